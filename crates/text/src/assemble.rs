@@ -7,7 +7,6 @@
 //! Checked: `trampoline/tests.rs` disassembles every trampoline with a decoder that is not ours.
 
 use crate::trampoline::OutOfReach;
-use std::vec::Vec;
 
 /// A general register by its number in instruction encodings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@
 //! Source:  rseq(2) for the restartable count; user-needs 0.2 for the red zone.
 
 use crate::assemble::{Code, RAX, RCX, RDI, RDX, RSI, Reg};
-use std::vec::Vec;
+use insn::Displaced;
 use wire::{TRAMPOLINE_MAGIC, TrampolineHeader, table};
 
 mod hit;
@@ -88,17 +88,6 @@ pub struct Request {
     pub body: Body,
 }
 
-/// The displaced instructions as they run at their new address.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Displaced {
-    /// Code, which ends in a jump back unless it cannot fall through.
-    pub bytes: Vec<u8>,
-    /// For each displaced instruction: its offset from the site, and in `bytes`.
-    pub map: Vec<(u8, u16)>,
-    /// How many bytes of the site it stands for.
-    pub len: u8,
-}
-
 /// A register that a trampoline saved, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SavedReg {
@@ -126,8 +115,8 @@ pub struct Rollback {
 pub enum PcPlace {
     /// Between the site and the displaced instructions.
     Body(Rollback),
-    /// On a displaced instruction, this many bytes from the site; registers are the program's.
-    Displaced(u8),
+    /// In the displaced instructions, this many bytes from their start; registers are the program's.
+    Displaced(u16),
     /// Where only running on helps.
     Elsewhere,
 }
@@ -195,22 +184,10 @@ impl Trampoline {
         let offset = usize::try_from(pc.checked_sub(self.at)?).ok().filter(|o| *o < self.bytes.len())?;
         let displaced = self.tail + crate::JUMP_LEN;
         if offset >= displaced {
-            let new = (offset - displaced) as u16;
-            let hit = self.displaced.map.iter().find(|(_, n)| *n == new);
-            return Some(hit.map_or_else(|| self.jump_back(new), |(old, _)| PcPlace::Displaced(*old)));
+            return Some(PcPlace::Displaced((offset - displaced) as u16));
         }
         let step = self.steps.iter().rev().find(|(from, _)| *from <= offset)?;
         Some(step.1.clone().map_or(PcPlace::Elsewhere, PcPlace::Body))
-    }
-
-    /// The jump back that ends the displaced code stands for the instruction after the window.
-    fn jump_back(&self, new: u16) -> PcPlace {
-        let from_end = self.displaced.bytes.len() as i64 - i64::from(new);
-        let is_jump = self.displaced.bytes.get(usize::from(new)) == Some(&0xe9);
-        match from_end == crate::JUMP_LEN as i64 && is_jump {
-            true => PcPlace::Displaced(self.displaced.len),
-            false => PcPlace::Elsewhere,
-        }
     }
 }
 
@@ -426,5 +403,3 @@ impl<'a> Builder<'a> {
 /// Where the kernel sends a thread whose count it interrupted.
 const ABORT: usize = 36;
 
-#[cfg(test)]
-mod tests;
