@@ -6,7 +6,7 @@
 //! Keeps:   E1 what is emitted is what the name says.
 //! Checked: `trampoline/tests.rs` disassembles every trampoline with a decoder that is not ours.
 
-use crate::trampoline::OutOfReach;
+use insn::Unreachable;
 
 /// A general register by its number in instruction encodings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl Code {
     }
 
     /// Writes an opcode whose last four bytes are the distance from its end to `target`.
-    fn relative(&mut self, opcode: &[u8], target: u64) -> Result<(), OutOfReach> {
+    fn relative(&mut self, opcode: &[u8], target: u64) -> Result<(), Unreachable> {
         self.put(opcode);
         let next = self.at + self.pos() as u64 + 4;
         self.put(&distance(next, target)?.to_le_bytes());
@@ -63,12 +63,12 @@ impl Code {
     }
 
     /// `lea reg, [rip + target]`
-    pub fn lea_rip(&mut self, reg: Reg, target: u64) -> Result<(), OutOfReach> {
+    pub fn lea_rip(&mut self, reg: Reg, target: u64) -> Result<(), Unreachable> {
         self.relative(&[0x48 | (reg.0 >> 3) << 2, 0x8d, (reg.0 & 7) << 3 | 5], target)
     }
 
     /// `mov reg, [rip + target]`
-    pub fn load_rip(&mut self, reg: Reg, target: u64) -> Result<(), OutOfReach> {
+    pub fn load_rip(&mut self, reg: Reg, target: u64) -> Result<(), Unreachable> {
         self.relative(&[0x48, 0x8b, reg.0 << 3 | 5], target)
     }
 
@@ -189,11 +189,11 @@ impl Code {
         self.put(&[opcode, distance as u8]);
     }
 
-    pub fn jump_to(&mut self, target: u64) -> Result<(), OutOfReach> {
+    pub fn jump_to(&mut self, target: u64) -> Result<(), Unreachable> {
         self.relative(&[0xe9], target)
     }
 
-    pub fn call_to(&mut self, target: u64) -> Result<(), OutOfReach> {
+    pub fn call_to(&mut self, target: u64) -> Result<(), Unreachable> {
         self.relative(&[0xe8], target)
     }
 
@@ -204,6 +204,6 @@ impl Code {
 }
 
 /// The 32-bit distance from `next` to `target`.
-pub(crate) fn distance(next: u64, target: u64) -> Result<i32, OutOfReach> {
-    i32::try_from(target.wrapping_sub(next) as i64).map_err(|_| OutOfReach { from: next, to: target })
+pub(crate) fn distance(next: u64, target: u64) -> Result<i32, Unreachable> {
+    i32::try_from(target.wrapping_sub(next) as i64).map_err(|_| Unreachable { from: next, to: target })
 }

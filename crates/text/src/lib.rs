@@ -6,4 +6,4 @@ mod patch;
 mod trampoline;
 
 pub use patch::{JUMP_LEN, Patch, island_jump, jump, jump_target};
-pub use trampoline::{Body, OutOfReach, PcPlace, Request, Rollback, SavedReg, Trampoline, slow_routine};
+pub use trampoline::{Body, PcPlace, Request, Rollback, SavedReg, Trampoline, slow_routine};

@@ -7,7 +7,7 @@
 //! Checked: tests below; session compares what it finds before it writes.
 
 use crate::assemble::distance;
-use crate::trampoline::OutOfReach;
+use insn::Unreachable;
 
 /// Length of a near jump.
 pub const JUMP_LEN: usize = 5;
@@ -24,7 +24,7 @@ pub struct Patch {
 }
 
 /// A 5-byte jump at `from` to `to`.
-pub fn jump(from: u64, to: u64) -> Result<[u8; JUMP_LEN], OutOfReach> {
+pub fn jump(from: u64, to: u64) -> Result<[u8; JUMP_LEN], Unreachable> {
     let rel = distance(from + JUMP_LEN as u64, to)?.to_le_bytes();
     Ok([0xe9, rel[0], rel[1], rel[2], rel[3]])
 }

@@ -11,11 +11,13 @@
 //! Source:  rseq(2) for the restartable count; user-needs 0.2 for the red zone.
 
 use crate::assemble::{Code, RAX, RCX, RDI, RDX, RSI, Reg};
-use insn::Displaced;
+use insn::{Displaced, Placement, Unreachable, relocate, relocate_len_bound};
 use wire::{TRAMPOLINE_MAGIC, TrampolineHeader, table};
 
 mod hit;
 
+/// No body is longer; `a_block_is_never_longer_than_its_bound` sees to it.
+const LONGEST_BODY: usize = 256;
 /// Offset of a trampoline's entry from the start of its block.
 const ENTRY: usize = 128;
 const HEADER: usize = ENTRY - size_of::<TrampolineHeader>();
@@ -28,23 +30,6 @@ const RSEQ_SIGNATURE: u32 = 0x5305_3053;
 /// Offsets in the rseq area.
 const RSEQ_CPU_ID: i32 = 4;
 const RSEQ_CS: i32 = 8;
-
-/// A target that a 32-bit distance does not reach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OutOfReach {
-    /// End of the instruction.
-    pub from: u64,
-    /// What it should have reached.
-    pub to: u64,
-}
-
-impl core::fmt::Display for OutOfReach {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "{:#x} is more than 2 GiB from {:#x}", self.to, self.from)
-    }
-}
-
-impl core::error::Error for OutOfReach {}
 
 /// What a trampoline does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,17 +50,15 @@ pub enum Body {
 
 /// What a trampoline is built from.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct Request<'a> {
     /// Address of the block, a multiple of 64.
     pub at: u64,
-    /// The probed address.
-    pub site: u64,
-    /// Bytes that the patch covers, as they were.
-    pub original: Vec<u8>,
-    /// The site is a function's first instruction: nothing lives below the stack pointer.
-    pub is_entry: bool,
-    /// The arithmetic flags are overwritten before they are read.
-    pub flags_dead: bool,
+    /// Where the jump stands and what it displaces.
+    pub placement: &'a Placement,
+    /// What the process adds to the placement's addresses.
+    pub bias: u64,
+    /// The bytes that the jump covers, as they were.
+    pub original: &'a [u8],
     /// Address of the region's table page.
     pub table: u64,
     /// Address of the region's [`slow_routine`].
@@ -139,14 +122,11 @@ pub struct Trampoline {
 }
 
 impl Trampoline {
-    /// Builds the block for `request`; `displace` makes the displaced instructions for an address.
+    /// Builds the block for `request`.
     ///
     /// # Errors
-    /// [`OutOfReach`] if the region is too far from something, or what `displace` returns.
-    pub fn build<E: From<OutOfReach>>(
-        request: &Request,
-        displace: impl FnOnce(u64) -> Result<Displaced, E>,
-    ) -> Result<Trampoline, E> {
+    /// The first thing that is too far from `request.at`.
+    pub fn build(request: &Request<'_>) -> Result<Trampoline, Unreachable> {
         debug_assert!(request.at.is_multiple_of(64));
         let mut b = Builder::new(request);
         match (request.body, request.rseq_offset) {
@@ -156,12 +136,16 @@ impl Trampoline {
         }
         let tail = b.code.pos();
         b.code.nop5();
-        let displaced_at = request.at + b.code.pos() as u64;
-        let displaced = displace(displaced_at)?;
+        let displaced = relocate(request.placement, request.bias, request.at + b.code.pos() as u64)?;
         b.code.put(&displaced.bytes);
         b.header(tail);
         let Builder { code, steps, .. } = b;
         Ok(Trampoline { at: request.at, bytes: code.bytes, entry: ENTRY, tail, displaced, steps })
+    }
+
+    /// The most bytes that a block for this placement takes.
+    pub fn len_bound(placement: &Placement) -> usize {
+        (ENTRY + LONGEST_BODY + crate::JUMP_LEN + relocate_len_bound(placement)).next_multiple_of(64)
     }
 
     /// Address of the first instruction.
@@ -195,7 +179,7 @@ impl Trampoline {
 /// of the shared copy, or of the children's if the table was wiped by a fork.
 ///
 /// Clobbers rax and nothing else, flags included.
-pub fn slow_routine(at: u64, table: u64, children: u64) -> Result<Vec<u8>, OutOfReach> {
+pub fn slow_routine(at: u64, table: u64, children: u64) -> Result<Vec<u8>, Unreachable> {
     let mut code = Code::new(at);
     code.flags_to_ax();
     code.push(RAX);
@@ -213,13 +197,13 @@ pub fn slow_routine(at: u64, table: u64, children: u64) -> Result<Vec<u8>, OutOf
 
 struct Builder<'a> {
     code: Code,
-    request: &'a Request,
+    request: &'a Request<'a>,
     steps: Vec<(usize, Option<Rollback>)>,
     now: Rollback,
 }
 
 impl<'a> Builder<'a> {
-    fn new(request: &'a Request) -> Builder<'a> {
+    fn new(request: &'a Request<'a>) -> Builder<'a> {
         let mut code = Code::new(request.at);
         code.pad_to(ENTRY);
         let steps = vec![(0, None), (ENTRY, Some(Rollback::default()))];
@@ -236,7 +220,7 @@ impl<'a> Builder<'a> {
         let mut original = [0u8; 16];
         let len = self.request.original.len().min(16);
         original[..len].copy_from_slice(&self.request.original[..len]);
-        let words = [TRAMPOLINE_MAGIC, self.request.site];
+        let words = [TRAMPOLINE_MAGIC, self.site()];
         let mut bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
         bytes.extend_from_slice(&((tail - ENTRY) as u32).to_le_bytes());
         bytes.extend_from_slice(&(len as u32).to_le_bytes());
@@ -244,21 +228,29 @@ impl<'a> Builder<'a> {
         self.code.bytes[HEADER..ENTRY].copy_from_slice(&bytes);
     }
 
+    fn site(&self) -> u64 {
+        self.request.placement.site.wrapping_add(self.request.bias)
+    }
+
     fn skip_red_zone(&mut self) {
-        if !self.request.is_entry {
+        if !self.request.placement.is_entry {
             self.code.add_rsp(-i32::from(RED_ZONE));
             self.step(|now| now.rsp_add += RED_ZONE);
         }
     }
 
     fn leave_red_zone(&mut self) {
-        if !self.request.is_entry {
+        if !self.request.placement.is_entry {
             self.code.add_rsp(i32::from(RED_ZONE));
             self.step(|now| now.rsp_add -= RED_ZONE);
         }
     }
 
+    /// Saves a register that is needed as scratch, unless nobody reads it again.
     fn push(&mut self, reg: Reg) {
+        if self.is_dead(reg) {
+            return;
+        }
         self.code.push(reg);
         self.step(|now| {
             now.rsp_add += 8;
@@ -268,12 +260,19 @@ impl<'a> Builder<'a> {
     }
 
     fn pop(&mut self, reg: Reg) {
+        if self.is_dead(reg) {
+            return;
+        }
         self.code.pop(reg);
         self.step(|now| {
             now.rsp_add -= 8;
             now.saved.pop();
             now.saved.iter_mut().for_each(|s| s.slot -= 8);
         });
+    }
+
+    fn is_dead(&self, reg: Reg) -> bool {
+        self.request.placement.dead_regs.contains(reg.0)
     }
 
     /// Saves the flags; rax is free after it.
@@ -303,7 +302,7 @@ impl<'a> Builder<'a> {
     /// The count under rseq: no flag is written, the store commits.
     ///
     /// In: nothing. Clobbers: rax, rcx, both saved. Stack: 16 bytes below the red zone.
-    fn count_restartable(&mut self, cell: u32, rseq: i32) -> Result<(), OutOfReach> {
+    fn count_restartable(&mut self, cell: u32, rseq: i32) -> Result<(), Unreachable> {
         self.skip_red_zone();
         self.push(RAX);
         self.push(RCX);
@@ -332,11 +331,11 @@ impl<'a> Builder<'a> {
     /// The count of threads without rseq: a locked add to the copy of the CPU that we were on.
     ///
     /// Clobbers: rax, rcx, both saved, and the flags, saved unless dead. Stack: up to 32 bytes.
-    fn count_locked(&mut self, cell: u32) -> Result<(), OutOfReach> {
+    fn count_locked(&mut self, cell: u32) -> Result<(), Unreachable> {
         self.skip_red_zone();
         self.push(RAX);
         self.push(RCX);
-        if !self.request.flags_dead {
+        if !self.request.placement.flags_dead {
             self.push_flags();
         }
         match self.request.has_rdpid {
@@ -356,7 +355,7 @@ impl<'a> Builder<'a> {
         let end = self.code.pos();
         self.step(|now| now.counted = true);
         let counted = self.now.clone();
-        if !self.request.flags_dead {
+        if !self.request.placement.flags_dead {
             self.pop_flags();
         }
         self.pop(RCX);
@@ -366,7 +365,7 @@ impl<'a> Builder<'a> {
     }
 
     /// The out-of-line part: the cell into rcx, the region's routine, back behind the count.
-    fn slow(&mut self, cell: u32, back: usize, counted: Rollback) -> Result<(), OutOfReach> {
+    fn slow(&mut self, cell: u32, back: usize, counted: Rollback) -> Result<(), Unreachable> {
         let mut code = Code::new(self.request.at + SLOW as u64);
         code.set_ecx(cell);
         code.call_to(self.request.slow)?;
@@ -388,7 +387,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn abort(&mut self, retry: usize) -> Result<(), OutOfReach> {
+    fn abort(&mut self, retry: usize) -> Result<(), Unreachable> {
         let mut code = Code::new(self.request.at + ABORT as u64);
         code.jump_to(self.request.at + retry as u64)?;
         self.code.bytes[ABORT - 4..ABORT].copy_from_slice(&RSEQ_SIGNATURE.to_le_bytes());

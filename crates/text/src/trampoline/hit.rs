@@ -7,7 +7,7 @@
 //!          H4 no vector register is touched, here or in the agent.
 //! Checked: tests (roll-back of every step), session `the_agent_uses_no_vector_register`.
 
-use super::{Builder, OutOfReach, RAX, RDI, RDX, RED_ZONE, RSI, Reg, SavedReg};
+use super::{Builder, RAX, RDI, RDX, RED_ZONE, RSI, Reg, SavedReg, Unreachable};
 
 /// `sizeof(struct pt_regs)`.
 const FRAME: u16 = 168;
@@ -34,8 +34,8 @@ const CALLEE_SAVED: [(Reg, u16); 6] =
 
 impl Builder<'_> {
     /// Stack: `FRAME` + 8 bytes below the red zone, and what the agent uses.
-    pub(super) fn hit(&mut self, hit: u64, desc: u64) -> Result<(), OutOfReach> {
-        let red_zone = if self.request.is_entry { 0 } else { RED_ZONE };
+    pub(super) fn hit(&mut self, hit: u64, desc: u64) -> Result<(), Unreachable> {
+        let red_zone = if self.request.placement.is_entry { 0 } else { RED_ZONE };
         let frame = FRAME + red_zone;
         self.code.add_rsp(-i32::from(frame));
         self.step(|now| now.rsp_add = frame);
@@ -55,19 +55,19 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn save_all(&mut self, frame: u16) -> Result<(), OutOfReach> {
+    fn save_all(&mut self, frame: u16) -> Result<(), Unreachable> {
         for (reg, slot) in CALLER_SAVED.into_iter().chain(CALLEE_SAVED) {
             self.code.store_rsp(slot, reg);
         }
         self.step(|now| {
             now.saved = CALLER_SAVED.iter().map(|(r, slot)| SavedReg { number: r.0, slot: *slot }).collect();
         });
-        if !self.request.flags_dead {
+        if !self.request.placement.flags_dead {
             self.code.flags_to_ax();
             self.code.store_rsp(SLOT_FLAGS, RAX);
             self.step(|now| now.flags = Some(SLOT_FLAGS));
         }
-        self.code.lea_rip(RAX, self.request.site)?;
+        self.code.lea_rip(RAX, self.site())?;
         self.code.store_rsp(SLOT_RIP, RAX);
         self.code.lea_rsp(RAX, frame);
         self.code.store_rsp(SLOT_RSP, RAX);
@@ -75,7 +75,7 @@ impl Builder<'_> {
     }
 
     fn load_all(&mut self) {
-        if !self.request.flags_dead {
+        if !self.request.placement.flags_dead {
             self.code.load_rsp(RAX, SLOT_FLAGS);
             self.code.flags_from_ax();
         }
