@@ -17,8 +17,13 @@ fn main() {
     cargo.args(["--target", TARGET, "--target-dir"]).arg(&target_dir);
     cargo.current_dir(&crates);
     // The blob is built the same way whatever wraps or tunes the build around it.
-    for name in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "CARGO_TARGET_DIR"]
-    {
+    for name in [
+        "RUSTFLAGS",
+        "CARGO_ENCODED_RUSTFLAGS",
+        "RUSTC_WRAPPER",
+        "RUSTC_WORKSPACE_WRAPPER",
+        "CARGO_TARGET_DIR",
+    ] {
         cargo.env_remove(name);
     }
     let built = cargo.status().is_ok_and(|s| s.success());

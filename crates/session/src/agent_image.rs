@@ -88,7 +88,9 @@ mod tests {
         let image = AgentImage::load().unwrap();
         let (_, exports) = image.at(0x1000_0000);
         assert_eq!(exports.version, u64::from(wire::VERSION));
-        for entry in [exports.rseq.hit, exports.locked.hit, exports.rseq.handlers[1], exports.locked.handlers[0]] {
+        for entry in
+            [exports.rseq.hit, exports.locked.hit, exports.rseq.handlers[1], exports.locked.handlers[0]]
+        {
             assert!((0x1000_0000..0x1000_0000 + image.len() as u64).contains(&entry), "{entry:#x}");
         }
     }

@@ -89,9 +89,10 @@ impl Arena {
 
     fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset + 8 <= self.map.len_bytes(), "cell in the arena");
+        let at = self.map.base().wrapping_add(offset).cast::<AtomicU64>();
         // SAFETY: in bounds and aligned (asserted), mapped as long as `self.map` lives (M1), and only ever
         // accessed as an atomic word by both sides while shared.
-        unsafe { &*self.map.base().add(offset).cast::<AtomicU64>() }
+        unsafe { &*at }
     }
 
     /// Writes a word that hits read; all that it leads to must be written before.

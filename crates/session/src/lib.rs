@@ -1,0 +1,23 @@
+#![doc = include_str!("../README.md")]
+
+mod agent_image;
+mod arena;
+mod attach;
+mod chain;
+mod detach;
+mod error;
+mod memory;
+mod pages;
+mod process;
+mod region;
+mod remote;
+mod session;
+mod site;
+mod space;
+mod stacks;
+mod world;
+
+pub use detach::Receipt;
+pub use error::Broken;
+pub use session::{Session, SiteView};
+pub use site::{Action, Consumer, HISTOGRAM_CELLS, Missed, SitePlan};

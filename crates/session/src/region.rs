@@ -19,7 +19,7 @@ use std::fs::OpenOptions;
 use std::ops::Range;
 use sys::mapping as mm;
 use sys::{Errno, nr};
-use wire::{AgentExports, ARENA_NAME};
+use wire::{ARENA_NAME, AgentExports};
 
 const PAGE: u64 = 4096;
 const MFD_CLOEXEC: u64 = 1;

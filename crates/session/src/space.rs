@@ -80,7 +80,7 @@ mod tests {
 ";
 
     fn first(reach: Range<u64>, len: u64) -> u64 {
-        let maps = image::parse_maps(MAPS.as_bytes()).unwrap();
+        let maps = image::maps::parse_maps(MAPS.as_bytes()).unwrap();
         let at = rooms(&maps, reach.clone(), len)[0];
         assert!(maps.iter().all(|m| at + len <= m.range.start.0 || at >= m.range.end.0), "{at:#x}");
         assert!(reach.end.abs_diff(at) < 1 << 31 && (at + len).abs_diff(reach.start) < 1 << 31);
@@ -100,7 +100,9 @@ mod tests {
 
     #[test]
     fn a_program_at_fixed_low_addresses_gets_room_too() {
-        let maps = image::parse_maps(b"400000-500000 r-xp 0 08:01 9 /bin/fixed\n500000-600000 rw-p 0 08:01 9 /bin/fixed\n");
+        let maps = image::maps::parse_maps(
+            b"400000-500000 r-xp 0 08:01 9 /bin/fixed\n500000-600000 rw-p 0 08:01 9 /bin/fixed\n",
+        );
         let at = rooms(&maps.unwrap(), 0x40_0000..0x50_0000, 0x100_0000)[0];
         assert!(at >= 0x60_0000 + HEAP_ROOM, "{at:#x}");
     }

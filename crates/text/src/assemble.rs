@@ -185,7 +185,8 @@ impl Code {
     /// A short branch with this opcode to a position of this code, behind or ahead.
     pub fn short(&mut self, opcode: u8, pos: usize) {
         let next = self.pos() as i64 + 2;
-        let distance = i8::try_from(pos as i64 - next).unwrap_or_else(|_| unreachable!("block layout is fixed"));
+        let distance =
+            i8::try_from(pos as i64 - next).unwrap_or_else(|_| unreachable!("block layout is fixed"));
         self.put(&[opcode, distance as u8]);
     }
 

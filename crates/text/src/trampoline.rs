@@ -401,4 +401,3 @@ impl<'a> Builder<'a> {
 
 /// Where the kernel sends a thread whose count it interrupted.
 const ABORT: usize = 36;
-
