@@ -122,3 +122,26 @@ pub(crate) fn memory_sharer(pid: i32) -> Option<i32> {
     });
     children.into_iter().find(|child| sys::remote::same_memory(pid, *child) == Ok(true))
 }
+
+/// Whether `pid` is a process that can be entered, as far as /proc tells.
+///
+/// # Errors
+/// The cause, found by looking.
+pub fn check_process(pid: i32) -> Result<(), Broken> {
+    match check(pid) {
+        // A program that we have just started is traced by us.
+        Err(Broken::Traced { by, .. }) if by == sys::sched::pid() => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// Whether `pid` is a process whose memory can be looked at; that somebody traces it is no hindrance.
+///
+/// # Errors
+/// The cause, found by looking.
+pub fn check_readable(pid: i32) -> Result<(), Broken> {
+    match check(pid) {
+        Err(Broken::Traced { .. }) => Ok(()),
+        other => other.map(drop),
+    }
+}

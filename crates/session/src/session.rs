@@ -89,6 +89,11 @@ impl Session {
         self.armed.iter().map(|a| SiteView { plan: &a.plan, first_cell: a.cell, regions: &self.regions })
     }
 
+    /// Hits of the general path so far, counted before any handler ran.
+    pub fn entered(&self) -> u64 {
+        self.regions.arena.sum(wire::cell::READERS_ENTERED)
+    }
+
     /// Planned sites that were not armed.
     pub fn missed(&self) -> &[(SitePlan, Missed)] {
         &self.missed
