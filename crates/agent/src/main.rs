@@ -9,22 +9,11 @@ fn main() {
 
 #[cfg(target_os = "none")]
 mod blob {
-    use runtime::{Adder, Locked, PtRegs, Rseq, count, hit, log2_histogram};
+    use runtime::{Adder, Locked, PtRegs, Rseq, count, log2_histogram};
     use wire::{AgentExports, AgentTable, SiteDesc, VERSION};
-
-    unsafe extern "C" fn hit_rseq(regs: &PtRegs, site: &SiteDesc) {
-        // SAFETY: called by trampolines only, with their own site (text/trampoline/hit.rs).
-        unsafe { hit::<Rseq>(regs, site) }
-    }
-
-    unsafe extern "C" fn hit_locked(regs: &PtRegs, site: &SiteDesc) {
-        // SAFETY: as above.
-        unsafe { hit::<Locked>(regs, site) }
-    }
 
     #[repr(C)]
     struct Table {
-        hit: unsafe extern "C" fn(&PtRegs, &SiteDesc),
         handlers: [unsafe extern "C" fn(&PtRegs, &SiteDesc, &wire::ConsumerDesc); 2],
     }
 
@@ -48,8 +37,8 @@ mod blob {
     #[used]
     pub static NANOPROBE_EXPORTS: Exports = Exports {
         version: VERSION as u64,
-        rseq: Table { hit: hit_rseq, handlers: handlers::<Rseq>() },
-        locked: Table { hit: hit_locked, handlers: handlers::<Locked>() },
+        rseq: Table { handlers: handlers::<Rseq>() },
+        locked: Table { handlers: handlers::<Locked>() },
     };
 
     /// Never run: the blob is entered through its exports.

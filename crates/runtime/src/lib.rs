@@ -2,7 +2,7 @@
 #![no_std]
 
 mod cell;
-mod hit;
+mod handler;
 
 pub use cell::{Adder, Locked, Rseq};
-pub use hit::{PtRegs, count, hit, log2_histogram};
+pub use handler::{PtRegs, count, log2_histogram};

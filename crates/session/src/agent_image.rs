@@ -45,8 +45,8 @@ impl AgentImage {
             let at = self.exports + i * 8;
             u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default())
         };
-        let table = |i: usize| AgentTable { hit: word(i), handlers: [word(i + 1), word(i + 2)] };
-        let exports = AgentExports { version: word(0), rseq: table(1), locked: table(4) };
+        let table = |i: usize| AgentTable { handlers: [word(i), word(i + 1)] };
+        let exports = AgentExports { version: word(0), rseq: table(1), locked: table(3) };
         (bytes, exports)
     }
 }
@@ -88,9 +88,7 @@ mod tests {
         let image = AgentImage::load().unwrap();
         let (_, exports) = image.at(0x1000_0000);
         assert_eq!(exports.version, u64::from(wire::VERSION));
-        for entry in
-            [exports.rseq.hit, exports.locked.hit, exports.rseq.handlers[1], exports.locked.handlers[0]]
-        {
+        for entry in exports.rseq.handlers.into_iter().chain(exports.locked.handlers) {
             assert!((0x1000_0000..0x1000_0000 + image.len() as u64).contains(&entry), "{entry:#x}");
         }
     }
@@ -110,7 +108,7 @@ mod tests {
                 assert!(!used.register().is_vector_register() && !used.register().is_st(), "{instruction}");
             }
         }
-        assert!(seen > 50, "the agent has code: {seen} instructions");
+        assert!(seen > 20, "the agent has code: {seen} instructions");
     }
 
     #[test]

@@ -263,7 +263,7 @@ impl Session {
         arena.publish(at + core::mem::offset_of!(SiteDesc, addr), plan.addr());
         arena.publish(at + core::mem::offset_of!(SiteDesc, children), arena.children_copy());
         arena.publish(at + core::mem::offset_of!(SiteDesc, first), consumer_at(0));
-        Body::Hit { hit: agent.hit, desc: arena.remote + at as u64 }
+        Body::Hit { desc: arena.remote + at as u64 }
     }
 
     /// Writes all trampolines, neighbours in one go, while the target runs.

@@ -115,11 +115,6 @@ impl Code {
         self.rsp_slot(0x8b, offset, reg);
     }
 
-    /// `lea reg, [rsp + offset]`
-    pub fn lea_rsp(&mut self, reg: Reg, offset: u16) {
-        self.rsp_slot(0x8d, offset, reg);
-    }
-
     fn rsp_slot(&mut self, opcode: u8, offset: u16, reg: Reg) {
         let rex = 0x48 | (reg.0 >> 3) << 2;
         let field = (reg.0 & 7) << 3 | 4;
@@ -132,11 +127,18 @@ impl Code {
     }
 
     pub fn push(&mut self, reg: Reg) {
-        self.put(&[0x50 + reg.0]);
+        self.short_form(0x50, reg);
     }
 
     pub fn pop(&mut self, reg: Reg) {
-        self.put(&[0x58 + reg.0]);
+        self.short_form(0x58, reg);
+    }
+
+    fn short_form(&mut self, opcode: u8, reg: Reg) {
+        if reg.0 >= 8 {
+            self.put(&[0x41]);
+        }
+        self.put(&[opcode + (reg.0 & 7)]);
     }
 
     /// `lahf; seto al`: the arithmetic flags into ax.
@@ -171,6 +173,14 @@ impl Code {
         self.put(&[0x81, 0xe1, 0xff, 0x0f, 0, 0]);
     }
 
+    /// The same where rax and rdx may change too.
+    pub fn cpu_to_ecx_clobber(&mut self, has_rdpid: bool) {
+        match has_rdpid {
+            true => self.cpu_to_ecx(true),
+            false => self.put(&[0x0f, 0x01, 0xf9, 0x81, 0xe1, 0xff, 0x0f, 0, 0]),
+        }
+    }
+
     /// `lock inc qword [base + offset]`
     pub fn locked_inc(&mut self, base: Reg, offset: u32) {
         self.put(&[0xf0, 0x48, 0xff, 0x80 | base.0]);
@@ -188,6 +198,10 @@ impl Code {
         let distance =
             i8::try_from(pos as i64 - next).unwrap_or_else(|_| unreachable!("block layout is fixed"));
         self.put(&[opcode, distance as u8]);
+    }
+
+    pub fn jump_if_zero(&mut self, target: u64) -> Result<(), Unreachable> {
+        self.relative(&[0x0f, 0x84], target)
     }
 
     pub fn jump_to(&mut self, target: u64) -> Result<(), Unreachable> {

@@ -10,7 +10,7 @@
 //!          testkit `counted`, `torture attach`.
 //! Source:  rseq(2) for the restartable count; user-needs 0.2 for the red zone.
 
-use crate::assemble::{Code, RAX, RCX, RDI, RDX, RSI, Reg};
+use crate::assemble::{Code, RAX, RCX, Reg};
 use insn::{Displaced, Placement, Unreachable, relocate, relocate_len_bound};
 use wire::{TRAMPOLINE_MAGIC, TrampolineHeader, table};
 
@@ -18,11 +18,11 @@ mod hit;
 
 /// No body is longer; `a_block_is_never_longer_than_its_bound` sees to it.
 const LONGEST_BODY: usize = 256;
-/// Offset of a trampoline's entry from the start of its block.
+const HEADER_LEN: usize = size_of::<TrampolineHeader>();
+/// Offset of a counting trampoline's entry from the start of its block.
 const ENTRY: usize = 128;
-const HEADER: usize = ENTRY - size_of::<TrampolineHeader>();
-/// Longest out-of-line part in front of the header.
-const SLOW: usize = HEADER - 15;
+/// Where the out-of-line count of threads without rseq stands: just before the header.
+const SLOW: usize = ENTRY - HEADER_LEN - 15;
 /// What a function may keep below its stack pointer.
 const RED_ZONE: u16 = 128;
 /// The bytes that the kernel wants before an abort address.
@@ -39,10 +39,8 @@ pub enum Body {
         /// Byte offset in a copy.
         cell: u32,
     },
-    /// Saves the registers and calls the agent.
+    /// Saves the registers and calls the site's consumers.
     Hit {
-        /// The agent's entry, within reach of the block.
-        hit: u64,
         /// Address of the site's [`wire::SiteDesc`].
         desc: u64,
     },
@@ -132,20 +130,20 @@ impl Trampoline {
         match (request.body, request.rseq_offset) {
             (Body::Count { cell }, Some(rseq)) => b.count_restartable(cell, rseq)?,
             (Body::Count { cell }, None) => b.count_locked(cell)?,
-            (Body::Hit { hit, desc }, _) => b.hit(hit, desc)?,
+            (Body::Hit { desc }, _) => b.hit(desc)?,
         }
         let tail = b.code.pos();
         b.code.nop5();
         let displaced = relocate(request.placement, request.bias, request.at + b.code.pos() as u64)?;
         b.code.put(&displaced.bytes);
         b.header(tail);
-        let Builder { code, steps, .. } = b;
-        Ok(Trampoline { at: request.at, bytes: code.bytes, entry: ENTRY, tail, displaced, steps })
+        let Builder { code, steps, entry, .. } = b;
+        Ok(Trampoline { at: request.at, bytes: code.bytes, entry, tail, displaced, steps })
     }
 
     /// The most bytes that a block for this placement takes.
     pub fn len_bound(placement: &Placement) -> usize {
-        (ENTRY + LONGEST_BODY + crate::JUMP_LEN + relocate_len_bound(placement)).next_multiple_of(64)
+        (hit::ENTRY + LONGEST_BODY + crate::JUMP_LEN + relocate_len_bound(placement)).next_multiple_of(64)
     }
 
     /// Address of the first instruction.
@@ -198,6 +196,7 @@ pub fn slow_routine(at: u64, table: u64, children: u64) -> Result<Vec<u8>, Unrea
 struct Builder<'a> {
     code: Code,
     request: &'a Request<'a>,
+    entry: usize,
     steps: Vec<(usize, Option<Rollback>)>,
     now: Rollback,
 }
@@ -205,9 +204,10 @@ struct Builder<'a> {
 impl<'a> Builder<'a> {
     fn new(request: &'a Request<'a>) -> Builder<'a> {
         let mut code = Code::new(request.at);
-        code.pad_to(ENTRY);
-        let steps = vec![(0, None), (ENTRY, Some(Rollback::default()))];
-        Builder { code, request, steps, now: Rollback::default() }
+        let entry = if matches!(request.body, Body::Hit { .. }) { hit::ENTRY } else { ENTRY };
+        code.pad_to(entry);
+        let steps = vec![(0, None), (entry, Some(Rollback::default()))];
+        Builder { code, request, entry, steps, now: Rollback::default() }
     }
 
     /// Says that from here on `change` holds.
@@ -216,16 +216,25 @@ impl<'a> Builder<'a> {
         self.steps.push((self.code.pos(), Some(self.now.clone())));
     }
 
+    /// From here on a stopped thread must run on by itself.
+    fn run_only(&mut self) {
+        self.steps.push((self.code.pos(), None));
+    }
+
+    fn counted_from_here(&mut self) {
+        self.step(|now| now.counted = true);
+    }
+
     fn header(&mut self, tail: usize) {
         let mut original = [0u8; 16];
         let len = self.request.original.len().min(16);
         original[..len].copy_from_slice(&self.request.original[..len]);
         let words = [TRAMPOLINE_MAGIC, self.site()];
         let mut bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-        bytes.extend_from_slice(&((tail - ENTRY) as u32).to_le_bytes());
+        bytes.extend_from_slice(&((tail - self.entry) as u32).to_le_bytes());
         bytes.extend_from_slice(&(len as u32).to_le_bytes());
         bytes.extend_from_slice(&original);
-        self.code.bytes[HEADER..ENTRY].copy_from_slice(&bytes);
+        self.code.bytes[self.entry - HEADER_LEN..self.entry].copy_from_slice(&bytes);
     }
 
     fn site(&self) -> u64 {
@@ -248,9 +257,12 @@ impl<'a> Builder<'a> {
 
     /// Saves a register that is needed as scratch, unless nobody reads it again.
     fn push(&mut self, reg: Reg) {
-        if self.is_dead(reg) {
-            return;
+        if !self.is_dead(reg) {
+            self.push_always(reg);
         }
+    }
+
+    fn push_always(&mut self, reg: Reg) {
         self.code.push(reg);
         self.step(|now| {
             now.rsp_add += 8;
@@ -260,9 +272,12 @@ impl<'a> Builder<'a> {
     }
 
     fn pop(&mut self, reg: Reg) {
-        if self.is_dead(reg) {
-            return;
+        if !self.is_dead(reg) {
+            self.pop_always(reg);
         }
+    }
+
+    fn pop_always(&mut self, reg: Reg) {
         self.code.pop(reg);
         self.step(|now| {
             now.rsp_add -= 8;
@@ -318,12 +333,12 @@ impl<'a> Builder<'a> {
         self.code.add_one(RAX);
         self.code.store(RCX, cell, RAX);
         let end = self.code.pos();
-        self.step(|now| now.counted = true);
+        self.counted_from_here();
         let counted = self.now.clone();
         self.pop(RCX);
         self.pop(RAX);
         self.leave_red_zone();
-        self.descriptor(start, end);
+        self.descriptor(0, start, end, ABORT);
         self.slow(cell, end, counted)?;
         self.abort(retry)
     }
@@ -353,7 +368,7 @@ impl<'a> Builder<'a> {
         self.code.short(0x74, SLOW); // jz
         self.code.locked_inc(RAX, cell);
         let end = self.code.pos();
-        self.step(|now| now.counted = true);
+        self.counted_from_here();
         let counted = self.now.clone();
         if !self.request.placement.flags_dead {
             self.pop_flags();
@@ -371,18 +386,23 @@ impl<'a> Builder<'a> {
         code.call_to(self.request.slow)?;
         let after_call = SLOW + code.pos();
         code.jump_to(self.request.at + back as u64)?;
-        self.code.bytes[SLOW..HEADER].copy_from_slice(&code.bytes);
+        self.code.bytes[SLOW..SLOW + code.bytes.len()].copy_from_slice(&code.bytes);
         let before = Rollback { counted: false, ..counted.clone() };
-        self.steps.extend([(SLOW, Some(before)), (after_call, Some(counted)), (HEADER, None)]);
+        self.steps.extend([
+            (SLOW, Some(before)),
+            (after_call, Some(counted)),
+            (SLOW + code.bytes.len(), None),
+        ]);
         self.steps.sort_by_key(|(from, _)| *from);
         Ok(())
     }
 
     /// The descriptor that tells the kernel where the count is, and where to go instead.
-    fn descriptor(&mut self, start: usize, end: usize) {
+    fn descriptor(&mut self, section: usize, start: usize, end: usize, abort: usize) {
         let at = self.request.at;
-        let words = [0, at + start as u64, (end - start) as u64, at + ABORT as u64];
+        let words = [0, at + start as u64, (end - start) as u64, at + abort as u64];
         for (i, word) in words.iter().enumerate() {
+            let i = i + section * 4;
             self.code.bytes[i * 8..i * 8 + 8].copy_from_slice(&word.to_le_bytes());
         }
     }

@@ -48,13 +48,11 @@ pub enum HandlerKind {
     Log2Histogram = 1,
 }
 
-/// Entry points of one build of the hit path.
+/// Entry points of one build of the handlers.
 #[repr(C)]
 #[derive(Debug)]
 pub struct AgentTable {
-    /// `extern "C" fn(*mut pt_regs, *const SiteDesc)`.
-    pub hit: u64,
-    /// Handlers by [`HandlerKind`].
+    /// `extern "C" fn(&pt_regs, &SiteDesc, &ConsumerDesc)`, by [`HandlerKind`].
     pub handlers: [u64; 2],
 }
 
