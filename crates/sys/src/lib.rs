@@ -1,8 +1,14 @@
 #![doc = include_str!("../README.md")]
 #![no_std]
 
+mod cpu;
 mod errno;
+mod futex;
+mod id;
 mod raw;
 
+pub use cpu::{getcpu, membarrier, membarrier_cmd};
 pub use errno::Errno;
+pub use futex::{futex_wait, futex_wake};
+pub use id::{getpid, gettid};
 pub use raw::{check, nr, syscall};

@@ -39,6 +39,7 @@ pub mod nr {
     pub const RESTART_SYSCALL: usize = 219;
     pub const TGKILL: usize = 234;
     pub const PERF_EVENT_OPEN: usize = 298;
+    pub const GETCPU: usize = 309;
     pub const PROCESS_VM_READV: usize = 310;
     pub const PROCESS_VM_WRITEV: usize = 311;
     pub const KCMP: usize = 312;
