@@ -6,9 +6,11 @@ mod errno;
 mod futex;
 mod id;
 mod raw;
+mod sigstack;
 
 pub use cpu::{getcpu, membarrier, membarrier_cmd};
 pub use errno::Errno;
 pub use futex::{futex_wait, futex_wake};
 pub use id::{getpid, gettid};
 pub use raw::{check, nr, syscall};
+pub use sigstack::on_signal_stack;

@@ -31,6 +31,7 @@ pub mod nr {
     pub const FTRUNCATE: usize = 77;
     pub const PTRACE: usize = 101;
     pub const GETPPID: usize = 110;
+    pub const SIGALTSTACK: usize = 131;
     pub const SCHED_SETSCHEDULER: usize = 144;
     pub const PRCTL: usize = 157;
     pub const GETTID: usize = 186;
