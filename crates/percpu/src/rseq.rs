@@ -57,29 +57,25 @@ impl RseqOffset {
 /// Adds one to the calling CPU's copy of a cell; false if nothing was done.
 ///
 /// The cell of CPU `c` is `DISP + (c << SHIFT)` bytes from `base`. Nothing is done on a thread without
-/// rseq, and on a CPU not below `*limit`: setting that to zero sends all threads to their slow path.
+/// rseq.
 ///
 /// # Safety
 /// * `offset` must fit the calling thread (contract of [`RseqOffset::new`]).
-/// * `limit` must be readable, and each CPU below `*limit` must have its cell, writable and aligned.
+/// * Each CPU that the system can have must have its cell, writable and aligned.
 /// * The cells must be written by such sequences alone.
 #[inline(always)]
-pub unsafe fn try_inc<const SHIFT: u32, const DISP: usize>(
-    offset: RseqOffset,
-    base: *mut u64,
-    limit: *const u32,
-) -> bool {
+pub unsafe fn try_inc<const SHIFT: u32, const DISP: usize>(offset: RseqOffset, base: *mut u64) -> bool {
     if !offset.is_some() {
         return false;
     }
     // SAFETY: the caller's duties are the same.
-    unsafe { arch::rseq_inc::<SHIFT, DISP>(offset.get(), base, limit) }
+    unsafe { arch::rseq_inc::<SHIFT, DISP>(offset.get(), base) }
 }
 
 /// Adds `n` to the calling CPU's copy of a cell, `cpu << SHIFT` bytes from `base`; false if nothing was done.
 ///
 /// # Safety
-/// As [`try_inc`], with `copies` in the place of `*limit`.
+/// As [`try_inc`], but only the CPUs below `copies` need a cell; on others nothing is done.
 #[inline(always)]
 pub unsafe fn try_add<const SHIFT: u32>(offset: RseqOffset, base: *mut u64, copies: u32, n: u64) -> bool {
     if !offset.is_some() {

@@ -5,12 +5,13 @@
 //! Context: hit, signal, target; `Block::init` in set-up.
 //! Keeps:   B1 nothing in the block is an address, so it means the same in every mapping.
 //!          B2 plain (restartable) adds and locked adds go to different cells.
-//!          B3 a reader whose flavour is not recorded, or that must be checked, finds its limit at
-//!             zero and so takes the slow path: the fast path needs no test of its own.
+//!          B3 a reader whose flavour is not recorded, or that must be checked, finds no rseq offset
+//!             and so takes the slow path: the fast path needs no test of its own.
 //! Checked: tests below; `tests/shared_memory.rs`.
 //!
 //! ```text
-//! 0    header, line read by readers   magic, copies, rank, limits, flavours, options, owner, rseq
+//! 0    header, read by readers        magic, copies, rank, rseq offset per flavour
+//! 64   header, read by slow paths     flavours, options, owner, rseq offset
 //! 128  header, lines of the updaters  sequence, needed, statistics
 //! 256  copy of CPU 0   +0 rank 0: locks, unlocks   +16 rank 1: locks, unlocks   (sequences)
 //!                      +64 the same four words                                  (locked adds)
@@ -39,8 +40,8 @@ pub struct Header {
     pub(crate) copies: AtomicU32,
     /// Byte offset of the current rank in a copy.
     pub(crate) rank: AtomicU32,
-    /// Per flavour: `copies` if its readers may take the fast path, else 0.
-    pub(crate) limit: [AtomicU32; FLAVOURS],
+    /// Per flavour: the rseq offset if its readers may take the fast path, else 0.
+    pub(crate) open: [AtomicI64; FLAVOURS],
     pub(crate) recorded: AtomicU32,
     pub(crate) declared: AtomicU32,
     pub(crate) options: AtomicU32,
@@ -86,6 +87,7 @@ const _: () = {
     assert!(size_of::<Header>() == 256);
     assert!(size_of::<PerCpu>() == 128);
     assert!(core::mem::offset_of!(PerCpu, locked) == 64);
+    assert!(core::mem::offset_of!(Header, recorded) == 64);
 };
 
 pub(crate) const COPY0: usize = size_of::<Header>();
@@ -118,7 +120,7 @@ impl Rank {
 /// What a block is made with.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockOptions {
-    /// CPUs that have a copy of their own. Others share, by locked adds.
+    /// The number of copies. With rseq, one for each CPU that the system can ever have; without, any.
     pub copies: u32,
     /// The rseq area of the threads that will read.
     pub rseq: RseqOffset,
@@ -158,13 +160,14 @@ impl<'a> Block<'a> {
     /// # Safety
     /// `mem` must have [`size_bytes`](Self::size_bytes)`(options.copies)` writable bytes, aligned to
     /// [`ALIGN`](Self::ALIGN), that nothing else uses for the lifetime `'a`. `options.rseq` must fit
-    /// the threads that will read. `options.copies` must not be zero.
+    /// the threads that will read. `options.copies` must not be zero and, unless `options.rseq` is
+    /// `NONE`, must be more than the number of any CPU that the system can have.
     pub unsafe fn init(mem: NonNull<u8>, options: &BlockOptions) -> Block<'a> {
         let header = Header {
             magic: MAGIC,
             copies: AtomicU32::new(options.copies),
             rank: AtomicU32::new(0),
-            limit: core::array::from_fn(|_| AtomicU32::new(0)),
+            open: core::array::from_fn(|_| AtomicI64::new(0)),
             recorded: AtomicU32::new(0),
             declared: AtomicU32::new(options.declared.0),
             options: AtomicU32::new(

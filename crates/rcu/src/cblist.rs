@@ -132,7 +132,11 @@ pub struct CbList {
 impl CbList {
     /// An empty list.
     pub const fn new() -> CbList {
-        CbList { done: Queue::new(), waiting: [const { (Queue::new(), Cookie::COMPLETED) }; WAITING], running: 0 }
+        CbList {
+            done: Queue::new(),
+            waiting: [const { (Queue::new(), Cookie::COMPLETED) }; WAITING],
+            running: 0,
+        }
     }
 
     /// Queues a callback to run after `cookie`.

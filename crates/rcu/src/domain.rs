@@ -248,9 +248,8 @@ impl Builder {
         if !self.declared.is_legal() {
             return Err(BuildError::IllegalFlavours(self.declared));
         }
-        let fenceless = Flavour::ALL
-            .into_iter()
-            .find(|f| self.declared.has(*f) && FlavourSet::FENCELESS.has(*f));
+        let fenceless =
+            Flavour::ALL.into_iter().find(|f| self.declared.has(*f) && FlavourSet::FENCELESS.has(*f));
         if let (Some(true), Some(flavour)) = (self.auto_expedite, fenceless) {
             return Err(BuildError::Misuse(Misuse::AutoExpedite { flavour }));
         }

@@ -152,7 +152,10 @@ impl fmt::Display for Misuse {
             Self::LesserFence => write!(f, "expedited grace period without a process-wide fence"),
             Self::InHandler { flavour } => write!(f, "{flavour} reader in a signal handler"),
             Self::WaitInReader { flavour, nesting } => {
-                write!(f, "wait for a grace period inside a {flavour} reader of the same domain, nested {nesting}")
+                write!(
+                    f,
+                    "wait for a grace period inside a {flavour} reader of the same domain, nested {nesting}"
+                )
             }
             Self::Unbalanced { flavour } => {
                 write!(f, "{flavour} reader left that had not entered on this thread")

@@ -5,7 +5,7 @@
 //! Context: as the flavour allows. Unchecked: no allocation, lock, system call or panic once the
 //!          flavour is recorded.
 //! Keeps:   W1 a guard leaves the rank that it entered, on the thread that it entered (updown: any).
-//!          W2 the checks cost nothing on an unchecked domain: they sit behind the limit (block B3).
+//!          W2 the checks cost nothing on an unchecked domain: the fast path is closed instead (block B3).
 //! Checked: `tests/restrictions.rs`, `tests/readers.rs`, doc examples.
 
 use crate::block::{CHECKED, Rank};
@@ -56,9 +56,10 @@ impl Down<'_> {
 }
 
 impl Drop for Down<'_> {
+    #[inline]
     fn drop(&mut self) {
         if self.token != 0 {
-            self.domain.updater.down.lock().remove(&self.token);
+            self.domain.forget_down(self.token);
         }
         self.domain.block.unlock::<UpDown>(self.rank);
     }
@@ -124,6 +125,7 @@ impl Domain {
     /// domain.synchronize();
     /// # Ok::<(), rcu::BuildError>(())
     /// ```
+    #[inline]
     pub fn down(&self) -> Down<'_> {
         match self.try_down() {
             Ok(down) => down,
@@ -135,6 +137,7 @@ impl Domain {
     ///
     /// # Errors
     /// The rule and the facts.
+    #[inline]
     pub fn try_down(&self) -> Result<Down<'_>, Misuse> {
         let updater = &self.updater;
         if updater.checked {
@@ -143,10 +146,21 @@ impl Domain {
         let rank = self.block.lock::<UpDown>()?;
         let mut token = 0;
         if updater.checked {
-            token = updater.next_token.fetch_add(1, Relaxed);
-            updater.down.lock().insert(token, (sys::gettid(), now_ns()));
+            token = self.note_down();
         }
         Ok(Down { domain: self, rank, token })
+    }
+
+    #[cold]
+    fn note_down(&self) -> u64 {
+        let token = self.updater.next_token.fetch_add(1, Relaxed);
+        self.updater.down.lock().insert(token, (sys::gettid(), now_ns()));
+        token
+    }
+
+    #[cold]
+    fn forget_down(&self, token: u64) {
+        self.updater.down.lock().remove(&token);
     }
 
     /// Enters a reader without a guard; the cookie goes to [`unlock`](Self::unlock).

@@ -8,11 +8,13 @@
 //!          R3 each reader adds one lock and one unlock to one rank, on whatever CPUs.
 //! Checked: `tests/`, model `gp` (mutants RCU-1, RCU-2), `torture rcu`.
 //! Source:  kernel `srcutree.h` and the SRCU-lite series. Departs: the flavour is recorded per domain,
-//!          not per CPU; the record is a limit that the sequence compares anyway.
+//!          not per CPU, and opens the fast path: until then readers find no rseq offset.
 
 use crate::block::{Block, CHECKED, COPY0, LOCKS, RANK_STRIDE, READER_FENCES, Rank, SHIFT, UNLOCKS};
 use crate::prim::{self, Relaxed};
 use crate::{Flavour, FlavourSet, Misuse, Reader};
+#[cfg(not(loom))]
+use percpu::RseqOffset;
 
 /// The cookie of a fast reader: where its rank's counters lie in the first copy.
 ///
@@ -80,18 +82,25 @@ impl<'a> Block<'a> {
         fence_before_leave::<F>();
         #[cfg(not(loom))]
         {
-            let limit = self.head().limit[F::FLAVOUR as usize].as_ptr();
             // SAFETY: the cookie is the address of this block's rank (caller's duty), the rest as
             // in `try_leave`.
-            let done = unsafe {
-                percpu::try_inc::<SHIFT, { COPY0 + UNLOCKS }>(self.rseq(), cookie.0, limit)
-            };
+            let done =
+                unsafe { percpu::try_inc::<SHIFT, { COPY0 + UNLOCKS }>(self.open_to::<F>(), cookie.0) };
             if done {
                 return;
             }
         }
         let offset = cookie.0 as usize - self.as_ptr().as_ptr() as usize;
         self.leave_slow(F::FLAVOUR, Rank(offset as u32 & RANK_STRIDE));
+    }
+
+    /// The rseq offset for a flavour's fast path; none if that is closed.
+    #[inline(always)]
+    #[cfg(not(loom))]
+    fn open_to<F: Reader>(self) -> RseqOffset {
+        let offset = self.head().open[F::FLAVOUR as usize].load(Relaxed) as isize;
+        // SAFETY: `set_recorded` stores zero or the offset that the block's maker promised for.
+        unsafe { RseqOffset::new(offset) }
     }
 
     /// The address from which the sequences find the cells of `rank`.
@@ -108,10 +117,10 @@ impl<'a> Block<'a> {
         }
         #[cfg(not(loom))]
         {
-            let limit = self.head().limit[F::FLAVOUR as usize].as_ptr();
-            // SAFETY: the offset is that of the block's maker; a limit is never above the number of
-            // copies; cells of sequences are written by sequences alone (B2).
-            unsafe { percpu::try_inc::<SHIFT, { COPY0 + LOCKS }>(self.rseq(), self.rank_base(rank), limit) }
+            let base = self.rank_base(rank);
+            // SAFETY: offset and copies are as the block's maker promised; cells of sequences are
+            // written by sequences alone (B2).
+            unsafe { percpu::try_inc::<SHIFT, { COPY0 + LOCKS }>(self.open_to::<F>(), base) }
         }
         #[cfg(loom)]
         self.model_add(F::FLAVOUR, rank, true)
@@ -125,9 +134,9 @@ impl<'a> Block<'a> {
         }
         #[cfg(not(loom))]
         {
-            let limit = self.head().limit[F::FLAVOUR as usize].as_ptr();
+            let base = self.rank_base(rank);
             // SAFETY: as in `try_enter`.
-            unsafe { percpu::try_inc::<SHIFT, { COPY0 + UNLOCKS }>(self.rseq(), self.rank_base(rank), limit) }
+            unsafe { percpu::try_inc::<SHIFT, { COPY0 + UNLOCKS }>(self.open_to::<F>(), base) }
         }
         #[cfg(loom)]
         self.model_add(F::FLAVOUR, rank, false)
@@ -136,7 +145,7 @@ impl<'a> Block<'a> {
     /// The model's per-CPU add: a reader always enters on one CPU and leaves on another.
     #[cfg(loom)]
     fn model_add(self, flavour: Flavour, rank: Rank, entering: bool) -> bool {
-        if self.head().limit[flavour as usize].load(Relaxed) == 0 {
+        if self.head().open[flavour as usize].load(Relaxed) == 0 {
             return false;
         }
         self.add_sequenced_model(rank, entering);
@@ -152,16 +161,17 @@ impl<'a> Block<'a> {
     /// The sigsafe reader: one atomic add, which is a full fence by itself.
     #[inline(always)]
     fn add_atomic(self, flavour: Flavour, rank: Rank, entering: bool) -> bool {
-        let cpu = percpu::current_cpu();
-        if cpu >= self.head().limit[flavour as usize].load(Relaxed) {
+        if self.head().open[flavour as usize].load(Relaxed) == 0 {
             return false;
         }
-        self.add_locked(cpu, rank, entering);
+        self.add_locked(rank, entering);
         true
     }
 
     #[inline(always)]
-    fn add_locked(self, copy: u32, rank: Rank, entering: bool) {
+    fn add_locked(self, rank: Rank, entering: bool) {
+        let (cpu, copies) = (percpu::current_cpu(), self.copies());
+        let copy = if cpu < copies { cpu } else { cpu % copies };
         let counts = &self.copy(copy).locked[rank.index() as usize];
         prim::add_full(if entering { &counts.locks } else { &counts.unlocks }, 1);
     }
@@ -198,18 +208,17 @@ impl<'a> Block<'a> {
         }
         #[cfg(not(loom))]
         {
-            let limit = self.head().copies.as_ptr();
             let base = self.rank_base(rank);
             let done = flavour != Flavour::Sigsafe
                 && if entering {
-                    // SAFETY: as in `try_enter`, with all copies as the limit.
-                    unsafe { percpu::try_inc::<SHIFT, { COPY0 + LOCKS }>(self.rseq(), base, limit) }
+                    // SAFETY: as in `try_enter`.
+                    unsafe { percpu::try_inc::<SHIFT, { COPY0 + LOCKS }>(self.rseq(), base) }
                 } else {
                     // SAFETY: as above.
-                    unsafe { percpu::try_inc::<SHIFT, { COPY0 + UNLOCKS }>(self.rseq(), base, limit) }
+                    unsafe { percpu::try_inc::<SHIFT, { COPY0 + UNLOCKS }>(self.rseq(), base) }
                 };
             if !done {
-                self.add_locked(percpu::current_cpu() % self.copies(), rank, entering);
+                self.add_locked(rank, entering);
             }
         }
     }
@@ -251,7 +260,10 @@ impl<'a> Block<'a> {
         let fenceless = FlavourSet::FENCELESS.has(flavour);
         let slow = self.has_option(CHECKED) || (fenceless && self.has_option(READER_FENCES));
         if !slow {
-            head.limit[flavour as usize].store(self.copies(), Relaxed);
+            // Atomic adds need no offset; any number but zero says that the path is open.
+            let atomic = flavour == Flavour::Sigsafe || cfg!(loom);
+            let open = if atomic { 1 } else { head.rseq_offset.load(Relaxed) };
+            head.open[flavour as usize].store(open, Relaxed);
         }
     }
 }

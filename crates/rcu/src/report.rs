@@ -139,7 +139,11 @@ impl fmt::Display for StalledReader {
 impl fmt::Display for Stall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = self.age_ns / 1_000_000;
-        write!(f, "domain {}: grace period {:#x} stalled for {ms} ms by {} reader(s)", self.domain, self.gp, self.readers)?;
+        write!(
+            f,
+            "domain {}: grace period {:#x} stalled for {ms} ms by {} reader(s)",
+            self.domain, self.gp, self.readers
+        )?;
         for (cpu, surplus) in &self.cpus {
             write!(f, "; entered on cpu {cpu}: {surplus}")?;
         }

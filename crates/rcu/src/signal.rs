@@ -30,7 +30,7 @@ impl Drop for HandlerScope {
 }
 
 pub(crate) fn is_in_handler() -> bool {
-    let said = thread::mine_if_any()
-        .is_some_and(|r| r.handlers.load(Relaxed) != 0 || r.busy.load(Relaxed) != 0);
+    let said =
+        thread::mine_if_any().is_some_and(|r| r.handlers.load(Relaxed) != 0 || r.busy.load(Relaxed) != 0);
     said || sys::on_signal_stack()
 }

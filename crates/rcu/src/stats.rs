@@ -75,7 +75,11 @@ impl fmt::Display for Stats {
             Phase::Scan1 => "scan1",
             Phase::Scan2 => "scan2",
         };
-        write!(f, "domain {} [{}] gp {:#x} {state} per-cpu(old,current):", self.domain, self.recorded, self.gp)?;
+        write!(
+            f,
+            "domain {} [{}] gp {:#x} {state} per-cpu(old,current):",
+            self.domain, self.recorded, self.gp
+        )?;
         for (cpu, (old, current)) in self.readers.iter().enumerate() {
             let callbacks = self.callbacks.get(cpu).is_some_and(|n| *n > 0);
             write!(f, " {cpu}({old},{current} {})", if callbacks { 'C' } else { '.' })?;
@@ -84,8 +88,17 @@ impl fmt::Display for Stats {
         write!(
             f,
             " T({},{}) gps {} fences {} cbs {}/{} waits {}+{} auto {} stalls {} by {}",
-            total.0, total.1, self.periods, self.heavy_fences, self.invoked, self.called,
-            self.waits[0], self.waits[1], self.waits[2], self.stalls, self.fences
+            total.0,
+            total.1,
+            self.periods,
+            self.heavy_fences,
+            self.invoked,
+            self.called,
+            self.waits[0],
+            self.waits[1],
+            self.waits[2],
+            self.stalls,
+            self.fences
         )
     }
 }

@@ -239,7 +239,8 @@ impl Turn<'_> {
         updater.counts.stalls.fetch_add(1, Relaxed);
         let rank = waiting.rank.index() as usize;
         let block = updater.block;
-        let cpus = (0..block.copies()).map(|cpu| (cpu, block.readers_of_copy(cpu)[rank])).filter(|(_, n)| *n > 0);
+        let cpus =
+            (0..block.copies()).map(|cpu| (cpu, block.readers_of_copy(cpu)[rank])).filter(|(_, n)| *n > 0);
         report(&Report::Stall(Stall {
             domain: updater.name.clone(),
             gp: block.gp_seq(),
@@ -297,7 +298,7 @@ impl Block<'_> {
     fn start_probing(self, rank: crate::block::Rank) {
         let head = self.head();
         head.options.fetch_or(CHECKED | (PROBING << rank.index()), Relaxed);
-        head.limit.iter().for_each(|limit| limit.store(0, Relaxed));
+        head.open.iter().for_each(|open| open.store(0, Relaxed));
     }
 
     fn stop_probing(self) {

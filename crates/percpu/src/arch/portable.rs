@@ -9,7 +9,7 @@
 use core::sync::atomic::{Ordering, fence};
 
 #[inline(always)]
-pub unsafe fn rseq_inc<const SHIFT: u32, const DISP: usize>(_: isize, _: *mut u64, _: *const u32) -> bool {
+pub unsafe fn rseq_inc<const SHIFT: u32, const DISP: usize>(_: isize, _: *mut u64) -> bool {
     false
 }
 

@@ -16,19 +16,14 @@
 use core::arch::asm;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-// In: `off` area, `base` + DISP the cell of CPU 0, `limit` address of the number of copies.
+// In: `off` area, `base` + DISP the cell of CPU 0.
 // Out: nothing. Clobbered: one scratch register, flags. Leaves through `slow` without a write.
 /// # Safety
 /// As [`crate::try_inc`].
 #[inline(always)]
-pub unsafe fn rseq_inc<const SHIFT: u32, const DISP: usize>(
-    off: isize,
-    base: *mut u64,
-    limit: *const u32,
-) -> bool {
-    // SAFETY: the area, the copies and the limit are readable and the cells writable (contract of
-    // this function). The comparison keeps the index below the number of copies; the kernel
-    // restarts the sequence if the CPU changes before the commit.
+pub unsafe fn rseq_inc<const SHIFT: u32, const DISP: usize>(off: isize, base: *mut u64) -> bool {
+    // SAFETY: the area is readable and every CPU's cell writable (contract of this function). A
+    // negative number leaves; the kernel restarts the sequence if the CPU changes before the commit.
     unsafe {
         asm!(
             ".pushsection .data.rel.ro.nanoprobe_rseq, \"aw\", @progbits",
@@ -42,8 +37,8 @@ pub unsafe fn rseq_inc<const SHIFT: u32, const DISP: usize>(
             "mov qword ptr fs:[{off} + 8], {t}",
             "3:",
             "mov {t:e}, dword ptr fs:[{off} + 4]",
-            "cmp {t:e}, dword ptr [{limit}]",
-            "jae {slow}",
+            "test {t:e}, {t:e}",
+            "js {slow}",
             "shl {t:e}, {shift}",
             "inc qword ptr [{base} + {t} + {disp}]",
             "4:",
@@ -56,7 +51,6 @@ pub unsafe fn rseq_inc<const SHIFT: u32, const DISP: usize>(
             t = out(reg) _,
             off = in(reg) off,
             base = in(reg) base,
-            limit = in(reg) limit,
             shift = const SHIFT,
             disp = const DISP,
             slow = label { return false },
