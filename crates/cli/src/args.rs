@@ -41,6 +41,18 @@ pub enum Command {
     List(LookArgs),
     /// Show how each site would be probed, and why not on a higher rung; touches nothing
     Explain(LookArgs),
+    /// Long random runs that must end in PASS: torture attach, torture rcu ...
+    Torture(RestArgs),
+    #[command(hide = true)]
+    TortureTarget(RestArgs),
+}
+
+/// Words that another crate's parser reads.
+#[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
+pub struct RestArgs {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub words: Vec<String>,
 }
 
 #[derive(Debug, Args)]
