@@ -154,7 +154,7 @@ fn leave_process(
         // The address space may have been replaced by an exec before all threads stood.
         memory.read(regions.arena.remote, &mut word).map_err(|_| Broken::Gone { pid: memory.pid })?;
         if is_first {
-            disarm(memory, &mut world, armed, receipt)?;
+            disarm(memory, &mut world, armed, regions, receipt)?;
             is_first = false;
         }
         if let Some(offset) = rseq_offset {
@@ -177,11 +177,20 @@ fn leave_process(
 }
 
 /// Restores the bytes of all sites and moves threads out of their trampolines.
-fn disarm(memory: &Memory, world: &mut World, armed: &[Armed], receipt: &mut Receipt) -> Result<(), Broken> {
+fn disarm(
+    memory: &Memory,
+    world: &mut World,
+    armed: &[Armed],
+    regions: &Regions,
+    receipt: &mut Receipt,
+) -> Result<(), Broken> {
     let mut pages = Pages::of(memory);
+    // One read for all tails: thousands of small ones would double the stall.
+    let code = regions.read_code(memory)?;
     let mut restored = vec![false; armed.len()];
     for (i, site) in armed.iter().enumerate().filter(|(_, a)| a.is_live) {
-        match chain::leave(memory, &mut pages, site)? {
+        let tail = code.bytes(site.trampoline.tail_addr(), text::JUMP_LEN);
+        match chain::leave(memory, &mut pages, site, tail)? {
             Left::Restored => {
                 restored[i] = true;
                 receipt.restored += 1;
