@@ -23,7 +23,7 @@ mod name;
 mod pointers;
 mod read;
 mod reloc;
-mod rseq;
+mod special;
 mod symbols;
 
 pub use eh::Fde;
@@ -31,7 +31,7 @@ pub use function::{Function, FunctionKind, SizeSource, Source};
 pub use name::{NameAt, SymbolName, Version, demangle};
 pub(crate) use name::{cpp_name, rust_name};
 pub use reloc::{ImportSlot, IrelativeSlot};
-pub use rseq::CriticalSection;
+pub use special::CriticalSection;
 
 /// The type of machine that an image is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -221,7 +221,8 @@ impl ElfImage {
 
     /// Whether it is a program that needs no dynamic loader.
     pub fn is_static(&self) -> bool {
-        self.head.interpreter.is_none() && self.head.needed.is_empty() && self.entry().is_some()
+        let asks_for_nothing = self.head.interpreter.is_none() && self.head.needed.is_empty();
+        asks_for_nothing && self.head.soname.is_none() && self.entry().is_some()
     }
 
     /// Whether the Go tool chain made it.

@@ -22,8 +22,9 @@ impl ElfImage {
     /// The debug file's needed parts, if it is there and belongs to this image.
     pub(super) fn debug_file(&self) -> Option<Vec<u8>> {
         let path = self.debug_file_path()?;
-        let debug = ElfImage::open(path).ok()?;
-        (debug.build_id() == self.build_id()).then_some(debug.data)
+        let file = std::fs::File::open(&path).ok()?;
+        let data = super::read::needed_parts(&file, &path).ok()?;
+        (super::header::build_id(&data).as_deref() == self.build_id()).then_some(data)
     }
 
     /// The ELF file inside `.gnu_debugdata`.

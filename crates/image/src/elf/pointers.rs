@@ -73,12 +73,21 @@ fn absolute(image: &ElfImage, found: &mut Vec<ImageAddr>) {
     let Some((first, last)) = image.code_ranges().first().zip(image.code_ranges().last()) else { return };
     let hull = first.start.0..last.end.0;
     let in_hull = |word: &u64| hull.contains(word);
-    for section in image.sections().iter().filter(|s| may_hold_addresses(image, s)) {
-        let Some(bytes) = image.section_bytes(section) else { continue };
-        let skip = (section.range.start.0.wrapping_neg() & 7) as usize;
+    let mut scan = |start: ImageAddr, bytes: &[u8]| {
+        let skip = (start.0.wrapping_neg() & 7) as usize;
         let words = bytes.get(skip..).unwrap_or_default().chunks_exact(8);
         let words = words.filter_map(|w| w.try_into().ok().map(u64::from_le_bytes));
         found.extend(words.filter(in_hull).map(ImageAddr).filter(|&p| image.is_code(p)));
+    };
+    for section in image.sections().iter().filter(|s| may_hold_addresses(image, s)) {
+        if let Some(bytes) = image.section_bytes(section) {
+            scan(section.range.start, bytes);
+        }
+    }
+    // Without section headers, everything that is loaded may be data.
+    let is_unknown = image.sections().is_empty() && image.is_fixed();
+    for segment in image.segments().iter().filter(|_| is_unknown) {
+        scan(segment.range.start, image.bytes_from(segment.range.start).unwrap_or_default());
     }
 }
 

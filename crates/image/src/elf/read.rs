@@ -20,7 +20,7 @@ use crate::ImageError;
 type Header = elf::FileHeader64<LE>;
 
 /// Larger files are refused: no image is this large, and a sparse file might be.
-const MAX_BYTES: u64 = 8 << 30;
+const MAX_BYTES: u64 = 4 << 30;
 
 /// The bytes of the file, those that tracing does not need left zero.
 pub(super) fn needed_parts(file: &File, path: &Path) -> Result<Vec<u8>, ImageError> {

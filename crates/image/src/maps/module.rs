@@ -207,13 +207,15 @@ fn head_bytes(file: &std::fs::File) -> std::io::Result<Vec<u8>> {
 }
 
 fn bias_by_headers(head: &[u8], m: &Mapping) -> Option<Bias> {
-    const PAGE_BYTES: u64 = 4096;
+    /// The smallest and the largest page of the machines we know.
+    const PAGE_BYTES: (u64, u64) = (4 << 10, 64 << 10);
     let header = elf::FileHeader64::<LE>::parse(head).ok()?;
     let programs = header.program_headers(LE, head).ok()?;
     let loaded = programs.iter().filter(|p| p.p_type(LE) == elf::PT_LOAD);
     let executable = loaded.filter(|p| p.p_flags(LE).contains(elf::PF_X));
     let segment = executable.into_iter().find(|p| {
-        let start = p.p_offset(LE) & !(PAGE_BYTES - 1);
+        let page = p.p_align(LE).clamp(PAGE_BYTES.0, PAGE_BYTES.1);
+        let start = p.p_offset(LE) & !(page.next_power_of_two() - 1);
         let end = p.p_offset(LE).saturating_add(p.p_filesz(LE));
         (start..end).contains(&m.offset.0)
     })?;
