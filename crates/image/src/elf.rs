@@ -5,7 +5,7 @@
 //! Context: control.
 //! Keeps:   E1 `image_addr` and `file_offset` undo each other wherever both have an answer.
 //!          E2 no byte of the file makes this crate panic or read outside the file.
-//! Checked: tests/elf.rs (E1 over every executable byte range), `broken_files_give_errors` (E2).
+//! Checked: tests/suite/elf.rs (E1 over every executable byte range), `broken_files_give_errors_or_less_but_never_a_panic` (E2).
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};

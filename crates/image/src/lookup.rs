@@ -4,7 +4,7 @@
 //! State:   none.
 //! Context: control.
 //! Keeps:   K1 a name that several different files answer to is an error that lists them, not a guess.
-//! Checked: lookup/tests.rs, tests/process.rs.
+//! Checked: lookup/tests.rs, tests/suite/process.rs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -101,7 +101,16 @@ impl fmt::Display for LookupError {
 
 impl std::error::Error for LookupError {}
 
-/// The module of `process` that `library` means.
+/// The module of `process` that `library` means, the first if its file is loaded more than once.
+///
+/// # Errors
+/// As [`find_modules`].
+pub fn find_module<'p>(library: &Library, process: &'p Process) -> Result<&'p Module, LookupError> {
+    let modules = find_modules(library, process)?;
+    modules.first().copied().ok_or_else(|| not_mapped("", process))
+}
+
+/// The modules of `process` that `library` means: one, or all copies of a file that is loaded more than once.
 ///
 /// Tried in this order, the first that fits wins: the path, the file (whatever its path), the file name,
 /// the stem (`libc` for `libc.so.6` and for musl's `ld-musl-x86_64.so.1`), the soname, and a program found
@@ -109,37 +118,34 @@ impl std::error::Error for LookupError {}
 ///
 /// # Errors
 /// [`LookupError::NotMapped`] or [`LookupError::Ambiguous`].
-pub fn find_module<'p>(library: &Library, process: &'p Process) -> Result<&'p Module, LookupError> {
+pub fn find_modules<'p>(library: &Library, process: &'p Process) -> Result<Vec<&'p Module>, LookupError> {
     let asked = match library {
-        Library::Main => return process.main_executable().ok_or_else(|| not_mapped("", process)),
+        Library::Main => {
+            let main = process.main_executable().ok_or_else(|| not_mapped("", process))?;
+            return Ok(vec![main]);
+        }
         Library::Named(name) => name.as_str(),
     };
     let those = |fits: &dyn Fn(&Module) -> bool| -> Vec<&'p Module> {
         process.modules.iter().filter(|m| m.kind != ModuleKind::Vdso && fits(m)).collect()
     };
-    if asked.contains('/') {
-        let found = those(&|m| is_file(m, Path::new(asked)));
-        return only(asked, found)?.ok_or_else(|| not_mapped(asked, process));
-    }
     // From cheap to dear: sonames are read from the files, programs are searched for on disk.
-    let ways: [&dyn Fn(&Module) -> bool; 5] = [
+    let by_path: [&dyn Fn(&Module) -> bool; 1] = [&|m| is_file(m, Path::new(asked))];
+    let by_name: [&dyn Fn(&Module) -> bool; 5] = [
         &|m| m.file_name() == asked,
         &|m| has_stem(m.file_name(), asked),
         &|m| is_musl(m.file_name(), asked),
         &|m| soname_fits(m, process.pid, asked),
         &|m| in_path(asked).is_some_and(|p| is_file(m, &p)),
     ];
-    for way in ways {
-        if let Some(module) = only(asked, those(way))? {
-            return Ok(module);
-        }
-    }
-    Err(not_mapped(asked, process))
+    let ways = if asked.contains('/') { &by_path[..] } else { &by_name[..] };
+    let found = ways.iter().map(|way| those(*way)).find(|found| !found.is_empty());
+    of_one_file(asked, found.ok_or_else(|| not_mapped(asked, process))?)
 }
 
-fn only<'p>(asked: &str, mut found: Vec<&'p Module>) -> Result<Option<&'p Module>, LookupError> {
-    if found.len() < 2 {
-        return Ok(found.pop());
+fn of_one_file<'p>(asked: &str, found: Vec<&'p Module>) -> Result<Vec<&'p Module>, LookupError> {
+    if found.iter().all(|m| m.file == found[0].file) {
+        return Ok(found);
     }
     let candidates = found.iter().map(|m| m.path.clone()).collect();
     Err(LookupError::Ambiguous { asked: asked.to_owned(), candidates })

@@ -6,7 +6,7 @@
 //! Keeps:   L1 one place is selected once, however many of its names match.
 //!          L2 an ifunc's resolver is never selected by its name.
 //!          L3 what matches and is not selected is refused with a reason.
-//! Checked: tests/select.rs.
+//! Checked: tests/suite/select.rs.
 
 use std::fmt;
 use std::ops::Range;

@@ -4,7 +4,7 @@
 //! State:   none.
 //! Context: control.
 //! Keeps:   D1 a debug file is used only if its build id is the image's.
-//! Checked: tests/elf.rs: `a_debug_file_is_found_by_build_id`, `compressed_symbols_are_read`.
+//! Checked: tests/suite/elf.rs: `a_debug_file_is_found_by_build_id_and_only_by_it`, `compressed_symbols_are_read`.
 
 use std::path::{Path, PathBuf};
 

@@ -4,7 +4,7 @@
 //! State:   plain data, made once.
 //! Context: control.
 //! Keeps:   H1 every segment's file range lies inside the file; code ranges are sorted and disjoint.
-//! Checked: tests/elf.rs, `broken_files_give_errors`.
+//! Checked: tests/suite/elf.rs, `broken_files_give_errors_or_less_but_never_a_panic`.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};

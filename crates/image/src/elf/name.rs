@@ -4,7 +4,7 @@
 //! State:   none.
 //! Context: control.
 //! Keeps:   N1 the order of names does not depend on the order of symbols.
-//! Checked: tests below, tests/elf.rs.
+//! Checked: tests below, tests/suite/elf.rs.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -6,7 +6,7 @@
 //! Keeps:   C1 the list is sorted, without repetition, and every entry is in code.
 //!          C2 it may hold places where nothing lands (a number that looks like an address); what it can
 //!          miss is said at `code_pointers`.
-//! Checked: tests/pointers.rs.
+//! Checked: tests/suite/pointers.rs.
 
 use super::{ElfImage, Section, go, lsda};
 use crate::ImageAddr;

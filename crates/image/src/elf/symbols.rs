@@ -4,7 +4,7 @@
 //! State:   none.
 //! Context: control.
 //! Keeps:   S1 every record's address is in code of the image; records of data, sections and files are left out.
-//! Checked: tests/elf.rs.
+//! Checked: tests/suite/elf.rs.
 
 use std::ops::Range;
 

@@ -5,7 +5,7 @@
 //! Context: control.
 //! Keeps:   D1 a file that is loaded twice is two modules.
 //!          D2 every executable mapping of an ELF file is in exactly one module.
-//! Checked: tests/process.rs.
+//! Checked: tests/suite/process.rs.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};

@@ -6,7 +6,7 @@
 //! Keeps:   O1 the file that is returned has the device and inode of the mapping, or comes from
 //!          /proc/PID/map_files, which leads to nothing else; only where that is closed to us and the path
 //!          was not deleted, the inode alone decides.
-//! Checked: tests/process.rs: `a_replaced_file_is_noticed`.
+//! Checked: tests/suite/process.rs: `a_replaced_file_is_noticed`.
 
 use std::ffi::OsString;
 use std::fs::{File, Metadata};

@@ -5,7 +5,7 @@
 //! Context: control.
 //! Keeps:   I1 a name is an implementation only if every word behind the ifunc's is one for a processor
 //!          feature or a way to copy.
-//! Checked: tests below, tests/select.rs.
+//! Checked: tests below, tests/suite/select.rs.
 
 use crate::{Addr, ElfImage, Function, FunctionKind, ImageAddr, Module, SymbolName};
 
