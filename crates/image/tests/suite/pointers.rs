@@ -96,6 +96,27 @@ fn jump_tables_lead_to_the_cases_of_a_switch() {
 }
 
 #[test]
+fn tables_of_label_differences_lead_to_the_labels() {
+    let dir = programs::directory("labels");
+    let out = dir.join("labels");
+    tool("gcc", &["-O2", "-pie", "-fPIE", &programs::source("labels.c"), "-o", out.to_str().unwrap()]);
+    let image = ElfImage::open(&out).unwrap();
+    let run = image.functions().iter().find(|f| f.name() == Some("run")).unwrap();
+    let (starts, loaded) = disassembled(&out);
+    let (labels, tables): (Vec<_>, Vec<_>) =
+        loaded.iter().map(|&a| ImageAddr(a)).partition(|a| run.range().contains(a));
+    let pairs = labels.iter().flat_map(|l| tables.iter().map(move |t| (l, t)));
+    let found: BTreeSet<_> = pairs
+        .flat_map(|(l, t)| image.rel32_label_targets(*t, *l, &run.range()))
+        .filter(|p| starts.contains(&p.0))
+        .collect();
+    // Six labels; the one that is the base may be counted from data with zeros.
+    assert!(!labels.is_empty() && found.len() >= 6, "{labels:?} {tables:?} {found:?}");
+    // Taken for a table of offsets from its own start, it leads nowhere.
+    assert!(tables.iter().all(|t| !image.rel32_table_targets(*t).iter().any(|p| run.range().contains(p))));
+}
+
+#[test]
 fn switches_at_fixed_addresses_are_found_in_data() {
     let path = programs::sample_fixed();
     let image = ElfImage::open(&path).unwrap();
