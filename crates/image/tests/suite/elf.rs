@@ -183,8 +183,11 @@ fn a_debug_file_is_found_by_build_id_and_only_by_it() {
     let f = image.functions().iter().find(|f| f.name() == Some("hidden_helper")).unwrap();
     assert_eq!(f.source, Source::DebugFile);
 
-    // The debug file of another build is not believed.
-    let other = programs::sample_fixed();
+    // The debug file of another build is not believed, though every address in it fits.
+    let other = dir.join("other");
+    let id = "-Wl,--build-id=0x0123456789abcdef";
+    let source = programs::source("sample.c");
+    tool("gcc", &["-O2", "-pie", "-fPIE", id, &source, "-o", other.to_str().unwrap()]);
     tool("objcopy", &["--only-keep-debug", other.to_str().unwrap(), debug.to_str().unwrap()]);
     let image = of(&bare).with_debug_root(&dir);
     assert!(!image.functions().iter().any(|f| f.name() == Some("hidden_helper")));

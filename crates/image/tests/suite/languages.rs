@@ -44,6 +44,18 @@ fn a_stripped_go_program_keeps_its_names() {
 }
 
 #[test]
+fn a_stripped_go_program_with_c_inside_keeps_its_names_too() {
+    let full = ElfImage::open(programs::go_with_c("withc", &[])).unwrap();
+    let bare = ElfImage::open(programs::go_with_c("withc-bare", &["-ldflags=-s -w"])).unwrap();
+    let code = |image: &ElfImage| {
+        let f = image.functions().iter().find(|f| f.name() == Some("main.fromGo")).unwrap().clone();
+        (image.bytes(f.addr, 8).unwrap().to_vec(), f.source)
+    };
+    let ((was, _), (is, source)) = (code(&full), code(&bare));
+    assert_eq!((was, Source::GoTable), (is, source));
+}
+
+#[test]
 fn go_continues_after_a_recovered_panic_at_a_known_place() {
     let path = programs::go("hello", &[]);
     let image = ElfImage::open(&path).unwrap();

@@ -117,6 +117,37 @@ fn tables_of_label_differences_lead_to_the_labels() {
 }
 
 #[test]
+fn addresses_of_labels_are_found_however_the_loader_is_told() {
+    let dir = programs::directory("addresses");
+    for (name, flag, section) in [
+        ("plain", "-Wl,-z,nopack-relative-relocs", ".rela.dyn"),
+        ("packed", "-Wl,-z,pack-relative-relocs", ".relr.dyn"),
+    ] {
+        let out = dir.join(name);
+        tool(
+            "gcc",
+            &["-O2", "-pie", "-fPIE", flag, &programs::source("labels.c"), "-o", out.to_str().unwrap()],
+        );
+        let image = ElfImage::open(&out).unwrap();
+        assert!(image.sections().iter().any(|s| s.name == section), "{name}");
+        let run = image.functions().iter().find(|f| f.name() == Some("run_by_address")).unwrap();
+        let (starts, _) = disassembled(&out);
+        let is_inside = |p: &&ImageAddr| run.range().contains(p) && run.addr != **p;
+        let inside: Vec<_> = image.code_pointers().iter().filter(is_inside).collect();
+        assert!(inside.len() >= 5 && inside.iter().all(|p| starts.contains(&p.0)), "{name} {inside:?}");
+    }
+}
+
+#[test]
+fn labels_inside_functions_are_code_pointers_and_no_functions() {
+    let image = ElfImage::open(programs::sample()).unwrap();
+    let start = image.functions().iter().find(|f| f.name() == Some("sequence_start")).unwrap();
+    let commit = ImageAddr(start.addr.0 + 4);
+    assert_eq!(image.function_at(commit).unwrap().addr, start.addr);
+    assert!(image.code_pointers().binary_search(&commit).is_ok());
+}
+
+#[test]
 fn switches_at_fixed_addresses_are_found_in_data() {
     let path = programs::sample_fixed();
     let image = ElfImage::open(&path).unwrap();
@@ -127,7 +158,7 @@ fn switches_at_fixed_addresses_are_found_in_data() {
 
 #[test]
 fn pointers_in_data_are_found_with_plain_and_packed_relocations() {
-    for path in [programs::sample(), programs::sample_packed()] {
+    for path in [programs::sample(), programs::sample_packed(), programs::sample_unsorted()] {
         let image = ElfImage::open(&path).unwrap();
         for name in ["handle_one", "handle_two", "classify"] {
             let f = image.functions().iter().find(|f| f.name() == Some(name)).unwrap();

@@ -108,6 +108,16 @@ fn the_implementation_that_a_process_chose_for_an_ifunc_is_read_from_it() {
         let memcpy = ifuncs.into_iter().find(|f| f.names.iter().any(is_memcpy)).unwrap();
         let chosen =
             chosen_implementation(memcpy, (libc, &libc_image), &[(main, &main_image)], |a| running.word(a));
+        // A slot that still leads to the resolver or to a stub tells nothing.
+        let mut unfilled = vec![memcpy.addr];
+        unfilled.extend(libc_image.plt_ranges().first().map(|p| p.start));
+        for to in unfilled {
+            let read = |_| Some(libc.addr(to).0);
+            assert_eq!(
+                chosen_implementation(memcpy, (libc, &libc_image), &[(main, &main_image)], read),
+                None
+            );
+        }
         let chosen = libc.addr(chosen.unwrap_or_else(|| panic!("{path:?}: no slot tells")));
         // A program at fixed addresses may print its own stub for memcpy.
         let printed = Addr(running.printed["memcpy"]);

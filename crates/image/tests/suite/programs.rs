@@ -11,7 +11,7 @@ const OUT: &str = env!("CARGO_TARGET_TMPDIR");
 
 /// Runs a tool and returns what it printed; a tool that is missing or fails ends the test.
 pub fn tool(name: &str, args: &[&str]) -> String {
-    let output = Command::new(name).args(args).env("GOFLAGS", "-mod=mod").output();
+    let output = Command::new(name).args(args).env("GOFLAGS", "-mod=mod").env("CGO_ENABLED", "1").output();
     let output = output.unwrap_or_else(|e| panic!("{name} cannot be run ({e}); is its package installed?"));
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{name} {args:?} failed: {error}");
@@ -72,6 +72,12 @@ pub fn sample_packed() -> PathBuf {
     )
 }
 
+/// The sample with relocations in the order of its sections, not of addresses.
+pub fn sample_unsorted() -> PathBuf {
+    let flags = ["-O2", "-pie", "-fPIE", "-Wl,-z,nocombreloc", "-Wl,-z,nopack-relative-relocs"];
+    built("sample-unsorted", "gcc", &[&flags[..], &[&source("sample.c")]].concat())
+}
+
 /// A program that loads the C library twice.
 pub fn twice() -> PathBuf {
     built("twice", "gcc", &["-O2", &source("twice.c")])
@@ -91,7 +97,16 @@ pub fn rust(scheme: &str) -> PathBuf {
 
 /// The Go program; `extra` are flags of `go build`.
 pub fn go(name: &str, extra: &[&str]) -> PathBuf {
-    let source = source("hello.go");
+    go_of(name, "hello.go", extra)
+}
+
+/// Go and C in one program, linked by the C linker.
+pub fn go_with_c(name: &str, extra: &[&str]) -> PathBuf {
+    go_of(name, "withc.go", extra)
+}
+
+fn go_of(name: &str, source_name: &str, extra: &[&str]) -> PathBuf {
+    let source = source(source_name);
     let mut args = vec!["build"];
     args.extend(extra);
     args.push(&source);

@@ -104,6 +104,17 @@ fn places_that_no_probe_may_take_are_refused() {
 }
 
 #[test]
+fn labels_without_a_type_are_functions_if_the_unwind_table_says_so() {
+    let image = open(programs::sample());
+    let found = chosen(&image, "typeless_*");
+    let by_name = |s: &Selected<'_>| s.function.unwrap().name() == Some("typeless_function");
+    assert!(found.selected.len() == 1 && by_name(&found.selected[0]), "{found:?}");
+    assert_eq!(found.selected[0].function.unwrap().size_bytes, 3);
+    assert_eq!(found.refused[0].reason, Reason::Untyped);
+    assert_eq!(names(&image, "typeless_label"), ["typeless_label"]);
+}
+
+#[test]
 fn cpp_names_match_with_and_without_parameters_and_mangled() {
     let image = open(programs::thrower());
     let both = [
@@ -118,6 +129,9 @@ fn cpp_names_match_with_and_without_parameters_and_mangled() {
     assert_eq!(names(&image, "ns::twice<int>"), ["ns::twice<int>(int)"]);
     assert_eq!(names(&image, "ns::Class::operator[]"), ["ns::Class::operator[](int) const"]);
     assert_eq!(names(&image, "ns::Class::operator+"), ["ns::Class::operator+(int) const"]);
+    // Also a glob, but a name equals it letter by letter.
+    assert_eq!(names(&image, "ns::Class::operator*"), ["ns::Class::operator*(int) const"]);
+    assert_eq!(names(&image, "ns::Class::opera*").len(), 4);
     assert_eq!(names(&image, "ns::Class::Class"), ["ns::Class::Class(int)"]);
     assert_eq!(names(&image, "thrower"), ["thrower(int)"]);
     // A word in the types of parameters is not a word in the name.

@@ -11,6 +11,8 @@ struct Class {
     __attribute__((noinline)) int method(int x) { return value + x; }
     __attribute__((noinline)) int method(const std::string &s) { return value + (int)s.size(); }
     __attribute__((noinline)) int operator[](int i) const { return value + i; }
+    __attribute__((noinline)) int operator*(int i) const { return value * i; }
+    __attribute__((noinline)) int operator*=(int i) { return value *= i; }
     __attribute__((noinline)) int operator+(int i) const { return value + i + 1; }
 };
 template <typename T> __attribute__((noinline)) T twice(T x) { return x + x; }
@@ -35,7 +37,7 @@ __attribute__((noinline)) int catcher(int x) {
 
 int main(int argc, char **) {
     ns::Class c(argc);
-    int sum = c.method(1) + c.method(std::string("abc")) + c[2] + (c + 3) + ns::twice(argc) + catcher(argc) + catcher(5);
+    int sum = c.method(1) + c.method(std::string("abc")) + c[2] + (c + 3) + c * 2 + (c *= 3) + ns::twice(argc) + catcher(argc) + catcher(5);
     std::printf("%d\n", sum);
     return 0;
 }
