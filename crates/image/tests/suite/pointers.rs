@@ -174,6 +174,32 @@ fn pointers_in_data_are_found_with_plain_and_packed_relocations() {
 }
 
 #[test]
+fn relocated_words_are_read_from_relocations_in_any_order() {
+    // GNU ld also leaves the words in their places, other linkers do not: here they are wiped.
+    let path = programs::sample_unsorted();
+    let listing = tool("readelf", &["-rW", path.to_str().unwrap()]);
+    let relocations: Vec<_> = listing
+        .lines()
+        .filter(|l| l.contains("R_X86_64_RELATIVE "))
+        .map(|line| {
+            let mut fields = line.split_whitespace().map(|f| u64::from_str_radix(f, 16).ok());
+            (ImageAddr(fields.next().flatten().unwrap()), fields.next_back().flatten().unwrap())
+        })
+        .collect();
+    assert!(relocations.len() > 5 && !relocations.is_sorted());
+    let image = ElfImage::open(&path).unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    for (slot, _) in &relocations {
+        let at = image.file_offset(*slot).unwrap().0 as usize;
+        bytes[at..at + 8].fill(0);
+    }
+    let wiped = ElfImage::from_bytes(bytes).unwrap();
+    for (slot, to) in relocations {
+        assert_eq!(wiped.word(slot), Some(to), "{slot}");
+    }
+}
+
+#[test]
 fn critical_sections_are_read_through_relocations() {
     for path in [programs::sample(), programs::sample_fixed(), programs::sample_packed()] {
         let image = ElfImage::open(&path).unwrap();

@@ -78,6 +78,8 @@ fn a_static_program_is_said_to_hold_its_libraries() {
         );
         assert_eq!(error.better_spec("malloc"), Some(format!("u:{}:malloc", path.display())));
         assert!(error.to_string().contains("statically linked"));
+        let error = find_module(&named("nginx"), &process).unwrap_err();
+        assert!(!error.to_string().contains("statically linked"), "{error}");
     }
 }
 
@@ -91,6 +93,36 @@ fn a_file_that_is_loaded_twice_is_two_modules_of_one_file() {
     let image = copies[0].open(process.pid).unwrap();
     let malloc = image.functions().iter().find(|f| f.name() == Some("malloc")).unwrap();
     assert!(copies.iter().any(|m| m.addr(malloc.addr).0 == running.printed["second"]));
+}
+
+#[test]
+fn different_files_of_one_name_are_listed_and_not_guessed_between() {
+    let dir = programs::directory("twins");
+    let twins = ["one", "two"].map(|name| {
+        fs::create_dir_all(dir.join(name)).unwrap();
+        let path = dir.join(name).join("libtwin.so.1");
+        let number = format!("-DTWIN={}", name.len() + usize::from(name == "two"));
+        programs::tool(
+            "gcc",
+            &["-shared", "-fPIC", &number, &programs::source("twin.c"), "-o", path.to_str().unwrap()],
+        );
+        path
+    });
+    let running = Running::start_with(&programs::twice(), &[&twins[0], &twins[1]], 1);
+    let process = Process::read(running.pid()).unwrap();
+    for name in ["libtwin", "libtwin.so.1"] {
+        match find_modules(&named(name), &process).unwrap_err() {
+            LookupError::Ambiguous { candidates, .. } => {
+                assert!(
+                    candidates.len() == 2 && twins.iter().all(|t| candidates.contains(t)),
+                    "{candidates:?}"
+                );
+            }
+            other => panic!("{other}"),
+        }
+    }
+    let one = find_module(&named(twins[0].to_str().unwrap()), &process).unwrap();
+    assert_eq!(one.path, twins[0]);
 }
 
 #[test]

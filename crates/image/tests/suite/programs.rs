@@ -137,8 +137,17 @@ pub struct Running {
 impl Running {
     /// Starts `program` and waits for its `lines` lines.
     pub fn start(program: &Path, lines: usize) -> Running {
-        let mut child =
-            Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start");
+        Running::start_with(program, &[], lines)
+    }
+
+    /// The same, with arguments.
+    pub fn start_with(program: &Path, args: &[&Path], lines: usize) -> Running {
+        let mut child = Command::new(program)
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("start");
         let mut printed = HashMap::new();
         let out = BufReader::new(child.stdout.take().unwrap());
         for line in out.lines().take(lines) {
