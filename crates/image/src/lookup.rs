@@ -20,6 +20,9 @@ mod tests;
 
 pub use cache::{CacheEntry, parse_cache};
 
+/// How many modules a message lists.
+const SHOWN: usize = 12;
+
 /// Why a LIB name leads to no file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -82,8 +85,13 @@ impl fmt::Display for LookupError {
                 "'{asked}' is not mapped: {} is statically linked, its libraries are inside it",
                 program.display()
             ),
-            Self::NotMapped { asked, mapped, .. } => {
-                write!(f, "'{asked}' is not mapped; mapped are {}", mapped.join(", "))
+            Self::NotMapped { asked, mapped, near, .. } => {
+                let shown = &mapped[..mapped.len().min(SHOWN)];
+                write!(f, "'{asked}' is not mapped; mapped are {}", shown.join(", "))?;
+                if mapped.len() > SHOWN {
+                    write!(f, " and {} more", mapped.len() - SHOWN)?;
+                }
+                if near.is_empty() { Ok(()) } else { write!(f, "; near: {}", near.join(", ")) }
             }
             Self::Ambiguous { asked, candidates } => {
                 let paths: Vec<_> = candidates.iter().map(|c| c.display().to_string()).collect();
@@ -113,8 +121,8 @@ pub fn find_module<'p>(library: &Library, process: &'p Process) -> Result<&'p Mo
 /// The modules of `process` that `library` means: one, or all copies of a file that is loaded more than once.
 ///
 /// Tried in this order, the first that fits wins: the path, the file (whatever its path), the file name,
-/// the stem (`libc` for `libc.so.6` and for musl's `ld-musl-x86_64.so.1`), the soname, and a program found
-/// in `PATH`.
+/// the stem (`libc` for `libc.so.6` and for musl's `ld-musl-x86_64.so.1`), a program found in `PATH`, and the
+/// soname.
 ///
 /// # Errors
 /// [`LookupError::NotMapped`] or [`LookupError::Ambiguous`].
@@ -129,14 +137,14 @@ pub fn find_modules<'p>(library: &Library, process: &'p Process) -> Result<Vec<&
     let those = |fits: &dyn Fn(&Module) -> bool| -> Vec<&'p Module> {
         process.modules.iter().filter(|m| m.kind != ModuleKind::Vdso && fits(m)).collect()
     };
-    // From cheap to dear: sonames are read from the files, programs are searched for on disk.
+    // From cheap to dear: programs are searched for on disk, sonames are read from the files.
     let by_path: [&dyn Fn(&Module) -> bool; 1] = [&|m| is_file(m, Path::new(asked))];
     let by_name: [&dyn Fn(&Module) -> bool; 5] = [
         &|m| m.file_name() == asked,
         &|m| has_stem(m.file_name(), asked),
         &|m| is_musl(m.file_name(), asked),
-        &|m| soname_fits(m, process.pid, asked),
         &|m| in_path(asked).is_some_and(|p| is_file(m, &p)),
+        &|m| soname_fits(m, process.pid, asked),
     ];
     let ways = if asked.contains('/') { &by_path[..] } else { &by_name[..] };
     let found = ways.iter().map(|way| those(*way)).find(|found| !found.is_empty());
@@ -166,7 +174,8 @@ fn soname_fits(module: &Module, pid: u32, asked: &str) -> bool {
 }
 
 fn not_mapped(asked: &str, process: &Process) -> LookupError {
-    let mapped: Vec<_> = process.modules.iter().map(|m| m.file_name().to_owned()).collect();
+    let from_files = process.modules.iter().filter(|m| m.kind != ModuleKind::Vdso);
+    let mapped: Vec<_> = from_files.map(|m| m.file_name().to_owned()).collect();
     let program = process.main_executable();
     let static_program = program
         .filter(|m| looks_like_library(asked) && m.open(process.pid).is_ok_and(|i| i.is_static()))
@@ -217,11 +226,15 @@ pub fn find_file(library: &Library) -> Result<PathBuf, LookupError> {
     }
 }
 
-/// The paths of libraries whose names fit; of several names of one file (a link without a version, for
-/// example) the first.
+/// The paths of libraries whose names fit: of one name the loader's choice, of several names of one file (a
+/// link without a version, for example) the first.
 fn distinct_files(known: &[(String, PathBuf)], fits: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    let mut by_name = BTreeMap::new();
+    for (name, path) in known.iter().filter(|(name, _)| fits(name)) {
+        by_name.entry(name).or_insert(path);
+    }
     let mut by_file = BTreeMap::new();
-    for (_, path) in known.iter().filter(|(name, _)| fits(name)) {
+    for path in by_name.into_values() {
         if let Ok(metadata) = std::fs::metadata(path) {
             by_file.entry((metadata.dev(), metadata.ino())).or_insert_with(|| path.clone());
         }

@@ -9,6 +9,7 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use object::elf;
 use object::endian::LittleEndian as LE;
@@ -97,7 +98,7 @@ pub struct Process {
     /// The images among them, the main executable first, then by address.
     pub modules: Vec<Module>,
     /// Executable mappings of files that are not readable ELF files, with the cause.
-    pub unread: Vec<(PathBuf, String)>,
+    pub unread: Vec<(PathBuf, Arc<ImageError>)>,
 }
 
 impl Process {
@@ -114,7 +115,7 @@ impl Process {
             match bias(pid, m) {
                 Ok(Some(bias)) => add(&mut modules, m, bias, &main),
                 Ok(None) => {}
-                Err(e) => unread.push((m.path.clone(), e.to_string())),
+                Err(e) => unread.push((m.path.clone(), Arc::new(e))),
             }
         }
         modules.sort_by_key(|m| (m.kind != ModuleKind::MainExecutable, m.exec[0].range.start));

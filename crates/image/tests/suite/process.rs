@@ -5,7 +5,7 @@ use std::fs;
 use image::lookup::{LookupError, find_file, find_module, find_modules};
 use image::select::chosen_implementation;
 use image::spec::Library;
-use image::{Addr, ElfImage, ModuleKind, Process};
+use image::{Addr, ElfImage, ImageError, ModuleKind, Process};
 
 use crate::programs::{self, Running};
 
@@ -54,6 +54,26 @@ fn a_library_answers_to_its_path_its_file_name_its_stem_and_its_soname() {
     assert_eq!(find_module(&Library::Main, &process).unwrap(), main);
     assert_eq!(find_module(&named("sample"), &process).unwrap(), main);
     assert!(process.modules.iter().any(|m| m.kind == ModuleKind::Vdso && m.file.is_none()));
+}
+
+#[test]
+fn musl_is_the_c_library_of_programs_that_load_it() {
+    let running = Running::start(&programs::sample_musl_dynamic(), 5);
+    let process = Process::read(running.pid()).unwrap();
+    assert_eq!(addr_of(&process, &named("libc"), "malloc").0, running.printed["malloc"]);
+    assert_eq!(addr_of(&process, &Library::Main, "classify").0, running.printed["classify"]);
+}
+
+#[test]
+fn a_program_answers_to_the_name_that_it_was_found_by() {
+    // A link in PATH to a file of another name, as python3 is.
+    let dir = programs::directory("linked");
+    std::os::unix::fs::symlink(programs::sample(), dir.join("other-name")).unwrap();
+    let running = Running::start(&dir.join("other-name"), 5);
+    let process = Process::read(running.pid()).unwrap();
+    let by_link = find_module(&named(dir.join("other-name").to_str().unwrap()), &process).unwrap();
+    assert_eq!(by_link.kind, ModuleKind::MainExecutable);
+    assert_eq!(by_link.path, programs::sample());
 }
 
 #[test]
@@ -178,7 +198,9 @@ fn a_replaced_file_is_noticed() {
             );
         }
         // Without it, the file is reported.
-        None => assert!(process.unread.iter().any(|(p, why)| *p == path && why.contains("on disk"))),
+        None => assert!(
+            process.unread.iter().any(|(p, why)| *p == path && matches!(**why, ImageError::Replaced { .. }))
+        ),
     }
 }
 

@@ -63,6 +63,11 @@ pub fn sample_musl() -> PathBuf {
     built("sample-musl", "musl-gcc", &["-O2", "-static", "-DWITHOUT_IFUNC", &source("sample.c")])
 }
 
+/// The sample with musl as a library.
+pub fn sample_musl_dynamic() -> PathBuf {
+    built("sample-musl-dynamic", "musl-gcc", &["-O2", "-DWITHOUT_IFUNC", &source("sample.c")])
+}
+
 /// The sample with relative relocations packed, so far as this machine's linker can.
 pub fn sample_packed() -> PathBuf {
     built(
