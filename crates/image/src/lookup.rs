@@ -10,9 +10,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::spec::Library;
-use crate::{Module, ModuleKind, Process};
+use crate::{ImageError, Module, ModuleKind, Process};
 
 mod cache;
 #[cfg(test)]
@@ -24,7 +25,7 @@ pub use cache::{CacheEntry, parse_cache};
 const SHOWN: usize = 12;
 
 /// Why a LIB name leads to no file.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum LookupError {
     /// Nothing was named, and there is no process whose main executable could be meant.
@@ -39,6 +40,13 @@ pub enum LookupError {
         near: Vec<String>,
         /// The program, if it is linked statically and so has its libraries inside.
         static_program: Option<PathBuf>,
+    },
+    /// The file that has the name is mapped, but cannot be read.
+    Unread {
+        /// Its path.
+        path: PathBuf,
+        /// Why not, for example because it was replaced on disk.
+        cause: Arc<ImageError>,
     },
     /// Several files have the name.
     Ambiguous {
@@ -69,7 +77,7 @@ impl LookupError {
             Self::Ambiguous { candidates, .. } => {
                 candidates.last().map(|c| format!("u:{}:{function}", c.display()))
             }
-            Self::NoProcess => None,
+            Self::NoProcess | Self::Unread { .. } => None,
         }
     }
 }
@@ -93,6 +101,7 @@ impl fmt::Display for LookupError {
                 }
                 if near.is_empty() { Ok(()) } else { write!(f, "; near: {}", near.join(", ")) }
             }
+            Self::Unread { cause, .. } => fmt::Display::fmt(cause, f),
             Self::Ambiguous { asked, candidates } => {
                 let paths: Vec<_> = candidates.iter().map(|c| c.display().to_string()).collect();
                 write!(f, "'{asked}' can be any of {}", paths.join(", "))
@@ -115,7 +124,7 @@ impl std::error::Error for LookupError {}
 /// As [`find_modules`].
 pub fn find_module<'p>(library: &Library, process: &'p Process) -> Result<&'p Module, LookupError> {
     let modules = find_modules(library, process)?;
-    modules.first().copied().ok_or_else(|| not_mapped("", process))
+    modules.first().copied().ok_or(LookupError::NoProcess)
 }
 
 /// The modules of `process` that `library` means: one, or all copies of a file that is loaded more than once.
@@ -129,7 +138,7 @@ pub fn find_module<'p>(library: &Library, process: &'p Process) -> Result<&'p Mo
 pub fn find_modules<'p>(library: &Library, process: &'p Process) -> Result<Vec<&'p Module>, LookupError> {
     let asked = match library {
         Library::Main => {
-            let main = process.main_executable().ok_or_else(|| not_mapped("", process))?;
+            let main = process.main_executable().ok_or_else(|| main_unread(process))?;
             return Ok(vec![main]);
         }
         Library::Named(name) => name.as_str(),
@@ -148,7 +157,26 @@ pub fn find_modules<'p>(library: &Library, process: &'p Process) -> Result<Vec<&
     ];
     let ways = if asked.contains('/') { &by_path[..] } else { &by_name[..] };
     let found = ways.iter().map(|way| those(*way)).find(|found| !found.is_empty());
-    of_one_file(asked, found.ok_or_else(|| not_mapped(asked, process))?)
+    let missing = || unread(asked, process).unwrap_or_else(|| not_mapped(asked, process));
+    of_one_file(asked, found.ok_or_else(missing)?)
+}
+
+/// The mapped file of this name that could not be read.
+fn unread(asked: &str, process: &Process) -> Option<LookupError> {
+    let fits = |path: &Path| {
+        let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+        path == Path::new(asked) || name == asked || has_stem(name, asked) || is_musl(name, asked)
+    };
+    let (path, cause) = process.unread.iter().find(|(path, _)| fits(path))?;
+    Some(LookupError::Unread { path: path.clone(), cause: cause.clone() })
+}
+
+/// Why there is no main executable.
+fn main_unread(process: &Process) -> LookupError {
+    let link = std::fs::read_link(format!("/proc/{}/exe", process.pid)).unwrap_or_default();
+    let shown = link.to_str().unwrap_or_default();
+    let path = shown.strip_suffix(" (deleted)").unwrap_or(shown);
+    unread(path, process).unwrap_or_else(|| not_mapped(path, process))
 }
 
 fn of_one_file<'p>(asked: &str, found: Vec<&'p Module>) -> Result<Vec<&'p Module>, LookupError> {

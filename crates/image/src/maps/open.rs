@@ -23,8 +23,10 @@ pub(super) fn open(pid: u32, mapping: &Mapping) -> Result<(File, PathBuf), Image
         return Err(ImageError::NoFile { name: mapping.path.clone() });
     };
     let in_root = in_root_of(pid, &mapping.path);
-    // A process that changed its root directory is shown with paths from ours.
-    for path in [&in_root, &mapping.path] {
+    // A process that changed its root directory is shown with paths from ours; the link to the main
+    // executable leads to the file itself, whatever became of its path.
+    let executable = PathBuf::from(format!("/proc/{pid}/exe"));
+    for path in [&in_root, &mapping.path, &executable] {
         let by_path = File::open(path).and_then(|f| f.metadata().map(|m| (f, file_id(&m))));
         if let Ok((file, id)) = by_path
             && id == wanted

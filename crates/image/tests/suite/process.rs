@@ -187,20 +187,35 @@ fn a_replaced_file_is_noticed() {
     fs::remove_file(&path).unwrap();
     fs::copy(programs::sample_fixed(), &path).unwrap();
     let process = Process::read(running.pid()).unwrap();
-    match process.main_executable() {
-        // With the right to follow /proc/PID/map_files, the old file is read.
-        Some(main) => {
-            assert!(main.is_deleted && main.path == path);
-            assert_eq!(main.open(process.pid).unwrap().build_id().unwrap(), build_id);
-            assert_eq!(
-                main.addr(function(&main.open(process.pid).unwrap(), "classify")).0,
-                running.printed["classify"]
-            );
-        }
-        // Without it, the file is reported.
-        None => assert!(
-            process.unread.iter().any(|(p, why)| *p == path && matches!(**why, ImageError::Replaced { .. }))
-        ),
+    // The link in /proc/PID leads to the old file.
+    let main = process.main_executable().unwrap();
+    assert!(main.is_deleted && main.path == path);
+    let image = main.open(process.pid).unwrap();
+    assert_eq!(image.build_id().unwrap(), build_id);
+    assert_eq!(main.addr(function(&image, "classify")).0, running.printed["classify"]);
+}
+
+#[test]
+fn a_replaced_library_is_read_or_reported() {
+    let dir = programs::directory("replaced library");
+    let path = dir.join("libreplaced.so.1");
+    let source = programs::source("twin.c");
+    let build = |number| {
+        programs::tool("gcc", &["-shared", "-fPIC", number, &source, "-o", path.to_str().unwrap()]);
+        ElfImage::open(&path).unwrap().build_id().unwrap().to_vec()
+    };
+    let old = build("-DTWIN=1");
+    let running = Running::start_with(&programs::twice(), &[&path], 1);
+    fs::remove_file(&path).unwrap();
+    let new = build("-DTWIN=2");
+    assert_ne!(old, new);
+    let process = Process::read(running.pid()).unwrap();
+    match find_module(&named("libreplaced"), &process) {
+        // With the right to follow /proc/PID/map_files.
+        Ok(module) => assert_eq!(module.open(process.pid).unwrap().build_id().unwrap(), old),
+        // Without it.
+        Err(LookupError::Unread { cause, .. }) => assert!(matches!(*cause, ImageError::Replaced { .. })),
+        Err(other) => panic!("{other}"),
     }
 }
 
@@ -236,6 +251,6 @@ fn libraries_are_found_without_a_process() {
     assert_eq!(find_file(&named("ls")).unwrap().file_name().unwrap(), "ls");
     let error = find_file(&named("libstdcc++")).unwrap_err();
     assert!(error.to_string().contains("libstdc++"), "{error}");
-    assert_eq!(find_file(&Library::Main), Err(LookupError::NoProcess));
+    assert!(matches!(find_file(&Library::Main), Err(LookupError::NoProcess)));
     assert!(matches!(find_file(&named("./absent/file")), Err(LookupError::NotFound { .. })));
 }
