@@ -17,7 +17,7 @@ use crate::ImageAddr;
 ///
 /// A bound that cuts a real table short hides places where execution lands, so that it is generous
 /// (2026-11-21); most addresses that are no table end at their first entry.
-pub const MAX_TABLE_ENTRIES: usize = 1 << 16;
+const MAX_TABLE_ENTRIES: usize = 1 << 16;
 
 impl ElfImage {
     /// Every place in code that data of the image or its unwinder leads to, sorted.
@@ -52,8 +52,7 @@ impl ElfImage {
 
     /// The places that a table of 32-bit offsets from its own start leads to, as a `switch` has it.
     ///
-    /// Reads entries while they lead into code, [`MAX_TABLE_ENTRIES`] at most. The result is in table
-    /// order; it is empty if there is no such table at `table`. Where a table ends is not written
+    /// Reads entries while they lead into code, 65,536 at most. The result is in table order; it is empty if there is no such table at `table`. Where a table ends is not written
     /// anywhere, so that the last results may come from data behind it.
     pub fn rel32_table_targets(&self, table: ImageAddr) -> Vec<ImageAddr> {
         self.rel32_targets(table, table, |to| self.is_code(to))

@@ -244,25 +244,72 @@ fn lazily_bound_calls_land_behind_the_jump_of_their_stub() {
     assert!(inside >= 4, "{inside}");
 }
 
+/// Immediate values and displacements in the code, which are addresses in a program at fixed ones.
+fn numbers(path: &Path) -> impl Iterator<Item = u64> {
+    let text = tool("objdump", &["-d", "--no-show-raw-insn", path.to_str().unwrap()]);
+    let instructions =
+        text.lines().filter_map(|l| l.split_once(":\t")).map(|(_, i)| i.to_owned()).collect::<Vec<_>>();
+    instructions.into_iter().flat_map(|i| {
+        let digits = |p: &str| p.chars().take_while(char::is_ascii_hexdigit).collect::<String>();
+        let found: Vec<_> =
+            i.split("0x").skip(1).filter_map(|p| u64::from_str_radix(&digits(p), 16).ok()).collect();
+        found
+    })
+}
+
+/// Addresses of the marks that compilers put where indirect branches may land, stubs left out: those are
+/// reached by direct calls alone.
+fn marks(path: &Path, image: &ElfImage) -> Vec<ImageAddr> {
+    let text = tool("objdump", &["-d", "--no-show-raw-insn", path.to_str().unwrap()]);
+    let lines = text.lines().filter_map(|l| l.split_once(":\t")).filter(|(_, i)| i.starts_with("endbr64"));
+    let marks = lines.filter_map(|(addr, _)| u64::from_str_radix(addr.trim(), 16).ok()).map(ImageAddr);
+    let plt = image.plt_ranges();
+    marks.filter(|m| !plt.iter().any(|p| p.contains(m))).collect()
+}
+
 #[test]
 fn every_mark_of_an_indirect_landing_is_a_code_pointer() {
-    // Compilers that protect indirect branches mark where these may land, landing pads included.
     let dir = programs::directory("marked");
     let marked = dir.join("thrower");
     let source = programs::source("thrower.cc");
     tool("g++", &["-O2", "-std=c++17", "-fcf-protection=full", &source, "-o", marked.to_str().unwrap()]);
     for (path, at_least) in [(marked, 10), (library("libstdc++"), 3000)] {
         let image = ElfImage::open(&path).unwrap();
-        let text = tool("objdump", &["-d", "--no-show-raw-insn", path.to_str().unwrap()]);
-        let lines =
-            text.lines().filter_map(|l| l.split_once(":\t")).filter(|(_, i)| i.starts_with("endbr64"));
-        let marks = lines.filter_map(|(addr, _)| u64::from_str_radix(addr.trim(), 16).ok()).map(ImageAddr);
-        // Stubs for calls into other images are marked too, and reached by direct calls alone.
-        let plt = image.plt_ranges();
-        let marks: Vec<_> = marks.filter(|m| !plt.iter().any(|p| p.contains(m))).collect();
+        let marks = marks(&path, &image);
         let unknown: Vec<_> =
             marks.iter().filter(|m| image.code_pointers().binary_search(m).is_err()).collect();
         assert!(marks.len() >= at_least, "{path:?}: {}", marks.len());
         assert!(unknown.is_empty(), "{path:?}: {} of {}: {:?}", unknown.len(), marks.len(), unknown.first());
+    }
+}
+
+#[test]
+fn every_marked_case_of_a_switch_is_known_by_pointer_or_table() {
+    let dir = programs::directory("marked switches");
+    for (name, kind) in
+        [("sample.c", "-pie"), ("labels.c", "-pie"), ("sample.c", "-no-pie"), ("labels.c", "-no-pie")]
+    {
+        let out = dir.join(format!("{name}{kind}"));
+        let code = if kind == "-pie" { "-fPIE" } else { "-fno-pie" };
+        let flags = ["-O2", kind, code, "-fcf-protection=full", "-mcet-switch"];
+        tool("gcc", &[&flags[..], &[&programs::source(name), "-o", out.to_str().unwrap()]].concat());
+        let image = ElfImage::open(&out).unwrap();
+        let mut known: BTreeSet<_> = image.code_pointers().iter().copied().collect();
+        let (_, mut loaded) = disassembled(&out);
+        if image.is_fixed() {
+            loaded.extend(numbers(&out).filter(|&n| image.bytes(ImageAddr(n), 1).is_some()));
+        }
+        for &table in &loaded {
+            known.extend(image.rel32_table_targets(ImageAddr(table)));
+            for &label in loaded.iter().filter(|l| image.is_code(ImageAddr(**l))) {
+                let Some(within) = image.function_at(ImageAddr(label)) else { continue };
+                known.extend(image.rel32_label_targets(ImageAddr(table), ImageAddr(label), &within.range()));
+            }
+        }
+        let marks = marks(&out, &image);
+        let cases = marks.iter().filter(|m| image.function_at(**m).is_some_and(|f| f.addr != **m)).count();
+        let unknown: Vec<_> = marks.iter().filter(|m| !known.contains(m)).collect();
+        assert!(cases >= 10, "{out:?}: {cases}");
+        assert!(unknown.is_empty(), "{out:?}: {unknown:?}");
     }
 }
