@@ -41,10 +41,19 @@ pub enum Command {
     List(LookArgs),
     /// Show how each site would be probed, and why not on a higher rung; touches nothing
     Explain(LookArgs),
+    /// Free a process of probes whose nanoprobe was killed (a new attach does it too)
+    Recover(RecoverArgs),
     /// Long random runs that must end in PASS: torture attach, torture rcu ...
     Torture(RestArgs),
     #[command(hide = true)]
     TortureTarget(RestArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct RecoverArgs {
+    /// The process
+    #[arg(short, long, value_name = "PID")]
+    pub pid: i32,
 }
 
 /// Words that another crate's parser reads.
