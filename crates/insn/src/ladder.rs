@@ -114,7 +114,7 @@ impl<'a> Ladder<'a> {
             last = self.next(&last)?;
             insns.push(last.insn);
         }
-        Ok(Window { insns, ends_with_flow: last.ends, padding_used: 0 })
+        Ok(Window { insns, ends_with_flow: last.ends || last.is_call, padding_used: 0 })
     }
 
     /// Nothing comes in, and nobody else is there.

@@ -38,7 +38,8 @@ pub struct Displaced {
     pub bytes: Vec<u8>,
     /// For each displaced instruction, its offset from the site and the offset of its copy.
     pub map: Vec<(u8, u16)>,
-    /// The last instruction never falls through: there is no jump back.
+    /// There is no jump back: the last instruction is a jump, a return, a trap, or a call, which returns to the
+    /// original code.
     pub ends_with_flow: bool,
     /// Offset of the jump back; `bytes.len()` when there is none.
     pub resume_offset: u16,
@@ -110,7 +111,7 @@ impl Copy {
 /// The code that stands at `dest` for the displaced instructions of `placement`.
 ///
 /// `bias` is what the process adds to image addresses. The code ends in a jump to the instruction behind the
-/// displaced ones, unless the last of them never falls through.
+/// displaced ones, unless [`Placement::ends_with_flow`].
 ///
 /// # Errors
 /// The first branch, operand or return that `dest` cannot reach.
