@@ -308,6 +308,7 @@ fn what_may_not_be_moved_is_refused_by_name() {
         (&[0x66, 0xc3], Forbidden::SixteenBitBranch),
         (&[0x66, 0x74, 0x00], Forbidden::SixteenBitBranch),
         (&[0x66, 0xff, 0xd0], Forbidden::SixteenBitBranch),
+        (&[0x4e, 0x66, 0xeb, 0], Forbidden::SixteenBitBranch),
         (&[0x67, 0x8b, 0x05, 0, 0, 0, 0], Forbidden::AddressSize),
         (&[0xff, 0xd4], Forbidden::CallOfStackPointer),
         (&[0xc7, 0xf8, 0, 0, 0, 0], Forbidden::Transaction),
