@@ -51,8 +51,7 @@ impl<'a> Ladder<'a> {
         let site = asked.site;
         let forbidden = |what| Refusal::Forbidden { site, what };
         let bytes = code.from_addr(site);
-        let before = &code.bytes[..(site - code.base) as usize];
-        if native::is_signal_return(before, bytes) {
+        if native::is_signal_return(code, site) {
             return Err(forbidden(Forbidden::SignalReturn));
         }
         let first = native::decode(bytes, site).ok_or(forbidden(Forbidden::Undecodable))?;

@@ -323,6 +323,10 @@ fn what_may_not_be_moved_is_refused_by_name() {
     let code = [&[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05][..], &[0x90; 8]].concat();
     let second = File::new(&code).place(7);
     assert_eq!(second, Err(Refusal::Forbidden { site: BASE + 7, what: Forbidden::SignalReturn }));
+    // glibc's unwind data lets the function start one byte early
+    let early = [&[0x90, 0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05][..], &[0x90; 8]].concat();
+    let placed = place_first(&early);
+    assert_eq!(placed, Err(Refusal::Forbidden { site: BASE, what: Forbidden::SignalReturn }));
 }
 
 #[test]

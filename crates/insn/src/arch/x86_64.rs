@@ -17,7 +17,7 @@ mod sweep;
 
 use iced_x86::{Code as Op, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
-use crate::code::{INSN_MAX_BYTES, Insn};
+use crate::code::{Code, INSN_MAX_BYTES, Insn};
 use crate::reason::Forbidden;
 
 pub use live::RegSet;
@@ -137,14 +137,17 @@ fn forbidden_branch(insn: &Instruction) -> Option<Forbidden> {
     }
 }
 
-/// Whether the signal return code (`mov $15,%eax` or `%rax`; `syscall`) covers `addr`.
+/// Whether a jump at `site` would cover a byte of the signal return code (`mov $15,%eax` or `%rax`; `syscall`).
 ///
-/// libgcc and gdb find signal frames by these very bytes, so no byte of them may change.
-pub(crate) fn is_signal_return(bytes_before: &[u8], bytes: &[u8]) -> bool {
+/// libgcc and gdb find signal frames by these very bytes, so none may change. glibc's unwind data names the byte
+/// before them as the start of that function.
+pub(crate) fn is_signal_return(code: &Code<'_>, site: u64) -> bool {
     const FORMS: [&[u8]; 2] =
         [&[0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05], &[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05]];
+    let offset = (site - code.base) as usize;
     FORMS.iter().any(|form| {
-        let mov = &form[..form.len() - 2];
-        bytes.starts_with(form) || bytes.starts_with(&[0x0f, 0x05]) && bytes_before.ends_with(mov)
+        let first = offset.saturating_sub(form.len() - 1);
+        (first..offset + usize::from(JUMP_BYTES))
+            .any(|at| code.bytes.get(at..).is_some_and(|b| b.starts_with(form)))
     })
 }

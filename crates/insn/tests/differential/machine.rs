@@ -272,8 +272,10 @@ extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut c
     exchange.exit.flags = gregs[libc::REG_EFL as usize] as u64 & FLAGS;
     exchange.exit_rip = gregs[libc::REG_RIP as usize] as u64 - u64::from(signal == libc::SIGTRAP);
     exchange.signal = signal;
-    // SAFETY: the kernel passes a valid siginfo; si_addr is set or zero for these signals.
-    exchange.fault = unsafe { (*info).si_addr() } as u64;
+    // SAFETY: the kernel passes a valid siginfo to a SA_SIGINFO handler.
+    let info = unsafe { &*info };
+    // SAFETY: all signals that we handle have that field.
+    exchange.fault = unsafe { info.si_addr() } as u64;
     exchange.fx.copy_from_slice(&fp[..FX_LEN]);
     *gregs = exchange.driver;
     fp.copy_from_slice(&exchange.driver_fp);
@@ -288,11 +290,9 @@ fn give_up(signal: i32) {
 /// Length of the frame's floating-point state: the kernel writes it into the area's reserved bytes.
 fn fp_len(context: &libc::ucontext_t) -> usize {
     const MAGIC: u32 = 0x4650_5853;
-    let at = context.uc_mcontext.fpregs.cast::<u8>();
-    let word = |offset: usize| {
-        // SAFETY: the legacy area is `FX_LEN` bytes long and both offsets are inside it.
-        unsafe { at.add(offset).cast::<u32>().read_unaligned() }
-    };
+    // SAFETY: the legacy area is `FX_LEN` bytes long in every frame.
+    let legacy = unsafe { std::slice::from_raw_parts(context.uc_mcontext.fpregs.cast::<u8>(), FX_LEN) };
+    let word = |offset: usize| u32::from_le_bytes(legacy[offset..offset + 4].try_into().expect("four bytes"));
     if word(464) == MAGIC { word(480) as usize } else { FX_LEN }
 }
 
