@@ -121,6 +121,9 @@ impl<'a> Ladder<'a> {
         if jump.end > self.code.range().end {
             return Err(Reason::EndOfCode { at: self.code.range().end });
         }
+        if !self.flow.is_analysed(jump.clone()) {
+            return Err(Reason::NotAnalysed);
+        }
         let next_start = self.asked.next_function.or_else(|| self.flow.next_start(jump.start));
         if let Some(at) = next_start.filter(|start| *start < jump.end) {
             return Err(Reason::FunctionStart { at });

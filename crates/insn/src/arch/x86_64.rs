@@ -13,6 +13,7 @@
 
 mod live;
 mod relocate;
+mod scan;
 mod sweep;
 
 use iced_x86::{Code as Op, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
@@ -23,12 +24,15 @@ use crate::reason::Forbidden;
 pub use live::RegSet;
 pub(crate) use live::liveness;
 pub(crate) use relocate::{len_bound, relocate};
+pub(crate) use scan::scan;
 pub(crate) use sweep::{follow, source, sweep};
 
 /// Length of a jump that reaches 2 GiB either way.
 pub(crate) const JUMP_BYTES: u8 = 5;
 /// Length of a jump that reaches [`SHORT_REACH`].
 pub(crate) const SHORT_JUMP_BYTES: u8 = 2;
+/// No branch with a short displacement comes from farther away than this, in bytes.
+pub(crate) const SHORT_BRANCH_REACH: u64 = 128 + 15;
 /// How far the short jump reaches, from its own end.
 pub(crate) const SHORT_REACH: std::ops::RangeInclusive<i64> = -128..=127;
 

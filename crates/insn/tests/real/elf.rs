@@ -126,6 +126,11 @@ impl Loaded<'_> {
         Flow::analyse(&self.codes, &self.starts, &self.indirect, &|table| self.table(table))
     }
 
+    #[allow(dead_code)] // the differential test has no use for it
+    pub fn flow_near(&self, near: &[Range<u64>]) -> Flow {
+        Flow::analyse_near(&self.codes, &self.starts, &self.indirect, &|table| self.table(table), near)
+    }
+
     /// The entries of a jump table: 32-bit offsets from it, or 64-bit addresses, up to the first that is no code.
     pub fn table(&self, table: u64) -> Vec<u64> {
         let Some(segment) = self.data.iter().find(|segment| segment.range().contains(&table)) else {

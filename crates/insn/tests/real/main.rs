@@ -82,6 +82,36 @@ fn boundaries_and_targets_in_libc_are_those_of_objdump() {
     assert!(differing.is_empty());
 }
 
+#[test]
+fn what_is_found_near_includes_all_that_is_found_by_decoding() {
+    for candidates in [elf::LIBC, elf::LIBSTDCXX, elf::PYTHON, elf::GO] {
+        let Some(file) = elf::open(candidates) else { continue };
+        let loaded = file.load();
+        let whole = loaded.flow();
+        let (mut targets, mut extra, mut placed, mut lost) = (0, 0, 0, 0);
+        for some in loaded.functions.chunks(5).step_by(loaded.functions.len() / 60) {
+            let near = loaded.flow_near(some);
+            for addr in some.iter().flat_map(|function| function.start..function.end + 5) {
+                assert!(near.is_target(addr) || !whole.is_target(addr), "{addr:#x} in {}", file.path);
+                targets += u64::from(whole.is_target(addr));
+                extra += u64::from(near.is_target(addr) && !whole.is_target(addr));
+            }
+            let (all, found) = (coverage(&loaded, &whole, some), coverage(&loaded, &near, some));
+            placed += all;
+            lost += all - found;
+        }
+        println!(
+            "{}: {targets} targets and {extra} that are none; {lost} of {placed} instructions lost",
+            file.path
+        );
+        assert!(targets > 500 && lost * 200 < placed);
+    }
+}
+
+fn coverage(loaded: &elf::Loaded<'_>, flow: &Flow, functions: &[std::ops::Range<u64>]) -> u64 {
+    coverage_of_instructions(flow, &loaded.codes, functions).placed()
+}
+
 fn percent(part: u64, of: u64) -> f64 {
     100.0 * part as f64 / of.max(1) as f64
 }
@@ -160,6 +190,10 @@ fn speed_of_the_sweep() {
             flow.target_count(),
             best * 1e6 / insns as f64
         );
+        let one = &loaded.functions[loaded.functions.len() / 2..][..1];
+        let start = Instant::now();
+        loaded.flow_near(one);
+        println!("    near one function: {:.2} ms", start.elapsed().as_secs_f64() * 1e3);
         speed_of_place(&loaded, &flow);
     }
 }

@@ -42,7 +42,7 @@ pub(crate) fn sweep(code: &Code<'_>, starts: &[u64], targets: &mut Targets, tabl
 }
 
 /// Files that are not position independent: their immediates may be code addresses.
-fn is_absolute(base: u64) -> bool {
+pub(super) fn is_absolute(base: u64) -> bool {
     base >= 0x40_0000
 }
 
