@@ -6,8 +6,8 @@
 //! Keeps:   G1 in the set: the targets of all direct branches, the given indirect targets, all function starts,
 //!          the entries of all jump tables that the table reader finds, and all code that is referred to relative
 //!          to rip.
-//!          G2 not in the set, and the one risk that remains: targets computed at run time from no table and no
-//!          relocation (hand-written computed gotos).
+//!          G2 not in the set, and the risks that remain: targets computed at run time from no table and no relocation
+//!          (hand-written computed gotos), and the rest of a table into whose middle other code points.
 //! Checked: flow tests; tests/objdump.rs.
 
 use std::ops::Range;
@@ -46,12 +46,13 @@ impl Flow {
     ///
     /// `function_starts` is sorted. `indirect_targets` are the code addresses that the file keeps in data
     /// (relocations, landing pads). `table_reader` is called once with each address outside code that may be a jump
-    /// table, and returns the code addresses that it holds, or none; entries outside code are ignored. It is
-    /// asked about position-independent tables (32-bit offsets from the table, formed by `lea`) and
+    /// table, and returns the code addresses that it holds, in table order, or none; what lies behind the start of the
+    /// next table and what is outside code is ignored. It is asked about position-independent tables (32-bit offsets from the table, formed by `lea`) and
     /// absolute ones (64-bit, the base of a scaled load or jump), and is not told which.
     ///
     /// # Cost
-    /// About 20 ns an instruction: `cargo test --release -p nanoprobe-insn -- --ignored --nocapture sweep`.
+    /// 16 to 20 ns an instruction (2026-11, AMD EPYC): `cargo test --release -p nanoprobe-insn --test real -- --ignored
+    /// --nocapture speed`.
     pub fn analyse(
         code: &[Code<'_>],
         function_starts: &[u64],
@@ -75,7 +76,7 @@ impl Flow {
     /// only looked for displacements that lead there, at whatever byte, so that some targets may be none.
     ///
     /// # Cost
-    /// Under 1 ns a byte of code, besides the tables: `speed_of_the_sweep` in tests/real prints both.
+    /// 0.7 to 2.5 ns a byte of code, tables included: `speed_of_the_sweep` in tests/real prints both.
     pub fn analyse_near(
         code: &[Code<'_>],
         function_starts: &[u64],
@@ -122,9 +123,14 @@ impl Flow {
     fn add_data(&mut self, mut tables: Vec<u64>, indirect: &[u64], table_reader: &dyn Fn(u64) -> Vec<u64>) {
         tables.sort_unstable();
         tables.dedup();
-        let entries = tables.into_iter().flat_map(table_reader);
-        for target in entries.chain(indirect.iter().copied()).chain(self.starts.iter().copied()) {
-            self.targets.insert(target);
+        for (number, table) in tables.iter().enumerate() {
+            let limit = table_limit(*table, &tables[number + 1..]);
+            for target in table_reader(*table).into_iter().take(limit) {
+                self.targets.insert(target);
+            }
+        }
+        for target in indirect.iter().chain(&self.starts) {
+            self.targets.insert(*target);
         }
     }
 
@@ -218,6 +224,16 @@ impl Flow {
     }
 }
 
+/// How many 4-byte entries fit between a table and the next address, of those in `above`, that may be one.
+///
+/// Where a table ends is not written anywhere, and tables stand side by side: without this, each would be read on
+/// through its successors with the wrong base (17 M targets that are none in librustc_driver).
+fn table_limit(table: u64, above: &[u64]) -> usize {
+    const ENTRY_BYTES: u64 = 4;
+    let next = above.iter().find(|next| (*next - table).is_multiple_of(ENTRY_BYTES));
+    next.map_or(usize::MAX, |next| ((next - table) / ENTRY_BYTES) as usize)
+}
+
 /// Those of some sorted addresses that are in `range`.
 fn within(starts: &[u64], range: Range<u64>) -> &[u64] {
     let from = starts.partition_point(|start| *start < range.start);
@@ -273,6 +289,19 @@ mod tests {
         });
         assert_eq!(*asked.borrow(), [0x2007]);
         assert!(flow.is_target(0x100f) && !flow.is_target(0x9999));
+    }
+
+    #[test]
+    fn a_table_ends_where_the_next_begins() {
+        // lea rax,[rip+0x1000] -> 0x2007; lea rcx,[rip+0x1001] -> 0x200f, two entries on; nop x 8
+        let head = [0x48, 0x8d, 0x05, 0, 0x10, 0, 0, 0x48, 0x8d, 0x0d, 0x01, 0x10, 0, 0];
+        let bytes = [&head[..], &[0x90; 8]].concat();
+        let flow = analyse(0x1000, &bytes, &[0x1000], &|table| match table {
+            0x2007 => vec![0x100f, 0x1010, 0x1011],
+            _ => vec![0x1012, 0x1013, 0x1014],
+        });
+        let found: Vec<u64> = (0x100e..0x1016).filter(|addr| flow.is_target(*addr)).collect();
+        assert_eq!(found, [0x100f, 0x1010, 0x1012, 0x1013, 0x1014]);
     }
 
     #[test]

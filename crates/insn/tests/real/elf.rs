@@ -121,6 +121,9 @@ fn frames(base: u64, bytes: &[u8]) -> Vec<(u64, u64)> {
     found
 }
 
+/// Where a table ends is not written anywhere; no longer one was seen.
+const ENTRIES: usize = 4096;
+
 impl Loaded<'_> {
     pub fn flow(&self) -> Flow {
         Flow::analyse(&self.codes, &self.starts, &self.indirect, &|table| self.table(table))
@@ -142,6 +145,6 @@ impl Loaded<'_> {
             .chunks_exact(4)
             .map(|word| table.wrapping_add_signed(i64::from(i32::from_le_bytes(word.try_into().unwrap()))));
         let addresses = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
-        offsets.take_while(is_code).chain(addresses.take_while(is_code)).collect()
+        offsets.take(ENTRIES).take_while(is_code).chain(addresses.take(ENTRIES).take_while(is_code)).collect()
     }
 }

@@ -195,6 +195,7 @@ fn speed_of_the_sweep() {
         loaded.flow_near(one);
         println!("    near one function: {:.2} ms", start.elapsed().as_secs_f64() * 1e3);
         speed_of_place(&loaded, &flow);
+        print_coverage("   ", "entries", &coverage_of_entries(&flow, &loaded.codes, &loaded.functions));
     }
 }
 
