@@ -1,0 +1,137 @@
+//! Several controllers on one site.
+//!
+//! For:     a second nanoprobe on a process, and each leaving when it likes.
+//! State:   the jump at the site leads to the trampoline that came last; the tail of each leads to the one
+//!          before it; the tail of the first is a nop.
+//! Context: control, in a stopped world: only one tracer can stop a thread, which keeps controllers apart.
+//! Keeps:   N1 every trampoline on the chain counts each hit once.
+//!          N2 leaving takes out one link and touches no other controller's counts.
+//! Checked: testkit, two controllers on one site that leave in either order.
+
+use crate::error::Broken;
+use crate::memory::Memory;
+use crate::pages::Pages;
+use crate::site::{Armed, Link, Missed};
+use text::{JUMP_LEN, jump, jump_target};
+use wire::TrampolineHeader;
+
+const NOP5: [u8; JUMP_LEN] = [0x0f, 0x1f, 0x44, 0, 0];
+/// More controllers than this on one site are taken for a broken chain.
+const LONGEST: usize = 64;
+
+/// Reads the header before a trampoline's entry, if there is one.
+fn header(memory: &Memory, entry: u64) -> Option<TrampolineHeader> {
+    let len = TrampolineHeader::LEN;
+    TrampolineHeader::parse(&memory.read_vec(entry.checked_sub(len as u64)?, len).ok()?)
+}
+
+/// Compares what stands at a site with the file. If another controller's jump stands there, ours will go
+/// before it: the expected bytes become its jump, and our tail leads to its trampoline.
+pub(crate) fn join(
+    memory: &Memory,
+    pages: &mut Pages<'_>,
+    armed: &mut Armed,
+) -> Result<Option<Missed>, Broken> {
+    let found = pages.bytes(armed.jump.addr, JUMP_LEN)?;
+    if found == armed.jump.old {
+        let short = armed.short.as_ref().map(|s| (s.addr, s.old.clone()));
+        let differs = match short {
+            Some((addr, old)) => Some(pages.bytes(addr, old.len())?).filter(|f| *f != old),
+            None => None,
+        };
+        return Ok(differs.map(|found| Missed::Changed { found }));
+    }
+    let site = armed.plan.addr();
+    let theirs = jump_target(armed.jump.addr, &found);
+    let is_theirs = |entry: &u64| {
+        header(memory, *entry).is_some_and(|h| h.site == site && armed.jump.old[..] == h.jump_original)
+    };
+    match theirs.filter(is_theirs) {
+        Some(entry) => {
+            let tail = armed.trampoline.tail_addr();
+            match jump(tail, entry) {
+                Ok(bytes) => memory.write(tail, &bytes)?,
+                Err(far) => return Ok(Some(Missed::TooFar(far))),
+            }
+            Ok(None)
+        }
+        None => Ok(Some(Missed::Changed { found })),
+    }
+}
+
+/// What became of one site when its probe was taken out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// The original bytes are back.
+    Restored,
+    /// Another controller's jump stands there and goes on.
+    HandedOver,
+    /// Neither our jump nor one that leads to us: somebody else changed it.
+    Foreign,
+}
+
+/// Takes one site's probe out.
+///
+/// `tail` are the bytes of the trampoline's tail as they are now.
+pub(crate) fn leave(
+    memory: &Memory,
+    pages: &mut Pages<'_>,
+    link: &Link<'_>,
+    tail: &[u8],
+) -> Result<Left, Broken> {
+    let below = jump_target(link.tail, tail);
+    let found = pages.bytes(link.jump_at, JUMP_LEN)?;
+    match jump_target(link.jump_at, &found) {
+        Some(first) if first == link.entry => match below {
+            None => restore(pages, link),
+            Some(below) => redirect(pages, link.jump_at, below),
+        },
+        Some(first) => unlink(memory, first, link.entry, below),
+        None if found == link.jump_original => Ok(Left::Restored),
+        None => Ok(Left::Foreign),
+    }
+}
+
+/// The 2-byte jump first: it must never lead to padding.
+fn restore(pages: &mut Pages<'_>, link: &Link<'_>) -> Result<Left, Broken> {
+    if let Some(short) = &link.short_original {
+        pages.set(link.site, short)?;
+        pages.flush()?;
+    }
+    pages.set(link.jump_at, &link.jump_original)?;
+    Ok(Left::Restored)
+}
+
+fn redirect(pages: &mut Pages<'_>, at: u64, below: u64) -> Result<Left, Broken> {
+    match jump(at, below) {
+        Ok(bytes) => {
+            pages.set(at, &bytes)?;
+            Ok(Left::HandedOver)
+        }
+        Err(_) => Ok(Left::Foreign),
+    }
+}
+
+/// Makes the trampoline whose tail leads to `entry` lead to what came below it.
+fn unlink(memory: &Memory, first: u64, entry: u64, below: Option<u64>) -> Result<Left, Broken> {
+    let mut at = first;
+    for _ in 0..LONGEST {
+        let Some(node) = header(memory, at) else { return Ok(Left::Foreign) };
+        let tail = at + u64::from(node.tail);
+        let next = jump_target(tail, &memory.read_vec(tail, JUMP_LEN)?);
+        if next == Some(entry) {
+            let bytes = match below.map(|b| jump(tail, b)) {
+                None => NOP5,
+                Some(Ok(bytes)) => bytes,
+                Some(Err(_)) => return Ok(Left::Foreign),
+            };
+            memory.write(tail, &bytes)?;
+            return Ok(Left::HandedOver);
+        }
+        match next {
+            Some(next) => at = next,
+            None => return Ok(Left::Foreign),
+        }
+    }
+    Ok(Left::Foreign)
+}

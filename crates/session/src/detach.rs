@@ -1,0 +1,306 @@
+//! Leaving a process as it was.
+//!
+//! For:     `Session::detach`.
+//! State:   first the bytes, at once; then our memory, as soon as no thread is in it.
+//! Context: control.
+//! Keeps:   D1 after the first stop no site leads to us, and the text there equals the file.
+//!          D2 memory is unmapped only when no thread's program counter, and no address saved in a signal frame,
+//!             lies in it, and no thread's rseq area refers to it.
+//!          D3 a thread that stood in a trampoline goes on at the probed address, its hit counted or not
+//!             begun.
+//!          D4 forked children that inherited our patches are freed of them too.
+//! Checked: testkit snapshots, `torture attach`.
+
+use crate::attach::image_maps;
+use crate::chain::{self, Left};
+use crate::error::Broken;
+use crate::footing::Footing;
+use crate::memory::Memory;
+use crate::pages::Pages;
+use crate::remote::Remote;
+use crate::session::Session;
+use crate::site::{Armed, Link};
+use crate::stacks;
+use crate::world::{Hurry, Thread, World};
+use std::fs;
+use std::time::{Duration, Instant};
+use sys::ptrace::Regs;
+use text::{PcPlace, Rollback};
+
+/// How long we try to get our memory back before we say that we could not.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Offset of `rseq_cs` in an rseq area.
+const RSEQ_CS: i64 = 8;
+
+/// What a detach found and did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Receipt {
+    /// Sites whose bytes are the file's again.
+    pub restored: usize,
+    /// Sites where another nanoprobe goes on.
+    pub handed_over: usize,
+    /// Sites that somebody else had changed; left alone. Names.
+    pub foreign: Vec<String>,
+    /// Every restored site was read back and equals the file.
+    pub is_verified: bool,
+    /// All our mappings are gone from the target.
+    pub is_unmapped: bool,
+    /// The thread that kept us from unmapping, and for how long we waited.
+    pub held_by: Option<i32>,
+    /// The process ended, or runs another program, before we detached.
+    pub was_gone: bool,
+    /// Forked children that were freed of our patches.
+    pub children: usize,
+    /// The longest time that a thread stood still for us, from attach to now.
+    pub longest_stall: Duration,
+    /// How long the detach took.
+    pub took: Duration,
+}
+
+impl Session {
+    /// Takes every probe out and our memory back.
+    ///
+    /// Counts stay readable.
+    ///
+    /// # Errors
+    /// The process could not be stopped; nothing was changed.
+    pub fn detach(&mut self) -> Result<Receipt, Broken> {
+        let began = Instant::now();
+        let _hurry = Hurry::begin();
+        let mut receipt = Receipt { is_verified: true, ..Receipt::default() };
+        self.is_over = true;
+        match self.leave(&mut receipt) {
+            Err(Broken::Gone { .. } | Broken::NoProcess { .. } | Broken::Zombie { .. }) => {
+                receipt.was_gone = true
+            }
+            other => other?,
+        }
+        receipt.children = self.free_children();
+        receipt.longest_stall = self.longest_stall;
+        receipt.took = began.elapsed();
+        for armed in &mut self.armed {
+            armed.is_live = false;
+        }
+        Ok(receipt)
+    }
+
+    fn leave(&mut self, receipt: &mut Receipt) -> Result<(), Broken> {
+        let stall = leave_process(&self.memory, &self.links(), &self.footing(), self.gadget, receipt);
+        self.longest_stall = self.longest_stall.max(stall?);
+        if receipt.restored > 0 && !self.is_text_restored() {
+            receipt.is_verified = false;
+        }
+        Ok(())
+    }
+
+    fn footing(&self) -> Footing {
+        self.regions.footing(self.rseq_offset)
+    }
+
+    fn links(&self) -> Vec<Link<'_>> {
+        self.armed.iter().filter(|a| a.is_live).map(Armed::link).collect()
+    }
+
+    /// Reads every site back and compares it with the file.
+    fn is_text_restored(&self) -> bool {
+        let mut pages = Pages::of(&self.memory);
+        self.armed.iter().flat_map(Armed::patches).all(|patch| {
+            let found = pages.bytes(patch.addr, patch.old.len());
+            found.is_ok_and(|f| f == patch.old || text::jump_target(patch.addr, &f).is_some())
+        })
+    }
+
+    /// Children that were forked while sites were armed have our jumps and our mappings in their copy of
+    /// the memory; they are left like their parent. Returns how many there were.
+    fn free_children(&self) -> usize {
+        let heirs = heirs(self.regions.arena.inode, self.pid());
+        let freed = heirs.into_iter().filter(|pid| {
+            let mut receipt = Receipt::default();
+            let memory = Memory::open(*pid);
+            memory.is_ok_and(|m| {
+                leave_process(&m, &self.links(), &self.footing(), self.gadget, &mut receipt).is_ok()
+            })
+        });
+        freed.count()
+    }
+}
+
+/// Processes other than `pid` that map the arena with this inode.
+fn heirs(inode: u64, pid: i32) -> Vec<i32> {
+    let Ok(proc) = fs::read_dir("/proc") else { return Vec::new() };
+    let pids = proc.filter_map(|e| e.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    let ours = sys::sched::pid();
+    let marker = format!("/memfd:{} (deleted)", wire::ARENA_NAME);
+    let inode = format!(" {inode} ");
+    pids.filter(|p| *p != pid && *p != ours)
+        .filter(|p| {
+            let maps = fs::read_to_string(format!("/proc/{p}/maps")).unwrap_or_default();
+            maps.lines().any(|l| l.ends_with(&marker) && l.contains(&inode))
+        })
+        .collect()
+}
+
+/// Disarms and unmaps in one process. Returns the longest stall.
+pub(crate) fn leave_process(
+    memory: &Memory,
+    links: &[Link<'_>],
+    footing: &Footing,
+    gadget: u64,
+    receipt: &mut Receipt,
+) -> Result<Duration, Broken> {
+    let mappings = image_maps(memory.pid)?;
+    let mut longest = Duration::ZERO;
+    let began = Instant::now();
+    let mut pause = Duration::from_micros(500);
+    let mut is_first = true;
+    loop {
+        let mut world = World::stop(memory.pid)?;
+        let mut word = [0u8; 8];
+        // The address space may have been replaced by an exec before all threads stood.
+        memory.read(footing.arena.start, &mut word).map_err(|_| Broken::Gone { pid: memory.pid })?;
+        if is_first {
+            disarm(memory, &mut world, links, footing, receipt)?;
+            is_first = false;
+        }
+        if let Some(offset) = footing.rseq_offset {
+            forget_rseq(memory, &world, footing, offset);
+        }
+        receipt.held_by = occupant(&world, footing, &mappings);
+        if receipt.held_by.is_none() {
+            let mut remote = Remote::begin(&mut world, gadget)?;
+            footing.unmap(&mut remote)?;
+            drop(remote);
+            receipt.is_unmapped = true;
+        }
+        longest = longest.max(world.resume());
+        if receipt.is_unmapped || began.elapsed() > PATIENCE {
+            return Ok(longest);
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(100));
+    }
+}
+
+/// Restores the bytes of all sites and moves threads out of their trampolines.
+fn disarm(
+    memory: &Memory,
+    world: &mut World,
+    links: &[Link<'_>],
+    footing: &Footing,
+    receipt: &mut Receipt,
+) -> Result<(), Broken> {
+    let mut pages = Pages::of(memory);
+    // One read for all tails: thousands of small ones would double the stall.
+    let code = footing.read_code(memory)?;
+    let mut restored: Vec<&Link<'_>> = Vec::with_capacity(links.len());
+    for link in links {
+        match chain::leave(memory, &mut pages, link, code.bytes(link.tail, text::JUMP_LEN))? {
+            Left::Restored => restored.push(link),
+            Left::HandedOver => receipt.handed_over += 1,
+            Left::Foreign => {
+                receipt.is_verified = false;
+                receipt.foreign.push(link.name.to_owned());
+            }
+        }
+    }
+    pages.flush()?;
+    receipt.restored = restored.len();
+    restored.sort_by_key(|link| link.entry);
+    let islands: Vec<_> =
+        restored.iter().filter(|l| l.jump_at != l.site).map(|l| (l.jump_at, l.site)).collect();
+    for thread in world.threads_mut() {
+        let pc = thread.pc();
+        if let Some((_, site)) = islands.iter().find(|(island, _)| *island == pc) {
+            thread.set_pc(*site);
+            continue;
+        }
+        // A block begins less than 256 bytes before its entry.
+        let near = restored.partition_point(|link| link.entry <= pc);
+        for link in restored.iter().skip(near.saturating_sub(1)).take(2) {
+            move_out(memory, thread, link);
+        }
+    }
+    Ok(())
+}
+
+/// Gives a thread in this trampoline what it had at the site, and sends it back there.
+fn move_out(memory: &Memory, thread: &mut Thread, link: &Link<'_>) {
+    let Some(trampoline) = link.trampoline else { return };
+    match trampoline.place_of(thread.pc()) {
+        Some(PcPlace::Body(rollback)) => {
+            if let Some(mut regs) = rolled_back(memory, &thread.regs, &rollback) {
+                regs.rip = link.site;
+                thread.set_regs(regs);
+            }
+        }
+        Some(PcPlace::Displaced(offset)) => {
+            let Some(origin) = trampoline.displaced.origin_of(offset) else { return };
+            if origin.is_stack_shifted {
+                let mut regs = thread.regs;
+                regs.rsp += 8;
+                thread.set_regs(regs);
+            }
+            thread.set_pc(link.site + u64::from(origin.offset));
+        }
+        Some(PcPlace::Elsewhere) | None => {}
+    }
+}
+
+/// The registers at the site, from what the trampoline has saved by now.
+fn rolled_back(memory: &Memory, regs: &Regs, rollback: &Rollback) -> Option<Regs> {
+    let mut out = *regs;
+    let load = |slot: u16| {
+        let mut word = [0u8; 8];
+        memory.read(regs.rsp + u64::from(slot), &mut word).ok()?;
+        Some(u64::from_le_bytes(word))
+    };
+    for saved in &rollback.saved {
+        *by_number(&mut out, saved.number)? = load(saved.slot)?;
+    }
+    if let Some(slot) = rollback.flags {
+        // ah as lahf left it, al the overflow flag.
+        let ax = load(slot)?;
+        let (low, overflow) = ((ax >> 8) & 0xd5, ax & 1);
+        out.eflags = (out.eflags & !0x8d5) | low | overflow << 11;
+    }
+    out.rsp = regs.rsp + u64::from(rollback.rsp_add);
+    Some(out)
+}
+
+fn by_number(regs: &mut Regs, number: u8) -> Option<&mut u64> {
+    Some(match number {
+        0 => &mut regs.rax,
+        1 => &mut regs.rcx,
+        2 => &mut regs.rdx,
+        6 => &mut regs.rsi,
+        7 => &mut regs.rdi,
+        8 => &mut regs.r8,
+        9 => &mut regs.r9,
+        10 => &mut regs.r10,
+        11 => &mut regs.r11,
+        _ => return None,
+    })
+}
+
+/// A thread that is in our memory, or will come back to it.
+fn occupant(world: &World, footing: &Footing, mappings: &[image::Mapping]) -> Option<i32> {
+    // A thread that was moved out has its new place in `regs` already.
+    if let Some(thread) = world.threads().find(|t| footing.contains(t.pc())) {
+        return Some(thread.tid);
+    }
+    let found = stacks::find(world, mappings, footing.bounds()?, |w| footing.contains(w));
+    found.first().map(|(tid, _)| *tid)
+}
+
+/// The kernel reads the descriptor that a thread's rseq area names whenever it preempts the thread, and
+/// kills it if the descriptor is not mapped. A thread that stands in our code may be in the section that it
+/// names, and keeps it.
+fn forget_rseq(memory: &Memory, world: &World, footing: &Footing, offset: i32) {
+    for thread in world.threads().filter(|t| !footing.contains(t.pc())) {
+        let at = thread.regs.fs_base.wrapping_add_signed(i64::from(offset) + RSEQ_CS);
+        let mut word = [0u8; 8];
+        if memory.read(at, &mut word).is_ok() && footing.contains(u64::from_le_bytes(word)) {
+            let _ = memory.write(at, &[0; 8]);
+        }
+    }
+}

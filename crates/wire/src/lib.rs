@@ -1,0 +1,14 @@
+#![doc = include_str!("../README.md")]
+#![no_std]
+
+mod arena;
+mod site;
+pub mod table;
+mod trampoline;
+
+pub use arena::{
+    ARENA_MAGIC, ARENA_NAME, ArenaHeader, COPY_CHILDREN, COPY_CPU0, COPY_SHARED, NO_RSEQ, REGIONS_MAX,
+    RegionDesc, VERSION, cell,
+};
+pub use site::{AgentExports, AgentTable, ConsumerDesc, HandlerKind, SiteDesc};
+pub use trampoline::{TRAMPOLINE_MAGIC, TrampolineHeader};
