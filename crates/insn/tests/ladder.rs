@@ -398,3 +398,29 @@ fn the_stack_shift_of_a_displaced_call_is_told() {
     assert_eq!((copy.shifted, copy.resume_offset, copy.bytes.len()), (Some(8..18), 18, 18));
     assert!(copy.bytes.len() <= relocate_len_bound(&placed));
 }
+
+#[test]
+fn a_thread_anywhere_in_a_copy_can_go_on_in_the_original() {
+    // call [rsp-8]: push [rsp-8] (4); push [rsp] (3); two stores (16); ret
+    let placed = place_first(&[0xff, 0x94, 0x24, 0xf8, 0xff, 0xff, 0xff, 0xc3]).unwrap();
+    let copy = relocate(&placed, 0, 0x3000).unwrap();
+    let first =
+        (0..copy.bytes.len() as u16).find(|at| copy.origin_of(*at).unwrap().stack_shift_bytes == 8).unwrap();
+    let shifts: Vec<u8> = [0, first, first + 3, first + 11, first + 19]
+        .iter()
+        .map(|at| copy.origin_of(*at).unwrap().stack_shift_bytes)
+        .collect();
+    assert_eq!(shifts, [0, 8, 16, 16, 16]);
+
+    // dec rax; loop +0x20: the copy is dec (3), loop (2), jmp short (2), jmp rel32 (5), jmp back
+    let placed = place_first(&[0x48, 0xff, 0xc8, 0xe2, 0x20, 0xc3]).unwrap();
+    let copy = relocate(&placed, 0x10_0000, 0x10_3000).unwrap();
+    let at = |offset| {
+        let origin = copy.origin_of(offset).unwrap();
+        (origin.offset, origin.is_at_start, origin.leads_to)
+    };
+    assert_eq!(at(3), (3, true, None), "the loop has not run");
+    assert_eq!(at(5), (5, true, None), "it has run and was not taken");
+    assert_eq!(at(7), (3, false, Some(0x10_1025)), "it has run and was taken");
+    assert_eq!(at(12), (5, true, None), "the jump back");
+}

@@ -78,10 +78,8 @@ fn compare(
     if (dest..dest + copy.bytes.len() as u64).contains(&there.rip) {
         let origin = copy.origin_of((there.rip - dest) as u16).expect("inside");
         there.rip = SITE + u64::from(origin.offset);
-        if origin.is_stack_shifted {
-            there.state.regs[4] = there.state.regs[4].wrapping_add(8);
-            is_in_call = true;
-        }
+        there.state.regs[4] = there.state.regs[4].wrapping_add(u64::from(origin.stack_shift_bytes));
+        is_in_call = origin.is_stack_shifted;
     }
     if is_operand_in_call_slot(placement, &here) {
         tally.aliased += 1;

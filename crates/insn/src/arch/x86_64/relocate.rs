@@ -67,15 +67,16 @@ fn kind(insn: &Instruction) -> Kind {
     }
 }
 
-/// Appends the copy of one instruction of a process that is mapped `bias` above its image.
-pub(crate) fn relocate(insn: &Insn, bias: u64, out: &mut Copy) -> Result<(), Unreachable> {
+/// Appends the copy of the instruction `offset` bytes behind the site, in a process that is mapped `bias` above its
+/// image.
+pub(crate) fn relocate(insn: &Insn, offset: u8, bias: u64, out: &mut Copy) -> Result<(), Unreachable> {
     let mut decoder = Decoder::with_ip(64, insn.bytes(), insn.addr, DecoderOptions::NONE);
     let raw = decoder.decode();
     match kind(&raw) {
         Kind::Nothing => Ok(()),
         Kind::Jump => out.jump(target(&raw, bias)),
         Kind::Branch => out.branch(&raw, target(&raw, bias)),
-        Kind::Loop => out.loop_branch(insn, target(&raw, bias)),
+        Kind::Loop => out.loop_branch(insn, offset, target(&raw, bias)),
         Kind::Call => out.call(insn.end().wrapping_add(bias), target(&raw, bias)),
         Kind::CallRegister => out.call_register(insn.end().wrapping_add(bias), raw),
         Kind::CallMemory => out.call_memory(insn.end().wrapping_add(bias), raw, bias),
@@ -126,9 +127,12 @@ impl Copy {
     /// loop taken; jmp past; taken: jmp rel32; past.
     ///
     /// Prefixes stay: a rep before loopne changes what it does on AMD (seen on Zen, 2026-11).
-    fn loop_branch(&mut self, insn: &Insn, to: u64) -> Result<(), Unreachable> {
+    fn loop_branch(&mut self, insn: &Insn, offset: u8, to: u64) -> Result<(), Unreachable> {
         self.put(&insn.bytes()[..insn.len_bytes() - 1]);
-        self.put(&[2, 0xeb, 5]);
+        self.put(&[2]);
+        self.begin(offset + insn.len_bytes() as u8);
+        self.put(&[0xeb, 5]);
+        self.take(offset, to);
         self.jump(to)
     }
 
@@ -182,6 +186,7 @@ impl Copy {
     /// Slower (the return is mispredicted), but right where the operand lies in the slot that a call overwrites.
     fn call_pushed(&mut self, return_to: u64) -> Result<(), Unreachable> {
         self.put(&[0xff, 0x34, 0x24]);
+        self.shift_stack();
         self.put(&[0xc7, 0x44, 0x24, 0x08]);
         self.put(&(return_to as u32).to_le_bytes());
         self.put(&[0xc7, 0x44, 0x24, 0x0c]);
