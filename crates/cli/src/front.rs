@@ -53,7 +53,7 @@ fn become_engine(is_apart: bool) {
         // SAFETY: setsid takes no argument; a forked child is never a group leader, so it succeeds.
         unsafe { libc::setsid() };
     }
-    rename(c"np-engine");
+    rename(session::ENGINE_NAME);
     for signal in ENDING {
         // A handler, not SIG_IGN: a launched program must not inherit it. The front passes the signal on.
         // SAFETY: the handler does nothing, which is safe wherever the signal arrives.
@@ -62,7 +62,8 @@ fn become_engine(is_apart: bool) {
 }
 
 /// Gives this process another name, so that who kills `nanoprobe` by name kills the front.
-fn rename(name: &std::ffi::CStr) {
+fn rename(name: &str) {
+    let name = std::ffi::CString::new(name).unwrap_or_default();
     // SAFETY: the kernel copies at most 16 bytes of a string that lives for ever.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
     let Ok(stat) = fs::read_to_string("/proc/self/stat") else { return };

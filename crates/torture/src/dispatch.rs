@@ -6,6 +6,8 @@
 //! Keeps:   nothing.
 //! Checked: by use.
 
+use std::io::Write;
+
 /// A torture: its name, what it does, its main function.
 type Torture = (&'static str, &'static str, fn(&[String]) -> i32);
 
@@ -23,7 +25,7 @@ pub fn torture_main(args: &[String]) -> i32 {
         text += &format!("  {name:<10} {what}\n");
     }
     match is_help {
-        true => print!("{text}"),
+        true => drop(std::io::stdout().write_all(text.as_bytes())),
         false => eprint!("nanoprobe: torture: no '{name}'\n{text}"),
     }
     i32::from(!is_help)
