@@ -51,7 +51,7 @@ unsafe fn run_barrier(node: NonNull<Head>) {
     // SAFETY: `barrier` made the box, with the node first, and gave it up to this call alone.
     let node = unsafe { Box::from_raw(node.cast::<BarrierNode>().as_ptr()) };
     // [RCU-12] What the callbacks before did is visible to who sees the count at zero.
-    // Pairs with [RCU-13].
+    // Pairs with [RCU-13], [RCU-14].
     if node.left.fetch_sub(1, Release) == 1 {
         let _ = sys::futex_wake(&node.left, u32::MAX);
     }
@@ -249,7 +249,7 @@ impl Updater {
 
     fn sleep(&self, seen: u32) {
         self.asleep.store(1, Relaxed);
-        // [RCU-16] See [RCU-15], with which it pairs.
+        // [RCU-16] Orders the sleeper before the look at the kick. Pairs with [RCU-15].
         prim::full();
         if self.kick.load(Relaxed) == seen && self.stop.load(Relaxed) == 0 {
             let _ = sys::futex_wait(&self.kick, seen, None);

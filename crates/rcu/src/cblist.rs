@@ -6,7 +6,7 @@
 //! Keeps:   L1 a callback leaves the list once, and only after its grace period.
 //!          L2 callbacks leave in the order in which they came.
 //!          L3 every callback gets a grace period's number as soon as it is queued.
-//! Checked: tests below; model `callbacks` (mutant late-cookie); `torture rcu` barrier and flood.
+//! Checked: tests below; model `callbacks` (mutant early-advance); `torture rcu` barrier and flood.
 //! Source:  kernel `rcu_segcblist.c` (v7.0).
 
 use crate::Cookie;
@@ -183,6 +183,7 @@ impl CbList {
     pub fn advance(&mut self, seq: u64) {
         for i in 0..WAITING {
             let (queue, cookie) = &mut self.waiting[i];
+            let seq = if cfg!(mutant = "early-advance") { seq.wrapping_add(crate::seq::STEP) } else { seq };
             if !queue.is_empty() && !cookie.is_reached(seq) {
                 return self.close_ranks(i);
             }

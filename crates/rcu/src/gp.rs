@@ -80,7 +80,7 @@ impl<'a> Block<'a> {
     /// The number of the current grace period, with its phase.
     pub fn gp_seq(self) -> u64 {
         // [RCU-7] What a finished grace period waited for is visible to who reads its number.
-        // Pairs with [RCU-8].
+        // Pairs with [RCU-8], [RCU-21].
         self.head().gp.seq.load(Acquire)
     }
 
@@ -88,6 +88,7 @@ impl<'a> Block<'a> {
     pub fn snap(self) -> Cookie {
         // [RCU-9] Orders the caller's unlinking before the number is read: a grace period that the
         // cookie counts on has then begun after it. Pairs with [RCU-10].
+        #[cfg(not(mutant = "RCU-9"))]
         prim::full();
         let cookie = Cookie::snap(self.head().gp.seq.load(Relaxed));
         prim::full();

@@ -1,5 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(not(any(feature = "std", test)), no_std)]
+// Models leave the sequences out.
+#![cfg_attr(loom, allow(dead_code, unused_imports))]
 #[cfg(any(feature = "std", test))]
 extern crate std;
 

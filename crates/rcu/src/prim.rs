@@ -4,6 +4,7 @@
 //! State:   none.
 //! Context: hit, signal, target.
 //! Keeps:   M1 `light` in a reader and `heavy` in a grace period together order like two full fences.
+//! Orderings: this file makes fences; the labels stand where they are used.
 //! Checked: the models run with both as full fences; `torture rcu` runs the real ones.
 
 #[cfg(not(loom))]

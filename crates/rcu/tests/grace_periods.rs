@@ -17,18 +17,21 @@ fn all_domains() -> Vec<Domain> {
     out
 }
 
-fn enter(domain: &Domain) -> Box<dyn Drop + '_> {
-    struct Any<'d>(Box<dyn FnMut() + 'd>);
-    impl Drop for Any<'_> {
-        fn drop(&mut self) {
-            (self.0)();
-        }
+/// A section of any flavour.
+struct Inside<'d>(Box<dyn FnMut() + 'd>);
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        (self.0)();
     }
+}
+
+fn enter(domain: &Domain) -> Inside<'_> {
     let recorded = domain.block().declared();
     macro_rules! by {
         ($f:ty) => {{
             let rank = domain.lock::<$f>().unwrap();
-            Box::new(Any(Box::new(move || domain.unlock::<$f>(rank))))
+            Inside(Box::new(move || domain.unlock::<$f>(rank)))
         }};
     }
     match Flavour::ALL.into_iter().find(|f| recorded.has(*f)) {
