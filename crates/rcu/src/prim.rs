@@ -38,6 +38,15 @@ pub fn full() {
     loom::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
 }
 
+/// Orders the loads before against everything after.
+#[inline(always)]
+pub fn acquire() {
+    #[cfg(not(loom))]
+    core::sync::atomic::fence(core::sync::atomic::Ordering::Acquire);
+    #[cfg(loom)]
+    loom::sync::atomic::fence(core::sync::atomic::Ordering::Acquire);
+}
+
 /// Adds with an atomic read-modify-write that is also a full fence.
 #[inline(always)]
 pub fn add_full(cell: &AtomicU64, n: u64) {

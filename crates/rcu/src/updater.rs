@@ -155,7 +155,8 @@ impl Updater {
         }
         let seen = self.block.heavy_fences().wrapping_sub(before);
         let wanted = recorded.meets(FlavourSet::FENCELESS) && !self.block.has_reader_fences();
-        if wanted && seen < 2 && self.broken.is_none() && self.block.declared().0 != 0 {
+        let least = if expedited { 1 } else { 2 };
+        if wanted && seen < least && self.broken.is_none() && self.block.declared().0 != 0 {
             let misuse = if expedited { Misuse::LesserFence } else { Misuse::TooFewFences { seen } };
             report(&Report::Misuse { domain: self.name.clone(), misuse });
         }

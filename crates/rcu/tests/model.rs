@@ -109,6 +109,21 @@ fn unlinked_item_outlives_reader() {
 }
 
 #[test]
+fn unlinked_item_outlives_reader_when_one_fence_serves_both_scans() {
+    model(4, || {
+        let world = World::new(2);
+        let reader = thread::spawn({
+            let world = world.clone();
+            move || world.read()
+        });
+        world.unlink();
+        world.block.run_gp(&mut Driver, true);
+        world.free();
+        reader.join().unwrap();
+    });
+}
+
+#[test]
 fn straggler_of_an_earlier_rank_is_waited_for() {
     model(3, || {
         let world = World::new(1);
@@ -121,6 +136,24 @@ fn straggler_of_an_earlier_rank_is_waited_for() {
         world.block.run_gp(&mut Driver, false);
         world.unlink();
         world.block.run_gp(&mut Driver, false);
+        world.free();
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn straggler_is_waited_for_when_one_fence_serves_both_scans() {
+    model(3, || {
+        let world = World::new(1);
+        // The reader fetches its rank now and counts itself at any time later.
+        let rank = world.block.rank();
+        let reader = thread::spawn({
+            let world = world.clone();
+            move || world.read_at(rank)
+        });
+        world.block.run_gp(&mut Driver, true);
+        world.unlink();
+        world.block.run_gp(&mut Driver, true);
         world.free();
         reader.join().unwrap();
     });
@@ -141,6 +174,31 @@ fn reader_that_comes_and_goes_does_not_cancel_one_that_stays() {
             move || {
                 world.unlink();
                 world.block.run_gp(&mut Driver, false);
+                world.free();
+            }
+        });
+        world.look();
+        world.block.unlock::<Lite>(rank);
+        visitor.join().unwrap();
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn reader_that_comes_and_goes_does_not_cancel_one_under_one_fence() {
+    model(3, || {
+        let world = World::new(1);
+        let rank = world.block.rank();
+        world.block.lock_at::<Lite>(rank).unwrap();
+        let visitor = thread::spawn({
+            let world = world.clone();
+            move || world.read_at(rank)
+        });
+        let writer = thread::spawn({
+            let world = world.clone();
+            move || {
+                world.unlink();
+                world.block.run_gp(&mut Driver, true);
                 world.free();
             }
         });
