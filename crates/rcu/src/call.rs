@@ -166,12 +166,14 @@ impl Updater {
             let node = Box::new(BarrierNode { head: Head::new(), left: left.clone() });
             let node = NonNull::from(Box::leak(node)).cast::<Head>();
             left.fetch_add(1, Relaxed);
+            self.counts.called.fetch_add(1, Relaxed);
             let mut list = list.lock();
             // SAFETY: the node is the first field of a leaked box that `run_barrier` takes back.
             let queued = unsafe { list.entrain(node, run_barrier) };
             drop(list);
             if !queued {
                 left.fetch_sub(1, Relaxed);
+                self.counts.called.fetch_sub(1, Relaxed);
                 // SAFETY: the list did not take the node, so the box is still ours.
                 drop(unsafe { Box::from_raw(node.cast::<BarrierNode>().as_ptr()) });
             }
