@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 pub const ELEMENTS: usize = 100;
 /// Grace periods after which a removed element is free again.
 pub const PIPE: usize = 10;
+/// Time after which an element that is not free is lost. Ten grace periods free it, in milliseconds.
+const NO_PROGRESS: Duration = Duration::from_secs(5);
 /// No element.
 pub const NONE: usize = usize::MAX;
 
@@ -229,24 +231,31 @@ impl World {
 
     /// After a pause: every element but the current one must become free again.
     pub fn settle(&self) {
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while self.working.load(SeqCst) != 0 {
             if Instant::now() > deadline {
-                return self.warn("a thread does not come to rest within 10 s");
+                return self.warn("a thread does not come to rest within 60 s");
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        let expected = || ELEMENTS - usize::from(self.current.load(SeqCst) != NONE);
+        if self.should_stop_early() {
+            return;
+        }
+        let expected = ELEMENTS - usize::from(self.current.load(SeqCst) != NONE);
+        let (mut most, mut since) = (0, Instant::now());
         loop {
             self.subject.domain.barrier();
             let free = self.free.lock().expect("not poisoned").len();
-            if free == expected() {
+            if free == expected {
                 return;
             }
-            if Instant::now() > deadline {
-                let lost = expected() - free;
-                // Not to be reported again after each pause.
-                return self.error(&self.counters.leaks, || format!("{lost} element(s) never came back"));
+            if free > most {
+                (most, since) = (free, Instant::now());
+            }
+            if since.elapsed() > NO_PROGRESS {
+                return self.error(&self.counters.leaks, || {
+                    format!("{} element(s) never came back", expected - free)
+                });
             }
             std::thread::sleep(Duration::from_millis(1));
         }
