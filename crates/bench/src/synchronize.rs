@@ -138,8 +138,11 @@ fn subjects() -> Vec<Subject> {
     ]
 }
 
+/// A way to wait, by name.
+type Way = (&'static str, fn(&Domain));
+
 /// The ways to wait (table).
-const WAYS: [(&str, fn(&Domain)); 4] = [
+const WAYS: [Way; 4] = [
     ("synchronize", |d| d.synchronize()),
     ("expedited", |d| d.synchronize_expedited()),
     ("call+barrier", |d| {

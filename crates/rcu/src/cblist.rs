@@ -281,18 +281,19 @@ mod tests {
     fn an_entrained_callback_is_last_and_an_empty_list_takes_none() {
         let mut list = CbList::new();
         let mut node = Head::new();
+        let node = NonNull::from(&mut node);
         // SAFETY: the node lives to the end of the test and is on no list.
-        assert!(!unsafe { list.entrain(NonNull::from(&mut node), nothing) });
+        assert!(!unsafe { list.entrain(node, nothing) });
         push(&mut list, seq::FIRST);
         // SAFETY: as above.
-        assert!(unsafe { list.entrain(NonNull::from(&mut node), nothing) });
+        assert!(unsafe { list.entrain(node, nothing) });
         list.advance(seq::FIRST + 4);
         let mut queue = list.take_done();
         let first = queue.pop().unwrap().0;
-        assert_ne!(first, NonNull::from(&mut node));
+        assert_ne!(first, node);
         // SAFETY: `push` leaked the box, and the node has left the list.
         drop(unsafe { Box::from_raw(first.as_ptr()) });
-        assert_eq!(queue.pop().unwrap().0, NonNull::from(&mut node));
+        assert_eq!(queue.pop().unwrap().0, node);
         assert!(queue.pop().is_none());
     }
 }

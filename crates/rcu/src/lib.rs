@@ -16,6 +16,8 @@ mod reader;
 mod seq;
 
 #[cfg(all(feature = "std", not(loom)))]
+mod builder;
+#[cfg(all(feature = "std", not(loom)))]
 mod call;
 #[cfg(all(feature = "std", not(loom)))]
 mod domain;
@@ -48,7 +50,9 @@ pub use reader::FastCookie;
 pub use seq::{Cookie, FIRST as FIRST_GP, Phase};
 
 #[cfg(all(feature = "std", not(loom)))]
-pub use domain::{BuildError, Builder, CloseError, Domain, InUse};
+pub use builder::{BuildError, Builder};
+#[cfg(all(feature = "std", not(loom)))]
+pub use domain::{CloseError, Domain, InUse};
 #[cfg(all(feature = "std", not(loom)))]
 pub use guard::{Down, ReadGuard};
 #[cfg(all(feature = "std", not(loom)))]

@@ -65,14 +65,15 @@ fn run(options: Options) -> i32 {
     report::end(world)
 }
 
+/// What a thread of the test does; the number is its stream of random numbers.
+type Job = fn(&'static World, u64);
+
 /// Starts every thread of the test.
 fn start(world: &'static World) -> Vec<thread::JoinHandle<()>> {
     let options = &world.options;
-    let mut jobs: Vec<(String, fn(&'static World, u64))> = Vec::new();
+    let mut jobs: Vec<(String, Job)> = Vec::new();
     jobs.push(("writer".into(), writer::run));
-    jobs.extend(
-        (0..options.nreaders).map(|i| (format!("reader{i}"), reader::run as fn(&'static World, u64))),
-    );
+    jobs.extend((0..options.nreaders).map(|i| (format!("reader{i}"), reader::run as Job)));
     jobs.extend((0..options.nfakewriters).map(|i| (format!("fakewriter{i}"), fakewriter::run as _)));
     jobs.extend((0..options.n_barrier_cbs.min(1)).map(|_| ("barrier".into(), flood::barriers as _)));
     jobs.extend((0..options.fwd_progress.min(1)).map(|_| ("flood".into(), flood::run as _)));
