@@ -22,6 +22,7 @@ use core::time::Duration;
 use std::alloc::alloc_zeroed;
 use std::string::{String, ToString};
 use std::sync::Arc;
+use std::vec::Vec;
 
 /// How long a grace period waits before it reports a stall; 21 s as in the kernel.
 const STALL_AFTER: Duration = Duration::from_secs(21);
@@ -228,6 +229,8 @@ impl Builder {
             worker: Lock::new(None),
             worker_tid: AtomicU32::new(0),
             barrier: Lock::new(()),
+            passed: Lock::new(Vec::new()),
+            has_passed: AtomicU32::new(0),
             barrier_seq: AtomicU64::new(0),
             down: Lock::new(Default::default()),
             next_token: AtomicU64::new(1),

@@ -19,6 +19,7 @@ use core::time::Duration;
 use std::boxed::Box;
 use std::collections::BTreeMap;
 use std::string::String;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::vec::Vec;
 
@@ -69,6 +70,9 @@ pub(crate) struct Updater {
     pub(crate) worker: Lock<Option<JoinHandle<()>>>,
     pub(crate) worker_tid: AtomicU32,
     pub(crate) barrier: Lock<()>,
+    /// Barriers whose node has run, to be told once their list says that all before it have run.
+    pub(crate) passed: Lock<Vec<Arc<AtomicU32>>>,
+    pub(crate) has_passed: AtomicU32,
     pub(crate) barrier_seq: AtomicU64,
     /// Updown readers of a checked domain: token, thread, since when.
     pub(crate) down: Lock<BTreeMap<u64, (u32, u64)>>,

@@ -275,7 +275,7 @@ fn callback_frees_after_its_readers() {
             let mut list = list.lock().unwrap();
             list.advance(world.block.gp_seq());
             let mut queue = list.take_done();
-            list.ran();
+            list.ran(queue.len());
             drop(list);
             let mut ran = 0;
             while let Some((node, func)) = queue.pop() {
