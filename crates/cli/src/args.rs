@@ -41,6 +41,8 @@ pub enum Command {
     List(LookArgs),
     /// Show how each site would be probed, and why not on a higher rung; touches nothing
     Explain(LookArgs),
+    /// What a probe costs, in the kernel's bench format: bench -w1 -d3 -p2 -a trig-uprobe-nop
+    Bench(RestArgs),
     /// Long random runs that must end in PASS: torture attach, torture rcu ...
     Torture(RestArgs),
     #[command(hide = true)]

@@ -38,6 +38,7 @@ pub mod nr {
     pub const FUTEX: usize = 202;
     pub const SCHED_SETAFFINITY: usize = 203;
     pub const RESTART_SYSCALL: usize = 219;
+    pub const CLOCK_GETTIME: usize = 228;
     pub const TGKILL: usize = 234;
     pub const PERF_EVENT_OPEN: usize = 298;
     pub const GETCPU: usize = 309;
