@@ -28,17 +28,18 @@ struct Attr {
 
 const ATTR_BYTES: u32 = 72;
 const _: () = assert!(size_of::<Attr>() == ATTR_BYTES as usize);
-/// Threads and processes that the traced one starts later are traced too.
-const INHERIT: u64 = 1 << 1;
 /// The descriptor does not outlive an exec.
 const FD_CLOEXEC: usize = 1 << 3;
 const ANY_CPU: usize = usize::MAX;
 const NO_GROUP: usize = usize::MAX;
+/// ioctl: run this program at each hit.
+const SET_BPF: usize = 0x4004_2408;
 
-/// A descriptor that counts how often `pid`, and what it starts from now on, runs the instruction at a
-/// place in a file.
+/// A descriptor of a uprobe at a place in a file, in the process of thread `pid`.
 ///
-/// `pmu`: the number in /sys/bus/event_source/devices/uprobe/type. Reading eight bytes gives the count.
+/// `pmu`: the number in /sys/bus/event_source/devices/uprobe/type. The event itself counts the hits of this
+/// one thread; a program attached to it runs at the hits of all threads that share its memory. Threads cannot
+/// inherit it: the kernel (6.18) then reads `path` in the memory of who clones, and clone fails with `EFAULT`.
 ///
 /// # Errors
 /// `EACCES` or `EPERM` not allowed (it takes CAP_PERFMON), `EINVAL` no instruction of the file begins there.
@@ -46,7 +47,6 @@ pub fn open_uprobe(pmu: u32, path: &CStr, offset: u64, pid: i32) -> Result<i32, 
     let attr = Attr {
         kind: pmu,
         size: ATTR_BYTES,
-        flags: INHERIT,
         config1: path.as_ptr() as u64,
         config2: offset,
         ..Attr::default()
@@ -55,6 +55,15 @@ pub fn open_uprobe(pmu: u32, path: &CStr, offset: u64, pid: i32) -> Result<i32, 
     // SAFETY: the kernel reads `attr`, whose size is in it, and the string at `path`; both are borrowed for
     // the call, and it keeps neither.
     check(unsafe { syscall(nr::PERF_EVENT_OPEN, args) }).map(|fd| fd as i32)
+}
+
+/// Runs a program of type kprobe at each hit of the event.
+///
+/// # Errors
+/// `EEXIST` it has one already, `EINVAL` the program is of another type.
+pub fn attach_program(event: i32, program: i32) -> Result<(), Errno> {
+    // SAFETY: this ioctl takes two descriptors and touches no memory of ours.
+    check(unsafe { syscall(nr::IOCTL, [event as usize, SET_BPF, program as usize, 0, 0, 0]) }).map(drop)
 }
 
 #[cfg(test)]

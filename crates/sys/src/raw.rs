@@ -46,6 +46,7 @@ pub mod nr {
     pub const PROCESS_VM_WRITEV: usize = 311;
     pub const KCMP: usize = 312;
     pub const MEMFD_CREATE: usize = 319;
+    pub const BPF: usize = 321;
     pub const MEMBARRIER: usize = 324;
     pub const PIDFD_SEND_SIGNAL: usize = 424;
     pub const PIDFD_OPEN: usize = 434;

@@ -39,9 +39,11 @@ pub enum TriggerError {
         /// Why it could not be.
         why: String,
     },
-    /// The kernel refuses to open the uprobe.
-    Perf {
-        /// The kernel's answer.
+    /// The kernel refuses a step towards its uprobe.
+    Kernel {
+        /// Which.
+        what: &'static str,
+        /// Its answer.
         errno: Errno,
         /// perf_event_paranoid.
         paranoid: String,
@@ -54,11 +56,11 @@ impl TriggerError {
     /// What was checked and what to type next, one line each.
     pub fn advice(&self) -> Vec<String> {
         let lines: &[&str] = match self {
-            TriggerError::Perf { errno: Errno::EACCES | Errno::EPERM, paranoid } => {
+            TriggerError::Kernel { errno: Errno::EACCES | Errno::EPERM, paranoid, .. } => {
                 let checked = format!("checked  /proc/sys/kernel/perf_event_paranoid: {paranoid}");
                 return vec![
                     checked,
-                    "try      sudo nanoprobe bench --vs kernel ...   # takes CAP_PERFMON or root".into(),
+                    "try      sudo nanoprobe bench --vs kernel ...   # takes root, or CAP_PERFMON and CAP_BPF".into(),
                     "try      the same without --vs kernel: our side needs no privilege".into(),
                 ];
             }
@@ -87,9 +89,7 @@ impl std::fmt::Display for TriggerError {
             TriggerError::NoPmu { path, why } => {
                 write!(f, "the kernel has no uprobes for perf_event_open: {path}: {why}")
             }
-            TriggerError::Perf { errno, .. } => {
-                write!(f, "the kernel does not open a uprobe by perf_event_open: {errno}")
-            }
+            TriggerError::Kernel { what, errno, .. } => write!(f, "the kernel refuses {what}: {errno}"),
             TriggerError::Io(error) => write!(f, "{error}"),
         }
     }
@@ -109,7 +109,11 @@ mod tests {
 
     #[test]
     fn a_refused_uprobe_says_what_was_checked_and_what_to_do() {
-        let error = TriggerError::Perf { errno: Errno::EACCES, paranoid: "2".into() };
+        let error = TriggerError::Kernel {
+            what: "perf_event_open of a uprobe",
+            errno: Errno::EACCES,
+            paranoid: "2".into(),
+        };
         assert!(error.to_string().contains("permission denied"));
         let advice = error.advice().join("\n");
         assert!(advice.contains("perf_event_paranoid: 2") && advice.contains("sudo"), "{advice}");

@@ -101,7 +101,9 @@ pub fn parse(args: &[String]) -> Result<Wanted, lexopt::Error> {
             Short('c') | Long("consumers") => match parser.value()?.parse::<usize>()? {
                 0 => {}
                 n => {
-                    return Err(format!("-c {n}: a trig benchmark has no consumers, only 0 is allowed").into());
+                    return Err(
+                        format!("-c {n}: a trig benchmark has no consumers, only 0 is allowed").into()
+                    );
                 }
             },
             Short('a') | Long("affinity") => is_pinned = true,

@@ -90,7 +90,10 @@ impl Report {
         let Some((kernel, (ours, _))) = outcome.kernel.as_ref().zip(outcome.ours.as_ref()) else {
             return Ok(());
         };
-        writeln!(out, "kernel     uprobe by perf_event_open on the same instruction; it only counts")?;
+        writeln!(
+            out,
+            "kernel     uprobe on the same instruction (perf_event_open), a BPF program that adds one to its CPU's count"
+        )?;
         self.rates("rate", &kernel.phase, out)?;
         self.probed(kernel, out)?;
         let rate = middle(&ours.phase.rates()) / middle(&kernel.phase.rates());
