@@ -1,7 +1,7 @@
 //! Entering a process and arming its sites.
 //!
 //! For:     `Session::attach`.
-//! State:   one thread stopped for the set-up, then all for the patch; the target runs in between.
+//! State:   the world stopped for the set-up and for the patch; the target runs in between.
 //! Context: control.
 //! Keeps:   A1 bytes are compared with the file before they are replaced; a site that differs is missed, not
 //!             forced.
@@ -17,7 +17,7 @@ use crate::region::{Region, Regions, Wish};
 use crate::remote::Remote;
 use crate::session::Session;
 use crate::site::{Action, Armed, Missed, SitePlan};
-use crate::world::{Reach, World};
+use crate::world::{Hurry, World};
 use crate::{chain, process, stacks};
 use image::Mapping;
 use std::time::{Duration, Instant};
@@ -36,6 +36,7 @@ impl Session {
     /// Why the process as a whole cannot be entered; single sites are missed with a reason instead.
     pub fn attach(pid: i32, sites: Vec<SitePlan>) -> Result<Session, Broken> {
         let began = Instant::now();
+        let _hurry = Hurry::begin();
         process::check(pid)?;
         if let Some(with) = process::memory_sharer(pid) {
             wait_for_exec(pid, with)?;
@@ -112,7 +113,7 @@ impl SetUp {
         let consumers = sites.iter().map(|s| s.action.consumers().len()).sum();
         let layout = Layout::new(possible_cpus(), general, consumers, cells as usize * 8);
         let wishes = wishes(sites);
-        let mut world = World::stop(memory.pid, Reach::One)?;
+        let mut world = World::stop(memory.pid)?;
         let rseq_offset = world.threads().next().and_then(|t| rseq_offset(t.tid, t.regs.fs_base));
         let regions = {
             let mut remote = Remote::begin(&mut world, gadget)?;
@@ -282,13 +283,14 @@ impl Session {
 
     /// Stops the world and writes every patch. Returns the longest stall.
     fn arm_all(&mut self) -> Result<Duration, ArmFailure> {
-        let mut world = World::stop(self.pid(), Reach::All)?;
+        let windows = Windows::of(&self.armed);
+        let mut world = World::stop(self.pid())?;
         self.check_rseq(&world)?;
         let mut pages = Pages::of(&self.memory);
         for armed in &mut self.armed {
             armed.missed = chain::join(&self.memory, &mut pages, armed)?;
         }
-        keep_out_of_windows(&mut self.armed, &self.mappings, &mut world);
+        windows.keep_out(&mut self.armed, &self.mappings, &mut world);
         // Islands first: a 2-byte jump must never lead to padding.
         for armed in self.armed.iter().filter(|a| a.missed.is_none()) {
             pages.set(armed.jump.addr, &armed.jump.new)?;
@@ -332,32 +334,39 @@ impl Session {
     }
 }
 
-/// Moves threads that stand inside a window to the copy of the instruction that they stand on, and
-/// gives up sites that a thread will return into.
-fn keep_out_of_windows(all: &mut [Armed], mappings: &[Mapping], world: &mut World) {
-    let mut windows: Vec<(std::ops::Range<u64>, usize)> = Vec::new();
-    for (i, armed) in all.iter().enumerate() {
-        if armed.missed.is_none() && armed.has_several_instructions() {
-            windows.push((armed.interior(), i));
-        }
+/// The windows of several instructions, by address: where no thread may stand when a jump is written.
+struct Windows(Vec<(std::ops::Range<u64>, usize)>);
+
+impl Windows {
+    fn of(armed: &[Armed]) -> Windows {
+        let several = armed.iter().enumerate().filter(|(_, a)| a.has_several_instructions());
+        let mut windows: Vec<_> = several.map(|(i, a)| (a.interior(), i)).collect();
+        windows.sort_by_key(|(w, _)| w.start);
+        Windows(windows)
     }
-    windows.sort_by_key(|(w, _)| w.start);
-    let Some(bounds) = windows.first().zip(windows.last()).map(|(a, b)| a.0.start..b.0.end) else { return };
-    let window_at = |addr: u64| {
-        let after = windows.partition_point(|(w, _)| w.start <= addr);
-        windows[..after].last().filter(|(w, _)| w.contains(&addr)).map(|(_, i)| *i)
-    };
-    for thread in world.threads_mut() {
-        let pc = thread.pc();
-        let Some(i) = window_at(pc) else { continue };
-        match all[i].moved(pc) {
-            Some(to) => thread.set_pc(to),
-            None => all[i].missed = Some(Missed::ThreadInside { tid: thread.tid }),
-        }
+
+    /// The site whose window holds `addr`.
+    fn at(&self, addr: u64) -> Option<usize> {
+        let after = self.0.partition_point(|(w, _)| w.start <= addr);
+        self.0[..after].last().filter(|(w, _)| w.contains(&addr)).map(|(_, i)| *i)
     }
-    for (tid, word) in stacks::find(world, mappings, bounds, |w| window_at(w).is_some()) {
-        if let Some(i) = window_at(word) {
-            all[i].missed = Some(Missed::ThreadInside { tid });
+
+    /// Moves threads that stand inside a window to the copy of the instruction that they stand on, and
+    /// gives up sites that a thread will return into.
+    fn keep_out(&self, armed: &mut [Armed], mappings: &[Mapping], world: &mut World) {
+        let Some(bounds) = self.0.first().zip(self.0.last()).map(|(a, b)| a.0.start..b.0.end) else { return };
+        for thread in world.threads_mut() {
+            let pc = thread.pc();
+            let Some(i) = self.at(pc).filter(|i| armed[*i].missed.is_none()) else { continue };
+            match armed[i].moved(pc) {
+                Some(to) => thread.set_pc(to),
+                None => armed[i].missed = Some(Missed::ThreadInside { tid: thread.tid }),
+            }
+        }
+        for (tid, word) in stacks::find(world, mappings, bounds, |w| self.at(w).is_some()) {
+            if let Some(i) = self.at(word) {
+                armed[i].missed.get_or_insert(Missed::ThreadInside { tid });
+            }
         }
     }
 }

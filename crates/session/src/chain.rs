@@ -54,7 +54,7 @@ pub(crate) fn join(
     };
     match theirs.filter(is_theirs) {
         Some(entry) => {
-            let tail = armed.trampoline.at + armed.trampoline.tail as u64;
+            let tail = armed.trampoline.tail_addr();
             match jump(tail, entry) {
                 Ok(bytes) => memory.write(tail, &bytes)?,
                 Err(far) => return Ok(Some(Missed::TooFar(far))),
@@ -77,9 +77,15 @@ pub(crate) enum Left {
 }
 
 /// Takes one site's probe out.
-pub(crate) fn leave(memory: &Memory, pages: &mut Pages<'_>, armed: &Armed) -> Result<Left, Broken> {
-    let tail = armed.trampoline.at + armed.trampoline.tail as u64;
-    let below = jump_target(tail, &memory.read_vec(tail, JUMP_LEN)?);
+///
+/// `tail` are the bytes of the trampoline's tail as they are now.
+pub(crate) fn leave(
+    memory: &Memory,
+    pages: &mut Pages<'_>,
+    armed: &Armed,
+    tail: &[u8],
+) -> Result<Left, Broken> {
+    let below = jump_target(armed.trampoline.tail_addr(), tail);
     let found = pages.bytes(armed.jump.addr, JUMP_LEN)?;
     let entry = armed.trampoline.entry_addr();
     match jump_target(armed.jump.addr, &found) {

@@ -83,6 +83,12 @@ impl Regions {
         self.regions.iter().any(|r| r.code.contains(&addr))
     }
 
+    /// All trampolines as they are now; other controllers may have changed tails.
+    pub fn read_code(&self, memory: &Memory) -> Result<Code, Broken> {
+        let read = |r: &Region| Ok((r.slow, memory.read_vec(r.slow, (r.next - r.slow) as usize)?));
+        Ok(Code(self.regions.iter().map(read).collect::<Result<_, Broken>>()?))
+    }
+
     /// Takes all of it back.
     pub fn unmap(&self, remote: &mut Remote<'_>) -> Result<(), Broken> {
         let arena = self.arena.remote..self.arena.remote + self.arena.layout.len() as u64;
@@ -98,6 +104,21 @@ impl Regions {
         let table = self.arena.table();
         debug_assert!(table.len() as u64 <= self.table_len);
         self.regions.iter().try_for_each(|r| memory.write(r.table, &table))
+    }
+}
+
+/// A copy of the regions' code.
+#[derive(Debug)]
+pub(crate) struct Code(Vec<(u64, Vec<u8>)>);
+
+impl Code {
+    /// `len` bytes at `addr`, none if that is not in a region.
+    pub fn bytes(&self, addr: u64, len: usize) -> &[u8] {
+        let found = self.0.iter().find_map(|(start, bytes)| {
+            let from = usize::try_from(addr.checked_sub(*start)?).ok()?;
+            bytes.get(from..from + len)
+        });
+        found.unwrap_or_default()
     }
 }
 

@@ -151,9 +151,14 @@ impl Trampoline {
         self.at + self.entry as u64
     }
 
+    /// Address of the tail.
+    pub fn tail_addr(&self) -> u64 {
+        self.at + self.tail as u64
+    }
+
     /// Address of the first displaced instruction.
     pub fn displaced_addr(&self) -> u64 {
-        self.at + self.tail as u64 + crate::JUMP_LEN as u64
+        self.tail_addr() + crate::JUMP_LEN as u64
     }
 
     /// Address after the block.
