@@ -73,6 +73,7 @@ impl Phase {
         hits: &dyn Fn(&Shared) -> Result<u64, TriggerError>,
         mut progress: impl FnMut(&Iteration) -> std::io::Result<()>,
     ) -> Result<Phase, TriggerError> {
+        traced.shared().clear();
         let at_start = hits(traced.shared())?;
         traced.go(function)?;
         let mut samples = Vec::new();

@@ -65,9 +65,8 @@ fn arguments(args: &[String]) -> Option<(Arc<Shared>, Vec<usize>)> {
     Some((Arc::new(shared), cpus))
 }
 
-/// Starts the producers; all are at their loop when this returns.
+/// Starts the producers; all are at their loop when this returns. The shared memory must be clear.
 fn start(shared: &Arc<Shared>, function: Function, cpus: &[usize]) -> Vec<JoinHandle<()>> {
-    shared.clear();
     let gate = Arc::new(Gate::new(shared.producers() + 1));
     let spawn = |producer: usize| {
         let (shared, gate) = (Arc::clone(shared), Arc::clone(&gate));
@@ -133,9 +132,11 @@ mod tests {
         let fd = sys::memfd_inheritable(c"test", Shared::len_bytes(2, 4)).unwrap();
         let shared = Arc::new(Shared::map(fd, 2, 4).unwrap());
         let producers = start(&shared, Function::Ret, &[]);
-        shared.tick().store(1, Relaxed);
-        while (0..2).any(|p| shared.recorded(p, 1).is_none()) {
-            std::thread::yield_now();
+        for tick in 0..2 {
+            shared.tick().store(tick, Relaxed);
+            while (0..2).any(|p| shared.recorded(p, tick).is_none()) {
+                std::thread::yield_now();
+            }
         }
         shared.tick().store(STOP, Relaxed);
         producers.into_iter().for_each(|p| p.join().unwrap());

@@ -213,7 +213,7 @@ mod tests {
 
     fn outcome() -> Outcome {
         let sample = |index, hits| Iteration { index, hits, took: Duration::from_secs(1) };
-        let samples = vec![sample(1, 12_333_000), sample(2, 12_357_000)];
+        let samples = vec![sample(1, 12_333_000), sample(2, 12_359_000)];
         let phase = Phase { samples, cpu_ns: vec![5.0, 6.0, 7.0], hits: 40, calls: 40 };
         let site = Site { rung: "nop".into(), has_rseq: true, entered: 40 };
         Outcome {
@@ -238,8 +238,8 @@ mod tests {
         assert_eq!(
             text.lines().last(),
             Some(
-                "Summary: hits   12.345 ± 0.017M/s (  6.173M/prod), drops    0.000 ± 0.000M/s, \
-                 total operations   12.345 ± 0.017M/s"
+                "Summary: hits   12.346 ± 0.018M/s (  6.173M/prod), drops    0.000 ± 0.000M/s, \
+                 total operations   12.346 ± 0.018M/s"
             )
         );
         assert!(text.contains("hits 40 = calls 40\n"));
@@ -248,9 +248,9 @@ mod tests {
 
     #[test]
     fn the_line_of_the_table_is_the_one_that_the_script_cuts_out_of_the_summary() {
-        let summary = Summary::of(&[12.333, 12.357]);
+        let summary = Summary::of(&[12.333, 12.359]);
         let line = table_line("uprobe-nop", &summary, 2);
-        assert_eq!(line, "uprobe-nop      ( 2 cpus):   12.345 ± 0.017M/s  (  6.173M/s/cpu)");
+        assert_eq!(line, "uprobe-nop      ( 2 cpus):   12.346 ± 0.018M/s  (  6.173M/s/cpu)");
         let printed = summary_line(&summary, 2);
         // cut -d'(' -f1 | cut -d' ' -f3- and cut -d'(' -f2 | cut -d')' -f1 | cut -d/ -f1
         let total = printed.split('(').next().unwrap().splitn(3, ' ').last().unwrap();

@@ -95,7 +95,7 @@ impl Shared {
         Some(self.slot(producer) + LINES + 2 * tick)
     }
 
-    /// As new.
+    /// As new; no producer may exist.
     pub fn clear(&self) {
         (0..self.map.len_bytes() / 8).for_each(|i| self.word(i).store(0, Relaxed));
     }
