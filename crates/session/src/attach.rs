@@ -13,6 +13,7 @@ use crate::arena::{Layout, possible_cpus};
 use crate::error::Broken;
 use crate::memory::Memory;
 use crate::pages::{Pages, is_split_after_one_byte, unshare};
+use crate::recover::recover;
 use crate::region::{Region, Regions, Wish};
 use crate::remote::Remote;
 use crate::session::Session;
@@ -41,6 +42,7 @@ impl Session {
         if let Some(with) = process::memory_sharer(pid) {
             wait_for_exec(pid, with)?;
         }
+        recover(pid)?;
         let memory = Memory::open(pid)?;
         let mappings = image_maps(pid)?;
         let mut setup = SetUp::enter(&memory, &mappings, &sites)?;
@@ -84,7 +86,7 @@ pub(crate) fn image_maps(pid: i32) -> Result<Vec<Mapping>, Broken> {
 }
 
 /// Address of a `syscall` instruction in the process.
-fn find_syscall(memory: &Memory, mappings: &[Mapping]) -> Result<u64, Broken> {
+pub(crate) fn find_syscall(memory: &Memory, mappings: &[Mapping]) -> Result<u64, Broken> {
     let is_vdso = |m: &&Mapping| m.is_vdso();
     let executable = mappings.iter().filter(|m| m.permissions.is_executable && m.file.is_some());
     for m in mappings.iter().filter(is_vdso).chain(executable) {
@@ -113,6 +115,9 @@ impl SetUp {
         let consumers = sites.iter().map(|s| s.action.consumers().len()).sum();
         let layout = Layout::new(possible_cpus(), general, consumers, cells as usize * 8);
         let wishes = wishes(sites);
+        if let Some(wish) = wishes.get(wire::REGIONS_MAX) {
+            return Err(Broken::NoRoom { module: wish.module.clone(), bytes: wish.bytes });
+        }
         let mut world = World::stop(memory.pid)?;
         let rseq_offset = world.threads().next().and_then(|t| rseq_offset(t.tid, t.regs.fs_base));
         let regions = {
@@ -192,6 +197,7 @@ impl Session {
     /// Writes a trampoline for each site.
     fn rebuild(&mut self, setup: &mut SetUp, sites: Vec<SitePlan>) -> Result<(), Broken> {
         self.rseq_offset = setup.rseq_offset;
+        self.regions.arena.describe(&self.regions.footing(self.rseq_offset));
         for region in &mut self.regions.regions {
             region.next = region.slow + 64;
         }

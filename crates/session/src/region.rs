@@ -5,12 +5,13 @@
 //! Context: control; system calls are made by a stopped thread of the target.
 //! Keeps:   M1 no mapping is ever writable and executable.
 //!          M2 every descriptor opened in the target is closed before the thread runs on.
-//!          M3 `unmap` takes back exactly what was made.
+//!          M3 `footing` names all that was made.
 //! Checked: testkit snapshots (mappings and descriptors before and after).
 
 use crate::agent_image::AgentImage;
 use crate::arena::{Arena, Layout, errno_of};
 use crate::error::Broken;
+use crate::footing::Footing;
 use crate::memory::Memory;
 use crate::remote::Remote;
 use crate::space::rooms;
@@ -19,7 +20,7 @@ use std::fs::OpenOptions;
 use std::ops::Range;
 use sys::mapping as mm;
 use sys::{Errno, nr};
-use wire::{ARENA_NAME, AgentExports};
+use wire::{ARENA_NAME, AgentExports, RegionDesc};
 
 const PAGE: u64 = 4096;
 const MFD_CLOEXEC: u64 = 1;
@@ -78,25 +79,19 @@ impl Regions {
         Ok(Regions { arena, regions, table_len })
     }
 
-    /// True if an address is in memory of ours that threads may run or refer to.
-    pub fn contains(&self, addr: u64) -> bool {
-        self.regions.iter().any(|r| r.code.contains(&addr))
-    }
-
-    /// All trampolines as they are now; other controllers may have changed tails.
-    pub fn read_code(&self, memory: &Memory) -> Result<Code, Broken> {
-        let read = |r: &Region| Ok((r.slow, memory.read_vec(r.slow, (r.next - r.slow) as usize)?));
-        Ok(Code(self.regions.iter().map(read).collect::<Result<_, Broken>>()?))
-    }
-
-    /// Takes all of it back.
-    pub fn unmap(&self, remote: &mut Remote<'_>) -> Result<(), Broken> {
-        let arena = self.arena.remote..self.arena.remote + self.arena.layout.len() as u64;
-        let regions = self.regions.iter().map(|r| r.table..r.code.end);
-        for range in regions.chain([arena]) {
-            remote.call("munmap", nr::MUNMAP, [range.start, range.end - range.start, 0, 0, 0, 0])?;
+    /// Where it all lies.
+    pub fn footing(&self, rseq_offset: Option<i32>) -> Footing {
+        let region = |r: &Region| RegionDesc {
+            table: r.table,
+            code: r.code.start,
+            blocks: r.slow + 64,
+            end: r.code.end,
+        };
+        Footing {
+            arena: self.arena.remote..self.arena.remote + self.arena.layout.len() as u64,
+            regions: self.regions.iter().map(region).collect(),
+            rseq_offset,
         }
-        Ok(())
     }
 
     /// Writes the table pages: from now on counts go to the CPUs' copies.
@@ -104,21 +99,6 @@ impl Regions {
         let table = self.arena.table();
         debug_assert!(table.len() as u64 <= self.table_len);
         self.regions.iter().try_for_each(|r| memory.write(r.table, &table))
-    }
-}
-
-/// A copy of the regions' code.
-#[derive(Debug)]
-pub(crate) struct Code(Vec<(u64, Vec<u8>)>);
-
-impl Code {
-    /// `len` bytes at `addr`, none if that is not in a region.
-    pub fn bytes(&self, addr: u64, len: usize) -> &[u8] {
-        let found = self.0.iter().find_map(|(start, bytes)| {
-            let from = usize::try_from(addr.checked_sub(*start)?).ok()?;
-            bytes.get(from..from + len)
-        });
-        found.unwrap_or_default()
     }
 }
 
