@@ -1,11 +1,15 @@
 #![doc = include_str!("../README.md")]
 
+mod command;
 mod pin;
 mod refscale;
 mod summary;
 mod synchronize;
+mod trigger;
 mod urcu;
 
+pub use command::bench_main;
 pub use refscale::refscale_main;
 pub use summary::Summary;
 pub use synchronize::synchronize_main;
+pub use trigger::trigger_main;

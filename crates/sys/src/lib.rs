@@ -1,11 +1,15 @@
 #![doc = include_str!("../README.md")]
 #![no_std]
 
+pub mod bpf;
+mod clock;
 mod cpu;
 mod errno;
 mod futex;
 mod id;
 pub mod mapping;
+mod memfd;
+pub mod perf;
 pub mod ptrace;
 mod raw;
 pub mod remote;
@@ -13,9 +17,11 @@ pub mod sched;
 mod sigstack;
 pub mod wait;
 
+pub use clock::thread_cpu_ns;
 pub use cpu::{getcpu, membarrier, membarrier_cmd};
 pub use errno::Errno;
 pub use futex::{futex_wait, futex_wake};
 pub use id::{getpid, gettid};
+pub use memfd::memfd_inheritable;
 pub use raw::{check, nr, syscall};
 pub use sigstack::on_signal_stack;

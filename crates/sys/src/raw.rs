@@ -39,6 +39,7 @@ pub mod nr {
     pub const FUTEX: usize = 202;
     pub const SCHED_SETAFFINITY: usize = 203;
     pub const RESTART_SYSCALL: usize = 219;
+    pub const CLOCK_GETTIME: usize = 228;
     pub const TGKILL: usize = 234;
     pub const PERF_EVENT_OPEN: usize = 298;
     pub const GETCPU: usize = 309;
@@ -46,6 +47,7 @@ pub mod nr {
     pub const PROCESS_VM_WRITEV: usize = 311;
     pub const KCMP: usize = 312;
     pub const MEMFD_CREATE: usize = 319;
+    pub const BPF: usize = 321;
     pub const MEMBARRIER: usize = 324;
     pub const PIDFD_SEND_SIGNAL: usize = 424;
     pub const PIDFD_OPEN: usize = 434;

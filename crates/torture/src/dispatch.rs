@@ -11,7 +11,10 @@ use std::io::Write;
 /// A torture: its name, what it does, its main function.
 type Torture = (&'static str, &'static str, fn(&[String]) -> i32);
 
-const ALL: &[Torture] = &[("attach", "attach and detach under busy threads", crate::attach_main)];
+const ALL: &[Torture] = &[
+    ("attach", "attach and detach under busy threads", crate::attach_main),
+    ("rcu", "reader flavours and grace periods, and broken ones", crate::rcu_main),
+];
 
 /// Runs `nanoprobe torture NAME ...` and returns its exit code.
 pub fn torture_main(args: &[String]) -> i32 {

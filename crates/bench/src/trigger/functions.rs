@@ -1,0 +1,157 @@
+//! The traced functions.
+//!
+//! For:     the child that calls them, the parent that probes them.
+//! State:   none.
+//! Context: control.
+//! Keeps:   F1 each begins with the bytes in its row of `ALL`; `check` compares at start-up.
+//!          F2 each has a cache line of its own, so that a probe in one moves no other.
+//! Checked: `every_function_begins_with_the_bytes_it_should`.
+//! Source:  kernel-facts 6.2. Written in assembly, so that no compiler puts a landing pad or a frame first.
+
+// In: nothing. Out: rax undefined. Clobbers: rax alone. Stack: at most 32 bytes, no red zone.
+core::arch::global_asm!(
+    ".pushsection .text.trig,\"ax\",@progbits",
+    ".macro trig name:req",
+    ".balign 64, 0xcc",
+    ".weak \\name",
+    ".type \\name, @function",
+    "\\name:",
+    ".endm",
+    "trig trig_nop",
+    "nop",
+    "ret",
+    ".size trig_nop, . - trig_nop",
+    "trig trig_push",
+    "push rbp",
+    "mov rbp, rsp",
+    "push rbx",
+    "sub rsp, 8",
+    "call trig_callee",
+    "mov eax, 1",
+    "add rsp, 8",
+    "pop rbx",
+    "pop rbp",
+    "ret",
+    ".size trig_push, . - trig_push",
+    "trig trig_ret",
+    "ret",
+    ".size trig_ret, . - trig_ret",
+    "trig trig_nop5",
+    ".byte 0x0f, 0x1f, 0x44, 0x00, 0x00",
+    "ret",
+    ".size trig_nop5, . - trig_nop5",
+    "trig trig_callee",
+    "ret",
+    ".size trig_callee, . - trig_callee",
+    ".balign 64, 0xcc",
+    ".purgem trig",
+    ".popsection",
+);
+
+// SAFETY: the five are defined above, take nothing, return, and keep what the C calling convention says.
+unsafe extern "C" {
+    /// `nop; ret`
+    pub safe fn trig_nop();
+    /// A usual prologue, then a call.
+    pub safe fn trig_push();
+    /// `ret`, one byte, with padding behind it.
+    pub safe fn trig_ret();
+    /// A 5-byte nop, then `ret`.
+    pub safe fn trig_nop5();
+}
+
+/// What one loop of a producer does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Function {
+    /// Calls `trig_nop`.
+    Nop,
+    /// Calls `trig_push`.
+    Push,
+    /// Calls `trig_ret`.
+    Ret,
+    /// Calls `trig_nop5`.
+    Nop5,
+    /// Makes a cheap system call.
+    Syscall,
+}
+
+/// Those with code of ours.
+const ALL: [Function; 4] = [Function::Nop, Function::Push, Function::Ret, Function::Nop5];
+
+impl Function {
+    /// The function with this symbol.
+    pub fn of_symbol(symbol: &str) -> Option<Function> {
+        ALL.into_iter().chain([Function::Syscall]).find(|f| f.symbol() == symbol)
+    }
+
+    /// Its symbol.
+    pub fn symbol(self) -> &'static str {
+        match self {
+            Function::Nop => "trig_nop",
+            Function::Push => "trig_push",
+            Function::Ret => "trig_ret",
+            Function::Nop5 => "trig_nop5",
+            Function::Syscall => "getppid",
+        }
+    }
+
+    /// The first instruction in words.
+    pub fn instruction(self) -> &'static str {
+        match self {
+            Function::Nop => "1-byte nop",
+            Function::Push => "push %rbp",
+            Function::Ret => "ret",
+            Function::Nop5 => "5-byte nop",
+            Function::Syscall => "syscall",
+        }
+    }
+
+    /// What it must begin with.
+    fn bytes(self) -> &'static [u8] {
+        match self {
+            Function::Nop => &[0x90, 0xc3],
+            Function::Push => &[0x55, 0x48, 0x89, 0xe5, 0x53],
+            Function::Ret => &[0xc3, 0xcc, 0xcc, 0xcc, 0xcc],
+            Function::Nop5 => &[0x0f, 0x1f, 0x44, 0x00, 0x00, 0xc3],
+            Function::Syscall => &[],
+        }
+    }
+
+    fn code(self) -> &'static [u8] {
+        let start: extern "C" fn() = match self {
+            Function::Nop => trig_nop,
+            Function::Push => trig_push,
+            Function::Ret => trig_ret,
+            Function::Nop5 => trig_nop5,
+            Function::Syscall => return &[],
+        };
+        // SAFETY: every function above has 64 bytes of readable code and padding from its symbol on (the
+        // alignment in the assembly), mapped as long as the program runs, and read before anyone patches it.
+        unsafe { core::slice::from_raw_parts(start as *const u8, self.bytes().len()) }
+    }
+}
+
+/// The first function that does not begin as it should, and what it begins with.
+pub fn check() -> Result<(), (Function, &'static [u8])> {
+    match ALL.into_iter().find(|f| f.code() != f.bytes()) {
+        None => Ok(()),
+        Some(wrong) => Err((wrong, wrong.code())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_function_begins_with_the_bytes_it_should() {
+        assert_eq!(check(), Ok(()));
+        ALL.iter().for_each(|f| assert_eq!(f.code().as_ptr() as usize % 64, 0));
+    }
+
+    #[test]
+    fn a_symbol_leads_back_to_its_function() {
+        assert_eq!(Function::of_symbol("trig_nop5"), Some(Function::Nop5));
+        assert_eq!(Function::of_symbol("trig_nop6"), None);
+    }
+}

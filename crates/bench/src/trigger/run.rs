@@ -1,0 +1,204 @@
+//! One benchmark: unprobed, probed, unprobed, and the kernel's turn if asked for.
+//!
+//! For:     `trigger_main`.
+//! State:   none between runs.
+//! Context: control. One thread: ptrace ties stops to it.
+//! Keeps:   R1 what a probe adds is taken against the unprobed phases next to it, in the same child.
+//!          R2 an outcome with hits other than calls fails `check`.
+//! Checked: tests below; cli tests/bench.rs.
+
+use super::benchmark::Benchmark;
+use super::child::Traced;
+use super::error::TriggerError;
+use super::kernel::Uprobe;
+use super::options::Options;
+use super::phase::{BASELINE, Iteration, Length, Phase};
+use super::shared::Shared;
+use image::{ElfImage, ImageAddr, Spec};
+use session::{Session, SitePlan, Verb};
+
+/// What one way of probing has shown.
+#[derive(Clone, Debug)]
+pub struct Probed {
+    /// The phase with the probe.
+    pub phase: Phase,
+    /// Nanoseconds of processor time of an unprobed call, before and after.
+    pub unprobed_ns: [f64; 2],
+}
+
+impl Probed {
+    /// Nanoseconds of processor time that the probe adds to a call.
+    pub fn added_ns(&self) -> f64 {
+        self.phase.ns_per_call() - (self.unprobed_ns[0] + self.unprobed_ns[1]) / 2.0
+    }
+}
+
+/// How the session stood at the site.
+#[derive(Clone, Debug)]
+pub struct Site {
+    /// Rung of the ladder.
+    pub rung: String,
+    /// Counts under rseq, not by locked adds.
+    pub has_rseq: bool,
+    /// Hits that came by the general path.
+    pub entered: u64,
+}
+
+/// All that a run has shown.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What ran.
+    pub benchmark: Benchmark,
+    /// With no probe: the one phase that there is.
+    pub plain: Option<Phase>,
+    /// With one.
+    pub ours: Option<(Probed, Site)>,
+    /// The kernel's.
+    pub kernel: Option<Probed>,
+}
+
+impl Outcome {
+    /// The phase that the benchmark is about.
+    pub fn phase(&self) -> Option<&Phase> {
+        self.plain.as_ref().or(self.ours.as_ref().map(|(probed, _)| &probed.phase))
+    }
+
+    /// The kernel's added nanoseconds by ours.
+    pub fn ratio(&self) -> Option<f64> {
+        let (ours, _) = self.ours.as_ref()?;
+        self.kernel.as_ref().map(|kernel| kernel.added_ns() / ours.added_ns())
+    }
+
+    /// An error if anyone counted other than the producers.
+    pub fn check(&self) -> Result<(), TriggerError> {
+        let equal = |who, hits, calls| match hits == calls {
+            true => Ok(()),
+            false => Err(TriggerError::Differ { who, hits, calls }),
+        };
+        if let Some((Probed { phase, .. }, site)) = &self.ours {
+            equal("nanoprobe", phase.hits, phase.calls)?;
+            if self.benchmark.probe == Some(Verb::CountByHandler) {
+                equal("the entry of the general path", site.entered, phase.calls)?;
+            }
+        }
+        let kernel = self.kernel.as_ref().map(|k| &k.phase);
+        kernel.map_or(Ok(()), |phase| equal("the kernel", phase.hits, phase.calls))
+    }
+}
+
+/// Runs it; `progress` sees each sample of the phase that the benchmark is about.
+pub fn run(
+    benchmark: &Benchmark,
+    options: &Options,
+    mut progress: impl FnMut(&Iteration) -> std::io::Result<()>,
+) -> Result<Outcome, TriggerError> {
+    let mut traced = Traced::start(options)?;
+    let length = Length { warm: options.warm, seconds: options.seconds };
+    let mut outcome = Outcome { benchmark: *benchmark, plain: None, ours: None, kernel: None };
+    let Some(verb) = benchmark.probe else {
+        let phase = Phase::run(&mut traced, benchmark.function, length, &calls, progress)?;
+        outcome.plain = Some(phase);
+        return Ok(outcome);
+    };
+    let symbol = benchmark.function.symbol();
+    let spec = Spec::parse(&format!("u::{symbol}")).map_err(|e| TriggerError::Child(e.to_string()))?;
+    let site = plan(&traced, &spec, verb)?;
+    // Opened before anything runs, so that a refusal costs no time.
+    let offset = file_offset(&site)?;
+    if options.vs_kernel {
+        drop(Uprobe::open(traced.pid(), offset)?);
+    }
+    let before = unprobed(&mut traced, benchmark)?;
+    let (phase, stood) = ours(&mut traced, benchmark, site, length, &mut progress)?;
+    let after = unprobed(&mut traced, benchmark)?;
+    outcome.ours = Some((Probed { phase, unprobed_ns: [before, after] }, stood));
+    if options.vs_kernel {
+        let uprobe = Uprobe::open(traced.pid(), offset)?;
+        let hits = |_: &Shared| uprobe.hits();
+        let phase = Phase::run(&mut traced, benchmark.function, length, &hits, |_| Ok(()))?;
+        drop(uprobe);
+        let unprobed_ns = [after, unprobed(&mut traced, benchmark)?];
+        outcome.kernel = Some(Probed { phase, unprobed_ns });
+    }
+    Ok(outcome)
+}
+
+fn calls(shared: &Shared) -> Result<u64, TriggerError> {
+    Ok(shared.all_calls())
+}
+
+fn unprobed(traced: &mut Traced, benchmark: &Benchmark) -> Result<f64, TriggerError> {
+    let phase = Phase::run(traced, benchmark.function, BASELINE, &calls, |_| Ok(()))?;
+    Ok(phase.ns_per_call())
+}
+
+fn plan(traced: &Traced, spec: &Spec, verb: Verb) -> Result<SitePlan, TriggerError> {
+    let plan = session::plan(traced.pid(), std::slice::from_ref(spec), verb).map_err(TriggerError::Plan)?;
+    let mut sites = plan.sites.into_iter();
+    match (sites.next(), sites.next()) {
+        (Some(site), None) => Ok(site),
+        _ => Err(TriggerError::Missed(format!("{spec} does not name one site"))),
+    }
+}
+
+fn file_offset(site: &SitePlan) -> Result<u64, TriggerError> {
+    let image = ElfImage::open(std::env::current_exe()?);
+    let image = image.map_err(|e| TriggerError::Plan(session::PlanError::Image(e)))?;
+    let offset = image.file_offset(ImageAddr(site.placement.site));
+    offset.map(|o| o.0).ok_or_else(|| TriggerError::Missed("the site is not in the file".into()))
+}
+
+/// The phase with our probe in; out again at the end, producers long gone.
+fn ours(
+    traced: &mut Traced,
+    benchmark: &Benchmark,
+    site: SitePlan,
+    length: Length,
+    progress: &mut impl FnMut(&Iteration) -> std::io::Result<()>,
+) -> Result<(Phase, Site), TriggerError> {
+    let rung = format!("{:?}", site.placement.rung).to_lowercase();
+    let mut session = Session::attach(traced.pid(), vec![site]).map_err(TriggerError::Session)?;
+    if let Some((_, missed)) = session.missed().first() {
+        return Err(TriggerError::Missed(missed.to_string()));
+    }
+    let hits = |_: &Shared| Ok(session.sites().map(|s| s.hits()).sum());
+    let phase = Phase::run(traced, benchmark.function, length, &hits, progress)?;
+    let site = Site { rung, has_rseq: session.has_rseq(), entered: session.entered() };
+    let receipt = session.detach().map_err(TriggerError::Session)?;
+    match receipt.is_verified && receipt.is_unmapped && receipt.restored == 1 {
+        true => Ok((phase, site)),
+        false => Err(TriggerError::NotRestored),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::benchmark;
+    use super::*;
+
+    fn outcome(hits: u64, entered: u64) -> Outcome {
+        let phase = Phase { samples: vec![], cpu_ns: vec![5.0, 7.0, 6.0], hits, calls: 10 };
+        let site = Site { rung: "nop".into(), has_rseq: true, entered };
+        let kernel = Phase { cpu_ns: vec![401.0], hits: 10, ..phase.clone() };
+        Outcome {
+            benchmark: benchmark::named("uprobe-nop").unwrap(),
+            plain: None,
+            ours: Some((Probed { phase, unprobed_ns: [1.0, 3.0] }, site)),
+            kernel: Some(Probed { phase: kernel, unprobed_ns: [1.0, 1.0] }),
+        }
+    }
+
+    #[test]
+    fn what_is_added_is_the_middle_less_the_unprobed_on_both_sides() {
+        let outcome = outcome(10, 10);
+        assert_eq!(outcome.ours.as_ref().map(|o| o.0.added_ns()), Some(4.0));
+        assert_eq!(outcome.ratio(), Some(100.0));
+    }
+
+    #[test]
+    fn one_hit_too_few_is_an_error() {
+        assert!(outcome(10, 10).check().is_ok());
+        assert!(matches!(outcome(9, 10).check(), Err(TriggerError::Differ { hits: 9, calls: 10, .. })));
+        assert!(matches!(outcome(10, 11).check(), Err(TriggerError::Differ { hits: 11, .. })));
+    }
+}

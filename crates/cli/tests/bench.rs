@@ -1,0 +1,83 @@
+//! `nanoprobe bench`, from outside.
+
+use std::process::{Command, Output};
+
+fn bench(line: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nanoprobe"));
+    command.arg("bench").args(line.split_whitespace()).output().expect("nanoprobe starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// `hits N = calls N`, and more than none.
+fn exact_lines(out: &str) -> Vec<&str> {
+    let numbers = |line: &&str| {
+        let (hits, calls) = line.strip_prefix("hits ")?.split_once(" = calls ")?;
+        Some(hits == calls && hits.parse::<u64>().ok()? > 0)
+    };
+    out.lines().filter(|line| numbers(line) == Some(true)).collect()
+}
+
+#[test]
+fn a_short_run_counts_every_call_and_ends_in_the_summary() {
+    let got = bench("-w1 -d1 -p1 trig-uprobe-nop");
+    let (out, err) = (text(&got.stdout), text(&got.stderr));
+    assert!(got.status.success(), "{out}{err}");
+    assert_eq!(exact_lines(&out).len(), 1, "{out}");
+    assert_eq!(out.lines().filter(|l| l.starts_with("Iter ")).count(), 3, "{out}");
+    let summary = out.lines().last().unwrap_or_default();
+    assert!(summary.starts_with("Summary: hits ") && summary.contains(" \u{b1} "), "{summary}");
+    assert!(out.contains("(1-byte nop)"), "{out}");
+}
+
+#[test]
+fn every_target_and_both_ways_of_counting_are_exact_on_two_threads() {
+    let got =
+        bench("-w1 -d1 -p2 -a -f json trig-uprobe-push trig-uprobe-ret trig-uprobe-nop5 trig-uprobe-count");
+    let (out, err) = (text(&got.stdout), text(&got.stderr));
+    assert!(got.status.success(), "{out}{err}");
+    let objects: Vec<serde_json::Value> =
+        out.lines().map(|line| serde_json::from_str(line).expect("one object a line")).collect();
+    let names: Vec<_> = objects.iter().map(|o| o["name"].as_str().unwrap_or_default()).collect();
+    assert_eq!(names, ["uprobe-push", "uprobe-ret", "uprobe-nop5", "uprobe-count"]);
+    for object in &objects {
+        assert!(object["hits"].as_u64() > Some(0), "{object}");
+        assert_eq!(object["hits"], object["calls"]);
+        assert_eq!(object["cpus"], 2);
+    }
+}
+
+#[test]
+fn without_a_probe_there_is_a_rate_and_nothing_to_compare() {
+    let got = bench("-w1 -d1 -q trig-syscall-count");
+    let out = text(&got.stdout);
+    assert!(got.status.success(), "{out}");
+    assert_eq!(out.lines().count(), 1);
+    assert!(out.starts_with("syscall-count   ( 1 cpus): "), "{out}");
+}
+
+#[test]
+fn the_kernel_counts_the_same_calls_or_the_refusal_says_what_to_do() {
+    let got = bench("-w1 -d1 -p1 -a --vs kernel trig-uprobe-nop5");
+    let (out, err) = (text(&got.stdout), text(&got.stderr));
+    if got.status.success() {
+        assert_eq!(exact_lines(&out).len(), 2, "{out}");
+        assert!(out.contains("ours/kernel"), "{out}");
+    } else {
+        assert_eq!(got.status.code(), Some(1));
+        assert!(err.contains("  try      "), "{err}");
+        let is_root = text(&std::fs::read("/proc/self/status").unwrap_or_default()).contains("\nUid:\t0\t");
+        assert!(!is_root || err.contains("perf_event_open"), "{err}");
+    }
+}
+
+#[test]
+fn a_name_that_does_not_exist_is_answered_with_those_that_do() {
+    let got = bench("trig-nosuch");
+    assert_eq!(got.status.code(), Some(1));
+    assert!(text(&got.stderr).contains("trig-uprobe-nop5"));
+    assert!(text(&bench("-l").stdout).contains("trig-uprobe-push"));
+    assert!(text(&bench("--help").stdout).contains("Examples:"));
+}

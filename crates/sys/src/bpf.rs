@@ -1,0 +1,125 @@
+//! The kernel's programs and tables, through bpf(2).
+//!
+//! For:     benches that put the kernel beside us.
+//! State:   none; the caller owns the descriptors.
+//! Context: control.
+//! Keeps:   B1 each attribute is passed with its own size, so older kernels see zeros or refuse.
+//! Checked: tests below; `bench --vs kernel` (its counts = calls).
+
+use crate::{Errno, check, nr, syscall};
+
+const MAP_CREATE: usize = 0;
+const MAP_LOOKUP_ELEM: usize = 1;
+const PROG_LOAD: usize = 5;
+const MAP_TYPE_PERCPU_ARRAY: u32 = 6;
+const PROG_TYPE_KPROBE: u32 = 2;
+
+#[repr(C)]
+struct MapAttr {
+    kind: u32,
+    key_bytes: u32,
+    value_bytes: u32,
+    entries: u32,
+}
+
+#[repr(C)]
+struct LookupAttr {
+    map: u32,
+    reserved: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+#[repr(C)]
+struct ProgramAttr {
+    kind: u32,
+    instructions: u32,
+    code: u64,
+    license: u64,
+    log_level: u32,
+    log_bytes: u32,
+    log: u64,
+    kernel_version: u32,
+    flags: u32,
+}
+
+/// One instruction, as the kernel takes it.
+pub const fn instruction(opcode: u8, to: u8, from: u8, offset: i16, immediate: i32) -> u64 {
+    let registers = (to | from << 4) as u64;
+    opcode as u64 | registers << 8 | (offset as u16 as u64) << 16 | (immediate as u32 as u64) << 32
+}
+
+/// A descriptor of a new array of 64-bit values, one copy per CPU.
+///
+/// # Errors
+/// `EPERM` not allowed (it takes CAP_BPF).
+pub fn create_percpu_array(entries: u32) -> Result<i32, Errno> {
+    let attr = MapAttr { kind: MAP_TYPE_PERCPU_ARRAY, key_bytes: 4, value_bytes: 8, entries };
+    // SAFETY: the kernel reads `attr`, borrowed for the call with its size.
+    let fd =
+        unsafe { syscall(nr::BPF, [MAP_CREATE, (&raw const attr) as usize, size_of_val(&attr), 0, 0, 0]) };
+    check(fd).map(|fd| fd as i32)
+}
+
+/// Reads entry `index` of a per-CPU array: the value of each possible CPU.
+///
+/// `values` must have an element for each possible CPU, or the kernel writes past it.
+///
+/// # Safety
+/// `map` must be a descriptor of [`create_percpu_array`], and `values.len()` must be at least the number of
+/// CPUs in /sys/devices/system/cpu/possible.
+pub unsafe fn read_percpu_array(map: i32, index: u32, values: &mut [u64]) -> Result<(), Errno> {
+    let attr = LookupAttr {
+        map: map as u32,
+        reserved: 0,
+        key: (&raw const index) as u64,
+        value: values.as_mut_ptr() as u64,
+        flags: 0,
+    };
+    let args = [MAP_LOOKUP_ELEM, (&raw const attr) as usize, size_of_val(&attr), 0, 0, 0];
+    // SAFETY: the kernel reads `attr` and `index` and writes eight bytes for each possible CPU to `values`,
+    // which has room for them (this function's contract); all are borrowed for the call.
+    check(unsafe { syscall(nr::BPF, args) }).map(drop)
+}
+
+/// A descriptor of a program for kprobes and uprobes; GPL-compatible, so that all helpers may be called.
+///
+/// # Errors
+/// `EPERM` not allowed (it takes CAP_BPF and CAP_PERFMON), `EACCES` or `EINVAL` the verifier refuses the code.
+pub fn load_kprobe_program(code: &[u64]) -> Result<i32, Errno> {
+    let attr = ProgramAttr {
+        kind: PROG_TYPE_KPROBE,
+        instructions: code.len() as u32,
+        code: code.as_ptr() as u64,
+        license: c"Dual MIT/GPL".as_ptr() as u64,
+        log_level: 0,
+        log_bytes: 0,
+        log: 0,
+        kernel_version: 0,
+        flags: 0,
+    };
+    // SAFETY: the kernel reads `attr`, the code with its length and a constant string, borrowed for the call.
+    let fd =
+        unsafe { syscall(nr::BPF, [PROG_LOAD, (&raw const attr) as usize, size_of_val(&attr), 0, 0, 0]) };
+    check(fd).map(|fd| fd as i32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instruction_has_its_fields_where_the_kernel_reads_them() {
+        // r2 += -4, and exit.
+        assert_eq!(instruction(0x07, 2, 0, 0, -4).to_le_bytes(), [0x07, 0x02, 0, 0, 0xfc, 0xff, 0xff, 0xff]);
+        assert_eq!(instruction(0x95, 0, 0, 0, 0), 0x95);
+        assert_eq!(instruction(0xdb, 0, 1, -8, 0).to_le_bytes(), [0xdb, 0x10, 0xf8, 0xff, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn code_without_an_end_is_refused() {
+        let got = load_kprobe_program(&[instruction(0xb7, 0, 0, 0, 0)]);
+        assert!(matches!(got, Err(Errno::EINVAL | Errno::EACCES | Errno::EPERM | Errno::ENOSYS)), "{got:?}");
+    }
+}
