@@ -75,6 +75,14 @@ impl Outcome {
         Ok(self.json()?.into_iter().filter_map(of_kind).collect())
     }
 
+    /// The number beside `name` in any JSON map of the run.
+    pub fn json_count(&self, name: &str) -> Result<u64> {
+        let bad = || Error::Unexpected { wanted: format!("`{name}` in a map"), seen: self.to_string() };
+        let maps = self.json_data("map")?;
+        let number = |map: &Value| map.as_object()?.values().find_map(|table| table[name].as_u64());
+        maps.iter().find_map(number).ok_or_else(bad)
+    }
+
     /// The one receipt of a run with `-f json`.
     pub fn json_receipt(&self) -> Result<Receipt> {
         let receipts = self.json_data("receipt")?;

@@ -4,6 +4,8 @@
  *   fork N     N children, each calls work_child() 100 times and ends with 3
  *   vfork N    N times vfork and exec of this file with `child`
  *   threads N  N threads, each calls work() 100 times and ends
+ *   linger     a child that waits; answers `lingering`
+ *   release    lets that child call work_child() 100 times and end with 3
  *   exec       the file replaces itself; prints `ready` again, totals start at zero
  *   totals     totals work=W forks=F vforks=V threads=T
  *   quit       totals and exit status 7; so does the end of input
@@ -64,6 +66,29 @@ static void fork_one(void) {
     forks++;
 }
 
+static int gate[2];
+static pid_t lingering;
+
+static void linger(void) {
+    must(pipe(gate) == 0, "no pipe");
+    lingering = fork();
+    if (lingering == 0) {
+        char byte;
+        if (read(gate[0], &byte, 1) != 1) _exit(CORRUPT);
+        for (int i = 0; i < CALLS; i++)
+            if (work_child(i) != i * 5 + 2) _exit(CORRUPT);
+        _exit(3);
+    }
+    printf("lingering\n");
+}
+
+static void release(void) {
+    must(write(gate[1], "x", 1) == 1, "no one at the gate");
+    reap(lingering);
+    close(gate[0]);
+    close(gate[1]);
+}
+
 static void vfork_one(void) {
     work_some();
     pid_t child = vfork();
@@ -106,6 +131,8 @@ int main(int argc, char **argv) {
             execl("/proc/self/exe", "forker", (char *)NULL);
             must(0, "exec failed");
         }
+        if (!strcmp(word, "linger")) linger();
+        if (!strcmp(word, "release")) release();
         for (unsigned long i = 0; i < times; i++) {
             if (!strcmp(word, "fork")) fork_one();
             if (!strcmp(word, "vfork")) vfork_one();

@@ -138,6 +138,10 @@ fn forker_comes_through_all_it_can_do() -> Result<()> {
         running.expect("done ")?;
     }
     assert!(running.totals()?.ends_with("work=1200 forks=3 vforks=4 threads=5"));
+    running.command("linger")?;
+    running.expect("lingering")?;
+    running.command("release")?;
+    running.expect("done release")?;
     running.command("exec")?;
     running.expect("ready ")?;
     assert_eq!(running.end()?.code(), Some(7));
