@@ -31,6 +31,7 @@ pub mod nr {
     pub const FTRUNCATE: usize = 77;
     pub const PTRACE: usize = 101;
     pub const GETPPID: usize = 110;
+    pub const SIGALTSTACK: usize = 131;
     pub const SCHED_SETSCHEDULER: usize = 144;
     pub const PRCTL: usize = 157;
     pub const GETTID: usize = 186;
@@ -39,6 +40,7 @@ pub mod nr {
     pub const RESTART_SYSCALL: usize = 219;
     pub const TGKILL: usize = 234;
     pub const PERF_EVENT_OPEN: usize = 298;
+    pub const GETCPU: usize = 309;
     pub const PROCESS_VM_READV: usize = 310;
     pub const PROCESS_VM_WRITEV: usize = 311;
     pub const KCMP: usize = 312;

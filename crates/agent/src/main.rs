@@ -1,0 +1,55 @@
+#![doc = include_str!("../README.md")]
+#![cfg_attr(target_os = "none", no_std, no_main)]
+
+#[cfg(not(target_os = "none"))]
+fn main() {
+    eprintln!("the agent is built for x86_64-unknown-none and runs inside other processes");
+    std::process::exit(1);
+}
+
+#[cfg(target_os = "none")]
+mod blob {
+    use runtime::{Adder, Locked, PtRegs, Rseq, count, log2_histogram};
+    use wire::{AgentExports, AgentTable, SiteDesc, VERSION};
+
+    #[repr(C)]
+    struct Table {
+        handlers: [unsafe extern "C" fn(&PtRegs, &SiteDesc, &wire::ConsumerDesc); 2],
+    }
+
+    #[repr(C)]
+    pub struct Exports {
+        version: u64,
+        rseq: Table,
+        locked: Table,
+    }
+
+    const _: () = assert!(size_of::<Exports>() == size_of::<AgentExports>());
+    const _: () = assert!(size_of::<Table>() == size_of::<AgentTable>());
+
+    const fn handlers<A: Adder>() -> [unsafe extern "C" fn(&PtRegs, &SiteDesc, &wire::ConsumerDesc); 2] {
+        [count::<A>, log2_histogram::<A>]
+    }
+
+    /// What the controller looks up by name.
+    // SAFETY: the symbol is ours alone; the blob is linked with nothing that could define it too.
+    #[unsafe(no_mangle)]
+    #[used]
+    pub static NANOPROBE_EXPORTS: Exports = Exports {
+        version: VERSION as u64,
+        rseq: Table { handlers: handlers::<Rseq>() },
+        locked: Table { handlers: handlers::<Locked>() },
+    };
+
+    /// Never run: the blob is entered through its exports.
+    // SAFETY: the linker wants the symbol; nothing else defines it.
+    #[unsafe(no_mangle)]
+    pub extern "C" fn _start() -> ! {
+        loop {}
+    }
+
+    #[panic_handler]
+    fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+        loop {}
+    }
+}

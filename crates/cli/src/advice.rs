@@ -1,0 +1,110 @@
+//! Errors with their cure.
+//!
+//! For:     everything that ends a command early.
+//! State:   none.
+//! Context: control.
+//! Keeps:   A1 every line begins with the program's name or is indented below such a line.
+//! Checked: testkit `errors`.
+
+use image::SpecError;
+use session::{Broken, PlanError};
+
+/// Prints one failure: what, what was checked, what to try.
+pub fn fail(what: &dyn std::fmt::Display, checked: &[String], tries: &[String]) -> i32 {
+    eprintln!("nanoprobe: {what}");
+    for line in checked {
+        eprintln!("  checked  {line}");
+    }
+    for line in tries {
+        eprintln!("  try      {line}");
+    }
+    1
+}
+
+/// A specification that cannot be read.
+pub fn bad_spec(error: &SpecError) -> i32 {
+    eprintln!("nanoprobe: {error}");
+    for line in error.underlined().lines() {
+        eprintln!("  {line}");
+    }
+    1
+}
+
+/// A specification that leads nowhere.
+pub fn nowhere(error: &PlanError, pid: Option<i32>) -> i32 {
+    let at = pid.map_or_else(String::new, |p| format!(" -p {p}"));
+    match error {
+        PlanError::Process(broken) => cannot_attach(broken),
+        PlanError::Lookup(spec, lookup) => {
+            let function = match &spec.place {
+                image::spec::Place::Function(f) => f.pattern.to_string(),
+                image::spec::Place::Address(a) => a.to_string(),
+            };
+            let better = lookup.better_spec(&function);
+            let tries = better.map(|b| format!("nanoprobe list '{b}'{at}"));
+            fail(error, &[], tries.as_slice())
+        }
+        PlanError::NoMatch(no_match) => {
+            let near = no_match.near.first();
+            let tries = near.map(|n| format!("nanoprobe list 'u:LIB:{n}'{at}"));
+            fail(error, &[], tries.as_slice())
+        }
+        PlanError::AllRefused(list) => {
+            let more = list.iter().take(10).map(|(name, why)| format!("{name}: {why}")).collect::<Vec<_>>();
+            fail(error, if list.len() > 1 { &more } else { &[] }, &[])
+        }
+        other => match pid {
+            Some(pid) if !std::path::Path::new(&format!("/proc/{pid}")).exists() => {
+                cannot_attach(&Broken::NoProcess { pid })
+            }
+            _ => fail(other, &[], &[]),
+        },
+    }
+}
+
+/// A process that cannot be entered.
+pub fn cannot_attach(broken: &Broken) -> i32 {
+    let (checked, tries): (Vec<String>, Vec<String>) = match broken {
+        Broken::NoProcess { pid } => (vec![format!("/proc/{pid}: not there")], vec!["pgrep -a NAME".into()]),
+        Broken::Zombie { pid, .. } => (vec![format!("/proc/{pid}/status: State Z")], vec![]),
+        Broken::KernelThread { pid, .. } => {
+            (vec![format!("/proc/{pid}/status: it has no memory of its own")], vec![])
+        }
+        Broken::Ourselves { .. } => (vec![], vec!["nanoprobe count SPEC -p ANOTHER_PID".into()]),
+        Broken::Traced { pid, by, by_name, .. } => (
+            vec![format!("/proc/{pid}/status: TracerPid {by}")],
+            vec![format!("detach {by_name} first, or end it: kill {by}")],
+        ),
+        Broken::OtherUser { pid, uid, .. } => {
+            (vec![format!("/proc/{pid}/status: Uid {uid}")], vec![format!("sudo nanoprobe ... -p {pid}")])
+        }
+        Broken::Yama { scope, pid, .. } => (
+            vec![format!("/proc/sys/kernel/yama/ptrace_scope: {scope}")],
+            vec![format!("sudo nanoprobe ... -p {pid}"), "sudo sysctl kernel.yama.ptrace_scope=0".into()],
+        ),
+        Broken::NotAllowed { pid, .. } => (
+            vec![
+                format!("/proc/{pid}/status: same user, TracerPid 0"),
+                "kernel.yama.ptrace_scope: not the cause".into(),
+            ],
+            vec![
+                format!("sudo nanoprobe ... -p {pid}"),
+                "in a container: give it the capability SYS_PTRACE".into(),
+            ],
+        ),
+        Broken::Seccomp { pid, mode, .. } => (
+            vec![format!("/proc/{pid}/status: Seccomp {mode}")],
+            vec![format!("sudo nanoprobe ... -p {pid}   # may suspend the filter while it enters")],
+        ),
+        Broken::WontStop { tid, state: 'D', .. } => (
+            vec![format!("/proc/{tid}/stat: state D, uninterruptible sleep")],
+            vec!["again when its input or output is done".into()],
+        ),
+        Broken::Launch { command, .. } => (
+            vec![],
+            if command.contains('/') { vec![] } else { vec![format!("nanoprobe ... -- ./{command}")] },
+        ),
+        _ => (vec![], vec![]),
+    };
+    fail(broken, &checked, &tries)
+}

@@ -1,0 +1,192 @@
+//! What can be typed.
+//!
+//! For:     parsing and help; one value a flag (clap makes -h, --help and errors from it).
+//! State:   none.
+//! Context: control.
+//! Keeps:   A1 every example in `--help` parses.
+//! Checked: tests below; testkit `cli`.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  nanoprobe count 'u:libc:malloc' -p 4242           count calls until Ctrl-C
+  nanoprobe count 'u:./server:handle_*' -- ./server --port 0
+  nanoprobe hist 'u:libc:malloc' arg0 -p 4242 --for 10s
+  nanoprobe list 'u:libc:*alloc*'                   what would match; touches nothing
+  nanoprobe explain 'u:libc:*alloc*' -p 4242        how each site would be probed, and why not faster
+
+Probe specifications:
+  u:LIB:FUNC         a function; LIB is a path, a file name or a stem (libc); empty: the program itself
+  u:LIB:mem*         a glob; u:LIB:/^mem/ a regular expression
+  u:LIB:FUNC+0x12    an instruction; u:LIB:0x1234 an address as nm(1) prints it";
+
+/// Dynamic tracing of user-space programs at nanoseconds per hit.
+#[derive(Debug, Parser)]
+#[command(name = "nanoprobe", version, after_help = EXAMPLES, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Count hits, one line a function
+    Count(CountArgs),
+    /// Histogram of an argument, by powers of two
+    Hist(HistArgs),
+    /// Show what specifications match; touches nothing
+    List(LookArgs),
+    /// Show how each site would be probed, and why not on a higher rung; touches nothing
+    Explain(LookArgs),
+    /// Long random runs that must end in PASS: torture attach, torture rcu ...
+    Torture(RestArgs),
+    #[command(hide = true)]
+    TortureTarget(RestArgs),
+}
+
+/// Words that another crate's parser reads.
+#[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
+pub struct RestArgs {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub words: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct CountArgs {
+    /// What to probe, for example u:libc:malloc
+    #[arg(required = true, value_name = "SPEC")]
+    pub specs: Vec<String>,
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// Count in a handler that the agent calls instead of in the trampoline (for measuring)
+    #[arg(long, hide_short_help = true)]
+    pub by_handler: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct HistArgs {
+    /// What to probe, for example u:libc:malloc
+    #[arg(value_name = "SPEC")]
+    pub spec: String,
+    /// Which argument: arg0, arg1 ...
+    #[arg(value_name = "EXPR", value_parser = argument)]
+    pub argument: usize,
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+#[derive(Debug, Args, Clone)]
+pub struct RunArgs {
+    /// Attach to this process
+    #[arg(short, long, value_name = "PID", group = "target")]
+    pub pid: Option<i32>,
+    /// Start this command with the probes in place; its exit code is passed on
+    #[arg(last = true, value_name = "CMD", group = "target")]
+    pub command: Vec<String>,
+    /// Stop by itself after this time, for example 10s, 500ms or 2m
+    #[arg(long = "for", short = 'd', value_name = "TIME", value_parser = duration)]
+    pub duration: Option<Duration>,
+    /// Print results so far at this interval
+    #[arg(short, long, value_name = "TIME", value_parser = duration)]
+    pub interval: Option<Duration>,
+    /// How to print results
+    #[arg(short, long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+    /// Write results to this file
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Say nothing but results, errors and what was lost
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Say more: every site that was left out, and why
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// Fail if any site that matches cannot be probed
+    #[arg(long)]
+    pub strict: bool,
+    /// Leave out functions that were not hit
+    #[arg(long)]
+    pub hit_only: bool,
+    /// Put at most this many probes
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    pub max_probes: usize,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct LookArgs {
+    /// What to look for, for example 'u:libc:*alloc*'
+    #[arg(required = true, value_name = "SPEC")]
+    pub specs: Vec<String>,
+    /// In this process
+    #[arg(short, long, value_name = "PID")]
+    pub pid: Option<i32>,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+    /// Say more: the bytes displaced, and aliases
+    #[arg(short, long)]
+    pub verbose: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people
+    Text,
+    /// One object a line
+    Json,
+}
+
+fn argument(text: &str) -> Result<usize, String> {
+    let number = text.strip_prefix("arg").and_then(|n| n.parse().ok());
+    number.ok_or_else(|| "write arg0, arg1, ...: the first argument is arg0".to_owned())
+}
+
+/// `10s`, `500ms`, `2m`, `1h`, or a bare number of seconds.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let value: f64 = digits.parse().map_err(|_| "write a time such as 10s, 500ms or 2m".to_owned())?;
+    let unit = match &text[digits.len()..] {
+        "ms" => 1e-3,
+        "s" | "" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        other => return Err(format!("'{other}' is no unit of time: ms, s, m or h")),
+    };
+    let seconds = value * unit;
+    let is_sane = seconds.is_finite() && (0.0..1e9).contains(&seconds) && seconds > 0.0;
+    if is_sane { Ok(Duration::from_secs_f64(seconds)) } else { Err("a time must be more than 0".into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_example_of_the_help_parses() {
+        let lines = EXAMPLES.lines().map(str::trim).filter(|l| l.starts_with("nanoprobe "));
+        let mut seen = 0;
+        for line in lines {
+            let line = line.split("   ").next().unwrap_or(line).replace('\'', "");
+            Cli::try_parse_from(line.split_whitespace()).unwrap_or_else(|e| panic!("{line}: {e}"));
+            seen += 1;
+        }
+        assert_eq!(seen, 5);
+    }
+
+    #[test]
+    fn times_have_units_and_are_positive() {
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(duration("1.5"), Ok(Duration::from_millis(1500)));
+        for wrong in ["", "x", "5y", "0s", "-1s", "nan"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+}

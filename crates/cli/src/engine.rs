@@ -1,0 +1,182 @@
+//! One run: attach, wait, detach, print.
+//!
+//! For:     the engine process.
+//! State:   the session, and the child if we started one.
+//! Context: control.
+//! Keeps:   E1 results and receipt are printed however the run ends, except when nobody is left to read them.
+//! Checked: testkit.
+
+use crate::advice;
+use crate::args::RunArgs;
+use crate::render::{Report, Writer};
+use crate::stop::{Stop, Woke};
+use image::Spec;
+use session::{Launched, Missed, Plan, Receipt, Session, SitePlan, Verb};
+use std::os::unix::process::ExitStatusExt;
+use std::time::{Duration, Instant};
+
+/// How often we look whether the target is still there.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long a program that we started may take to end when we ask it to.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// What to do.
+pub struct Job {
+    pub specs: Vec<Spec>,
+    pub verb: Verb,
+    pub args: RunArgs,
+}
+
+pub fn run(job: Job, stop: Stop) -> i32 {
+    let mut writer = match Writer::open(&job.args) {
+        Ok(writer) => writer,
+        Err(why) => return advice::fail(&why, &[], &[]),
+    };
+    let launched = match job.args.command.split_first() {
+        None => None,
+        Some((program, args)) => match Launched::start(program, args) {
+            Ok(launched) => Some(launched),
+            Err(broken) => return advice::cannot_attach(&broken),
+        },
+    };
+    let pid = launched.as_ref().map_or(job.args.pid.unwrap_or(0), Launched::pid);
+    match attach(&job, pid, &mut writer) {
+        Ok(session) => Engine { job, stop, writer, session, launched }.run(),
+        Err(code) => {
+            if let Some(launched) = launched {
+                launched.abandon();
+            }
+            code
+        }
+    }
+}
+
+/// Plans and attaches; on failure the exit code, with everything said.
+fn attach(job: &Job, pid: i32, writer: &mut Writer) -> Result<Session, i32> {
+    let shown = job.args.pid;
+    let plan = session::check_process(pid)
+        .map_err(|b| advice::cannot_attach(&b))
+        .and_then(|()| session::plan(pid, &job.specs, job.verb).map_err(|e| advice::nowhere(&e, shown)))?;
+    let Plan { sites, refused } = plan;
+    let refused: Vec<(String, String)> = refused.into_iter().map(|r| (r.name, r.why)).collect();
+    if job.args.strict && !refused.is_empty() {
+        return Err(strict(&refused));
+    }
+    if sites.len() > job.args.max_probes {
+        let what = format!("{} sites match, more than --max-probes {}", sites.len(), job.args.max_probes);
+        return Err(advice::fail(&what, &[], &[format!("--max-probes {}", sites.len())]));
+    }
+    let mut session = Session::attach(pid, sites).map_err(|b| advice::cannot_attach(&b))?;
+    let missed: Vec<(String, String)> = session.missed().iter().map(missed_line).collect();
+    if session.sites().next().is_none() || (job.args.strict && !missed.is_empty()) {
+        let _ = session.detach();
+        return Err(strict(&missed));
+    }
+    writer.attached(&session, &refused, &missed);
+    Ok(session)
+}
+
+fn missed_line((plan, missed): &(SitePlan, Missed)) -> (String, String) {
+    (plan.name.clone(), missed.to_string())
+}
+
+fn strict(left_out: &[(String, String)]) -> i32 {
+    let lines: Vec<String> = left_out.iter().take(20).map(|(name, why)| format!("{name}: {why}")).collect();
+    let what = format!("{} sites cannot be probed; nothing was changed", left_out.len());
+    advice::fail(&what, &lines, &["without --strict, to probe the others".into()])
+}
+
+struct Engine {
+    job: Job,
+    stop: Stop,
+    writer: Writer,
+    session: Session,
+    launched: Option<Launched>,
+}
+
+impl Engine {
+    fn run(mut self) -> i32 {
+        let cpu_before = cpu_ticks(self.session.pid());
+        if let Some(launched) = &self.launched {
+            launched.go();
+        }
+        let woke = self.wait();
+        let cpu =
+            cpu_ticks(self.session.pid()).zip(cpu_before).map(|(now, before)| now.saturating_sub(before));
+        let mut receipt = self.session.detach();
+        if let Err(broken) = &receipt
+            && woke != Woke::FrontGone
+        {
+            // The process goes on with our probes in it: say so, and try for longer.
+            eprintln!("nanoprobe: detach failed: {broken}; trying again");
+            std::thread::sleep(Duration::from_secs(1));
+            receipt = self.session.detach();
+        }
+        let code = self.end_child(woke);
+        if woke != Woke::FrontGone {
+            self.report(receipt.unwrap_or_default(), cpu);
+        }
+        code
+    }
+
+    fn wait(&mut self) -> Woke {
+        let now = Instant::now();
+        let end = self.job.args.duration.map(|d| now + d);
+        let mut tick = self.job.args.interval.map(|i| now + i);
+        loop {
+            let look = Instant::now() + LOOK;
+            let until = [Some(look), end, tick].into_iter().flatten().min().unwrap_or(look);
+            match self.stop.wait(until) {
+                Woke::Time => {}
+                other => return other,
+            }
+            if end.is_some_and(|e| Instant::now() >= e) || !self.is_target_there() {
+                return Woke::Time;
+            }
+            if tick.is_some_and(|t| Instant::now() >= t) {
+                self.writer.results(&Report::of(&self.session, &self.job));
+                tick = tick.zip(self.job.args.interval).map(|(t, i)| t + i);
+            }
+        }
+    }
+
+    fn is_target_there(&mut self) -> bool {
+        self.session.is_alive() && self.launched.as_mut().is_none_or(|l| l.ended().is_none())
+    }
+
+    /// Our exit code: the child's, if we started one.
+    fn end_child(&mut self, woke: Woke) -> i32 {
+        let Some(launched) = &mut self.launched else { return 0 };
+        let is_over = !self.session.is_alive();
+        if launched.ended().is_none() && !is_over {
+            launched.terminate(libc::SIGTERM);
+        }
+        let patience = Instant::now() + GRACE;
+        while launched.ended().is_none() {
+            // A program that replaced itself, or ends by itself, takes the time that it takes.
+            if (!is_over && Instant::now() > patience) || woke == Woke::FrontGone {
+                break;
+            }
+            if self.stop.wait(Instant::now() + Duration::from_millis(5)) != Woke::Time {
+                launched.terminate(libc::SIGTERM);
+            }
+        }
+        match launched.ended() {
+            Some(status) if is_over => status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
+            _ => 0,
+        }
+    }
+
+    fn report(&mut self, receipt: Receipt, cpu: Option<u64>) {
+        let report = Report::of(&self.session, &self.job);
+        self.writer.results(&report);
+        self.writer.receipt(&report, &receipt, cpu);
+    }
+}
+
+/// Clock ticks that a process has used so far.
+fn cpu_ticks(pid: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
+}

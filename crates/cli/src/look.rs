@@ -1,0 +1,125 @@
+//! `list` and `explain`: looking without touching.
+//!
+//! For:     main.
+//! State:   none.
+//! Context: control.
+//! Keeps:   the target is read, never stopped or written.
+//! Checked: testkit `cli`.
+
+use crate::args::{Format, LookArgs};
+use crate::{advice, run};
+use serde_json::json;
+use session::{Explained, Listed, RefusedSite};
+use std::io::Write;
+
+pub fn list(args: &LookArgs) -> i32 {
+    let specs = match run::parse(&args.specs) {
+        Ok(specs) => specs,
+        Err(code) => return code,
+    };
+    match checked(args)
+        .and_then(|()| session::list(args.pid, &specs).map_err(|e| advice::nowhere(&e, args.pid)))
+    {
+        Ok(listed) => {
+            print(listed.iter().map(|l| listing(l, args)));
+            0
+        }
+        Err(code) => code,
+    }
+}
+
+fn checked(args: &LookArgs) -> Result<(), i32> {
+    args.pid.map_or(Ok(()), |pid| session::check_readable(pid).map_err(|b| advice::cannot_attach(&b)))
+}
+
+fn listing(l: &Listed, args: &LookArgs) -> String {
+    if args.format == Format::Json {
+        let data = json!({
+            "name": l.name, "path": l.path, "addr": l.addr, "size_bytes": l.size_bytes,
+            "aliases": l.aliases, "left_out": l.left_out,
+        });
+        return json!({"type": "function", "data": data}).to_string();
+    }
+    let mut line = format!("u:{}:{}  {:#x}", l.path, l.name, l.addr);
+    if l.size_bytes > 0 {
+        line += &format!("  {} bytes", l.size_bytes);
+    }
+    if !l.aliases.is_empty() && (args.verbose || l.aliases.len() <= 2) {
+        line += &format!("  also {}", l.aliases.join(", "));
+    } else if !l.aliases.is_empty() {
+        line += &format!("  and {} other names", l.aliases.len());
+    }
+    if let Some(why) = &l.left_out {
+        line += &format!("  left out: {why}");
+    }
+    line
+}
+
+pub fn explain(args: &LookArgs) -> i32 {
+    let specs = match run::parse(&args.specs) {
+        Ok(specs) => specs,
+        Err(code) => return code,
+    };
+    let found = checked(args)
+        .and_then(|()| session::explain(args.pid, &specs).map_err(|e| advice::nowhere(&e, args.pid)));
+    match found {
+        Ok((sites, refused)) => {
+            print(sites.iter().map(|e| placed(e, args)).chain(refused.iter().map(|r| left_out(r, args))));
+            if args.format == Format::Text {
+                eprintln!("{}", totals(&sites, refused.len()));
+            }
+            0
+        }
+        Err(code) => code,
+    }
+}
+
+fn placed(e: &Explained, args: &LookArgs) -> String {
+    let p = &e.site.placement;
+    if args.format == Format::Json {
+        let data = json!({
+            "name": e.site.name, "path": e.site.module, "addr": p.site, "rung": p.rung as u8,
+            "rung_name": p.rung.to_string(), "displaced_bytes": p.displaced_len,
+            "flags_dead": p.flags_dead, "why_not": e.why_not,
+        });
+        return json!({"type": "site", "data": data}).to_string();
+    }
+    let mut text = format!("{}  {:#x}  rung {} {}", e.site.name, p.site, p.rung as u8, p.rung);
+    if args.verbose {
+        let plural = if p.displaced.len() == 1 { "" } else { "s" };
+        text += &format!("  displaces {} instruction{plural}, {} bytes", p.displaced.len(), p.displaced_len);
+    }
+    for why in &e.why_not {
+        text += &format!("\n    {why}");
+    }
+    text
+}
+
+fn left_out(r: &RefusedSite, args: &LookArgs) -> String {
+    if args.format == Format::Json {
+        let data = json!({"name": r.name, "path": r.module, "addr": r.addr, "refused": r.why});
+        return json!({"type": "site", "data": data}).to_string();
+    }
+    format!("{}  {:#x}  no probe\n    {}", r.name, r.addr, r.why)
+}
+
+fn totals(sites: &[Explained], refused: usize) -> String {
+    let on = |rung: u8| sites.iter().filter(|e| e.site.placement.rung as u8 == rung).count();
+    format!(
+        "{} sites: {} nop, {} jump, {} window, {} island; {refused} without a probe",
+        sites.len() + refused,
+        on(1),
+        on(2),
+        on(3),
+        on(4)
+    )
+}
+
+fn print(lines: impl Iterator<Item = String>) {
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    for line in lines {
+        if writeln!(out, "{line}").is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,33 @@
+#![doc = include_str!("../README.md")]
+
+mod advice;
+mod args;
+mod engine;
+mod front;
+mod look;
+mod render;
+mod run;
+mod stop;
+
+use args::{Cli, Command};
+use clap::Parser;
+use std::process::exit;
+
+fn main() {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            exit(if error.use_stderr() { 1 } else { 0 });
+        }
+    };
+    let code = match cli.command {
+        Command::Count(args) => run::count(args),
+        Command::Hist(args) => run::hist(args),
+        Command::List(args) => look::list(&args),
+        Command::Explain(args) => look::explain(&args),
+        Command::Torture(rest) => torture::torture_main(&rest.words),
+        Command::TortureTarget(rest) => torture::attach_target_main(&rest.words),
+    };
+    exit(code);
+}

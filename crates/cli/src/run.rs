@@ -1,0 +1,43 @@
+//! `count` and `hist`: from arguments to an engine.
+//!
+//! For:     main.
+//! State:   none.
+//! Context: control.
+//! Keeps:   nothing is touched before every argument was read.
+//! Checked: testkit `cli`.
+
+use crate::args::{CountArgs, HistArgs, RunArgs};
+use crate::engine::Job;
+use crate::{advice, engine, front};
+use image::Spec;
+use session::Verb;
+
+pub fn count(args: CountArgs) -> i32 {
+    let verb = if args.by_handler { Verb::CountByHandler } else { Verb::Count };
+    run(&args.specs, verb, args.run)
+}
+
+pub fn hist(args: HistArgs) -> i32 {
+    run(&[args.spec], Verb::HistogramOfArgument(args.argument), args.run)
+}
+
+fn run(specs: &[String], verb: Verb, args: RunArgs) -> i32 {
+    let mut parsed = Vec::new();
+    for text in specs {
+        match Spec::parse(text) {
+            Ok(spec) => parsed.push(spec),
+            Err(error) => return advice::bad_spec(&error),
+        }
+    }
+    if args.pid.is_none() && args.command.is_empty() {
+        let tries = ["add -p PID".into(), "add -- COMMAND ARGUMENTS".into()];
+        return advice::fail(&"no process to trace", &[], &tries);
+    }
+    let is_apart = args.pid.is_some();
+    front::run(is_apart, |stop| engine::run(Job { specs: parsed, verb, args }, stop))
+}
+
+/// The specifications of a command that only looks.
+pub fn parse(specs: &[String]) -> Result<Vec<Spec>, i32> {
+    specs.iter().map(|text| Spec::parse(text).map_err(|e| advice::bad_spec(&e))).collect()
+}

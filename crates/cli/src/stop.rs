@@ -1,0 +1,54 @@
+//! When to stop.
+//!
+//! For:     the engine's main loop.
+//! State:   the pipe from the front.
+//! Context: control.
+//! Keeps:   nothing beyond the call.
+//! Checked: testkit `cli`.
+
+use std::io::Read;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// What the front said.
+#[derive(Debug)]
+pub struct Stop {
+    pipe: std::fs::File,
+}
+
+/// Why waiting ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woke {
+    /// The time was up.
+    Time,
+    /// A signal asked us to end.
+    Signal,
+    /// The front is gone.
+    FrontGone,
+}
+
+impl Stop {
+    pub fn new(pipe: OwnedFd) -> Stop {
+        Stop { pipe: pipe.into() }
+    }
+
+    /// Waits until `until`, or until the front says something.
+    pub fn wait(&mut self, until: Instant) -> Woke {
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let mut fd = libc::pollfd { fd: self.pipe.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            let millis = left.as_millis().min(1 << 20) as i32 + i32::from(left > Duration::ZERO);
+            // SAFETY: one pollfd, alive for the call.
+            let got = unsafe { libc::poll(&raw mut fd, 1, millis) };
+            if got > 0 {
+                return match self.pipe.read(&mut [0u8; 16]) {
+                    Ok(0) | Err(_) => Woke::FrontGone,
+                    Ok(_) => Woke::Signal,
+                };
+            }
+            if Instant::now() >= until {
+                return Woke::Time;
+            }
+        }
+    }
+}

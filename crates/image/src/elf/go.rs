@@ -1,0 +1,114 @@
+//! Go's own function table, `.gopclntab`.
+//!
+//! For:     names in stripped Go programs, and the places where a recovered panic continues.
+//! State:   none.
+//! Context: control.
+//! Keeps:   O1 entries that lead outside the table are left out.
+//! Checked: `a_stripped_go_program_keeps_its_names` in tests/languages.rs.
+//! Source:  the layout of Go 1.16 to 1.26 (runtime's pcHeader, _func); older ones have no names here.
+
+use super::symbols::{Symbol, SymbolKind};
+use super::{ElfImage, Source};
+use crate::ImageAddr;
+
+/// Go 1.20 and later.
+const MAGIC_1_20: u32 = 0xffff_fff1;
+/// Go 1.18 and 1.19, the same layout.
+const MAGIC_1_18: u32 = 0xffff_fff0;
+
+struct Table<'d> {
+    bytes: &'d [u8],
+    text_start: u64,
+    functions: usize,
+    names_at: usize,
+    functions_at: usize,
+}
+
+struct Entry<'d> {
+    addr: u64,
+    end: u64,
+    name: &'d [u8],
+    recovery: Option<u64>,
+}
+
+impl<'d> Table<'d> {
+    fn parse(image: &'d ElfImage) -> Option<Table<'d>> {
+        let section = image.sections().iter().find(|s| s.name.ends_with(".gopclntab"))?;
+        let bytes = image.section_bytes(section)?;
+        let is_known = matches!(u32_at(bytes, 0)?, MAGIC_1_20 | MAGIC_1_18) && bytes.get(7) == Some(&8);
+        if !is_known {
+            return None;
+        }
+        let word = |i: usize| usize::try_from(u64_at(bytes, 8 + 8 * i)?).ok();
+        // The third word is the start of the text; in a position-independent image it is relocated, and
+        // newer linkers leave it zero.
+        let in_header = image.word(ImageAddr(section.range.start.0 + 24))?;
+        let text = || image.section(".text").map(|s| s.range.start.0);
+        Some(Table {
+            bytes,
+            text_start: if in_header != 0 { in_header } else { go_text(image).or_else(text)? },
+            functions: word(0)?,
+            names_at: word(3)?,
+            functions_at: word(7)?,
+        })
+    }
+
+    fn entry(&self, index: usize) -> Option<Entry<'d>> {
+        let at = self.functions_at.checked_add(index.checked_mul(8)?)?;
+        let start = u32_at(self.bytes, at)?;
+        let end = u32_at(self.bytes, at.checked_add(8)?)?;
+        let record = self.functions_at.checked_add(u32_at(self.bytes, at + 4)? as usize)?;
+        let name_at = self.names_at.checked_add(u32_at(self.bytes, record.checked_add(4)?)? as usize)?;
+        let name = self.bytes.get(name_at..)?;
+        let name = &name[..name.iter().position(|&b| b == 0)?];
+        let recovery = u32_at(self.bytes, record.checked_add(12)?)?;
+        let addr = self.text_start.checked_add(u64::from(start))?;
+        Some(Entry {
+            addr,
+            end: self.text_start.checked_add(u64::from(end))?,
+            name,
+            recovery: (recovery != 0).then(|| addr.wrapping_add(u64::from(recovery))),
+        })
+    }
+
+    fn entries(&self) -> impl Iterator<Item = Entry<'d>> {
+        (0..self.functions).map_while(|i| self.entry(i))
+    }
+}
+
+/// The start of Go's text as its symbol says, if the symbol table is there.
+fn go_text(image: &ElfImage) -> Option<u64> {
+    // With cgo, `.text` begins with C code; the table of modules then tells where Go's begins.
+    let section = image.sections().iter().find(|s| s.name.ends_with(".go.module"))?;
+    // runtime.moduledata: header pointer, six slices, findfunctab, minpc, maxpc, text.
+    image.word(ImageAddr(section.range.start.0 + 8 + 6 * 24 + 3 * 8)).filter(|&a| image.is_code(ImageAddr(a)))
+}
+
+/// Adds the functions of Go's table.
+pub(super) fn collect<'d>(image: &'d ElfImage, to: &mut Vec<Symbol<'d>>) {
+    let Some(table) = Table::parse(image) else { return };
+    for entry in table.entries().filter(|e| image.is_code(ImageAddr(e.addr)) && !e.name.is_empty()) {
+        to.push(Symbol {
+            addr: entry.addr,
+            size_bytes: entry.end.saturating_sub(entry.addr),
+            name: entry.name,
+            version: None,
+            kind: SymbolKind::Func,
+            source: Source::GoTable,
+        });
+    }
+}
+
+/// Where functions continue after a panic that a deferred call recovered.
+pub(super) fn recovery_points(image: &ElfImage) -> Vec<ImageAddr> {
+    let Some(table) = Table::parse(image) else { return Vec::new() };
+    table.entries().filter_map(|e| e.recovery).map(ImageAddr).collect()
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
+}

@@ -1,0 +1,127 @@
+//! Symbol tables, whatever file they come from, as one list of plain records.
+//!
+//! For:     `function.rs`, which makes functions of them.
+//! State:   none.
+//! Context: control.
+//! Keeps:   S1 every record's address is in code of the image; records of data, sections and files are left out.
+//! Checked: tests/elf.rs.
+
+use object::elf;
+use object::endian::LittleEndian as LE;
+use object::read::SymbolIndex;
+use object::read::elf::{FileHeader as _, SectionTable, Sym as _, SymbolTable, VersionTable};
+
+use super::header::Header;
+use super::{ElfImage, Source};
+
+/// One symbol that stands for code.
+pub(super) struct Symbol<'d> {
+    pub addr: u64,
+    pub size_bytes: u64,
+    pub name: &'d [u8],
+    /// Its version, and whether that is what others get who ask for none.
+    pub version: Option<(&'d [u8], bool)>,
+    pub kind: SymbolKind,
+    pub source: Source,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum SymbolKind {
+    Untyped,
+    Func,
+    Ifunc,
+}
+
+/// Adds the symbols for code in the ELF file `data`; `source` tells which file it is.
+pub(super) fn collect<'d>(
+    image: &ElfImage,
+    data: &'d [u8],
+    source: Option<Source>,
+    to: &mut Vec<Symbol<'d>>,
+) {
+    let Ok(header) = Header::parse(data) else { return };
+    let Ok(sections) = header.sections(LE, data) else { return };
+    for kind in [elf::SHT_SYMTAB, elf::SHT_DYNSYM] {
+        let Ok(table) = sections.symbols(LE, data, kind) else { continue };
+        let is_dynamic = kind == elf::SHT_DYNSYM;
+        let versions = if is_dynamic { versions(&sections, data) } else { VersionTable::default() };
+        let own = if is_dynamic { Source::Dynsym } else { Source::Symtab };
+        one_table(image, &table, &versions, source.unwrap_or(own), to);
+    }
+}
+
+fn versions<'d>(sections: &SectionTable<'d, Header>, data: &'d [u8]) -> VersionTable<'d, Header> {
+    sections.versions(LE, data).ok().flatten().unwrap_or_default()
+}
+
+fn one_table<'d>(
+    image: &ElfImage,
+    table: &SymbolTable<'d, Header>,
+    versions: &VersionTable<'d, Header>,
+    source: Source,
+    to: &mut Vec<Symbol<'d>>,
+) {
+    let is_go = image.is_go();
+    to.reserve(table.len());
+    for (index, symbol) in table.enumerate() {
+        let kind = match symbol.st_type() {
+            elf::STT_FUNC => SymbolKind::Func,
+            elf::STT_GNU_IFUNC => SymbolKind::Ifunc,
+            elf::STT_NOTYPE => SymbolKind::Untyped,
+            _ => continue,
+        };
+        let addr = symbol.st_value(LE);
+        if symbol.is_undefined(LE) || symbol.is_absolute(LE) || !image.is_code(crate::ImageAddr(addr)) {
+            continue;
+        }
+        let Ok(name) = table.symbol_name(LE, symbol) else { continue };
+        if name.is_empty() || is_marker(name) {
+            continue;
+        }
+        // A symbol table in a file of glibc spells versions out; Go's names may hold the sign.
+        let (name, version) = match version_of(versions, index) {
+            None if !is_go => split_version(name),
+            version => (name, version),
+        };
+        to.push(Symbol { addr, size_bytes: symbol.st_size(LE), name, version, kind, source });
+    }
+}
+
+/// Marks that assemblers and Go's linker leave, which name no function.
+fn is_marker(name: &[u8]) -> bool {
+    name[0] == b'$' || name.starts_with(b".L") || matches!(name, b"runtime.text" | b"runtime.etext")
+}
+
+fn version_of<'d>(versions: &VersionTable<'d, Header>, index: SymbolIndex) -> Option<(&'d [u8], bool)> {
+    if versions.is_empty() {
+        return None;
+    }
+    let version_index = versions.version_index(LE, index);
+    let version = versions.version(version_index.index()).ok()??;
+    Some((version.name(), !version_index.is_hidden()))
+}
+
+/// `memcpy@@GLIBC_2.14` as a name, a version, and whether it is the default one.
+fn split_version(name: &[u8]) -> (&[u8], Option<(&[u8], bool)>) {
+    let Some(at) = name.iter().position(|&b| b == b'@').filter(|&at| at > 0) else { return (name, None) };
+    let (bare, rest) = name.split_at(at);
+    let is_default = rest.starts_with(b"@@");
+    let version = &rest[if is_default { 2 } else { 1 }..];
+    if version.is_empty() { (bare, None) } else { (bare, Some((version, is_default))) }
+}
+
+/// Names of functions that the image asks other images for, without repetition.
+pub(super) fn imports(image: &ElfImage) -> Vec<String> {
+    let data = image.data.as_slice();
+    let Ok(header) = Header::parse(data) else { return Vec::new() };
+    let Ok(sections) = header.sections(LE, data) else { return Vec::new() };
+    let Ok(table) = sections.symbols(LE, data, elf::SHT_DYNSYM) else { return Vec::new() };
+    let undefined = table.iter().filter(|s| s.is_undefined(LE) && s.st_name(LE) != 0);
+    let mut names: Vec<_> = undefined
+        .filter_map(|s| table.symbol_name(LE, s).ok())
+        .map(|n| String::from_utf8_lossy(n).into_owned())
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}

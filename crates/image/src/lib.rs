@@ -1,0 +1,20 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod addr;
+mod elf;
+mod error;
+pub mod lookup;
+pub mod maps;
+pub mod select;
+pub mod spec;
+
+pub use addr::{Addr, Bias, FileOffset, ImageAddr};
+pub use elf::{
+    CriticalSection, ElfImage, Fde, Function, FunctionKind, ImportSlot, IrelativeSlot, Machine, NameAt,
+    Section, Segment, SizeSource, Source, SymbolName, Version, demangle,
+};
+pub use error::ImageError;
+pub use maps::{FileId, Mapping, Module, ModuleKind, Process};
+pub use select::{NoMatch, Reason, Selection, select};
+pub use spec::{Spec, SpecError};

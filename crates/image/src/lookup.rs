@@ -1,0 +1,296 @@
+//! Which file or module a LIB name means.
+//!
+//! For:     `u:libc:malloc`: with a process, its modules; without one, the loader's own places.
+//! State:   none.
+//! Context: control.
+//! Keeps:   K1 a name that several different files answer to is an error that lists them, not a guess.
+//! Checked: lookup/tests.rs, tests/process.rs.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::spec::Library;
+use crate::{Module, ModuleKind, Process};
+
+mod cache;
+#[cfg(test)]
+mod tests;
+
+pub use cache::{CacheEntry, parse_cache};
+
+/// Why a LIB name leads to no file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum LookupError {
+    /// Nothing was named, and there is no process whose main executable could be meant.
+    NoProcess,
+    /// No module of the process has the name.
+    NotMapped {
+        /// The name.
+        asked: String,
+        /// The names of the modules.
+        mapped: Vec<String>,
+        /// Those that are close to the name.
+        near: Vec<String>,
+        /// The program, if it is linked statically and so has its libraries inside.
+        static_program: Option<PathBuf>,
+    },
+    /// Several files have the name.
+    Ambiguous {
+        /// The name.
+        asked: String,
+        /// Their paths.
+        candidates: Vec<PathBuf>,
+    },
+    /// No library, program or path has the name.
+    NotFound {
+        /// The name.
+        asked: String,
+        /// Names that are close to it.
+        near: Vec<String>,
+    },
+}
+
+impl LookupError {
+    /// The specification to write in place of the one that failed, for a function of that name.
+    pub fn better_spec(&self, function: &str) -> Option<String> {
+        match self {
+            Self::NotMapped { static_program: Some(program), .. } => {
+                Some(format!("u:{}:{function}", program.display()))
+            }
+            Self::NotMapped { near, .. } | Self::NotFound { near, .. } => {
+                near.first().map(|n| format!("u:{n}:{function}"))
+            }
+            Self::Ambiguous { candidates, .. } => {
+                candidates.last().map(|c| format!("u:{}:{function}", c.display()))
+            }
+            Self::NoProcess => None,
+        }
+    }
+}
+
+impl fmt::Display for LookupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoProcess => {
+                f.write_str("no library is named, and no process whose program could be meant")
+            }
+            Self::NotMapped { asked, static_program: Some(program), .. } => write!(
+                f,
+                "'{asked}' is not mapped: {} is statically linked, its libraries are inside it",
+                program.display()
+            ),
+            Self::NotMapped { asked, mapped, .. } => {
+                write!(f, "'{asked}' is not mapped; mapped are {}", mapped.join(", "))
+            }
+            Self::Ambiguous { asked, candidates } => {
+                let paths: Vec<_> = candidates.iter().map(|c| c.display().to_string()).collect();
+                write!(f, "'{asked}' can be any of {}", paths.join(", "))
+            }
+            Self::NotFound { asked, near } if near.is_empty() => {
+                write!(f, "no library or program '{asked}' is found")
+            }
+            Self::NotFound { asked, near } => {
+                write!(f, "no library or program '{asked}' is found; near: {}", near.join(", "))
+            }
+        }
+    }
+}
+
+impl std::error::Error for LookupError {}
+
+/// The module of `process` that `library` means.
+///
+/// Tried in this order, the first that fits wins: the path, the file (whatever its path), the file name,
+/// the stem (`libc` for `libc.so.6` and for musl's `ld-musl-x86_64.so.1`), the soname, and a program found
+/// in `PATH`.
+///
+/// # Errors
+/// [`LookupError::NotMapped`] or [`LookupError::Ambiguous`].
+pub fn find_module<'p>(library: &Library, process: &'p Process) -> Result<&'p Module, LookupError> {
+    let asked = match library {
+        Library::Main => return process.main_executable().ok_or_else(|| not_mapped("", process)),
+        Library::Named(name) => name.as_str(),
+    };
+    let those = |fits: &dyn Fn(&Module) -> bool| -> Vec<&'p Module> {
+        process.modules.iter().filter(|m| m.kind != ModuleKind::Vdso && fits(m)).collect()
+    };
+    if asked.contains('/') {
+        let found = those(&|m| is_file(m, Path::new(asked)));
+        return only(asked, found)?.ok_or_else(|| not_mapped(asked, process));
+    }
+    // From cheap to dear: sonames are read from the files, programs are searched for on disk.
+    let ways: [&dyn Fn(&Module) -> bool; 5] = [
+        &|m| m.file_name() == asked,
+        &|m| has_stem(m.file_name(), asked),
+        &|m| is_musl(m.file_name(), asked),
+        &|m| soname_fits(m, process.pid, asked),
+        &|m| in_path(asked).is_some_and(|p| is_file(m, &p)),
+    ];
+    for way in ways {
+        if let Some(module) = only(asked, those(way))? {
+            return Ok(module);
+        }
+    }
+    Err(not_mapped(asked, process))
+}
+
+fn only<'p>(asked: &str, mut found: Vec<&'p Module>) -> Result<Option<&'p Module>, LookupError> {
+    if found.len() < 2 {
+        return Ok(found.pop());
+    }
+    let candidates = found.iter().map(|m| m.path.clone()).collect();
+    Err(LookupError::Ambiguous { asked: asked.to_owned(), candidates })
+}
+
+fn is_file(module: &Module, path: &Path) -> bool {
+    if module.path == path {
+        return true;
+    }
+    let Ok(metadata) = std::fs::metadata(path) else { return false };
+    let same_path = std::fs::canonicalize(path).is_ok_and(|p| p == module.path);
+    same_path || module.file.is_some() && module.file == Some(crate::maps::id_of(&metadata))
+}
+
+fn soname_fits(module: &Module, pid: u32, asked: &str) -> bool {
+    let Ok(image) = module.open(pid) else { return false };
+    image.soname().is_some_and(|s| s == asked || has_stem(s, asked))
+}
+
+fn not_mapped(asked: &str, process: &Process) -> LookupError {
+    let mapped: Vec<_> = process.modules.iter().map(|m| m.file_name().to_owned()).collect();
+    let program = process.main_executable();
+    let static_program = program
+        .filter(|m| looks_like_library(asked) && m.open(process.pid).is_ok_and(|i| i.is_static()))
+        .map(|m| m.path.clone());
+    LookupError::NotMapped {
+        asked: asked.to_owned(),
+        near: near(asked, mapped.iter().map(String::as_str)),
+        mapped,
+        static_program,
+    }
+}
+
+fn looks_like_library(asked: &str) -> bool {
+    let name = asked.rsplit('/').next().unwrap_or(asked);
+    name.starts_with("lib") || name.contains(".so")
+}
+
+/// The path of the file that `name` means on this machine, without a process.
+///
+/// A path is taken as it is. A name is looked for in `LD_LIBRARY_PATH`, `/etc/ld.so.cache` and the default
+/// directories, as file name and as stem, then as a program in `PATH`.
+///
+/// # Errors
+/// [`LookupError::NotFound`] or [`LookupError::Ambiguous`].
+pub fn find_file(library: &Library) -> Result<PathBuf, LookupError> {
+    let asked = match library {
+        Library::Main => return Err(LookupError::NoProcess),
+        Library::Named(name) => name.as_str(),
+    };
+    let not_found = |near| LookupError::NotFound { asked: asked.to_owned(), near };
+    if asked.contains('/') {
+        let path = PathBuf::from(asked);
+        return if path.is_file() { Ok(path) } else { Err(not_found(Vec::new())) };
+    }
+    let known = known_libraries();
+    let exact = known.iter().find(|(name, _)| name == asked).map(|(_, path)| path.clone());
+    if let Some(path) = exact {
+        return Ok(path);
+    }
+    let mut candidates = distinct_files(&known, |name| has_stem(name, asked));
+    if candidates.is_empty() {
+        candidates = distinct_files(&known, |name| is_musl(name, asked));
+    }
+    match candidates.len() {
+        0 => in_path(asked).ok_or_else(|| not_found(near(asked, known.iter().map(|(n, _)| n.as_str())))),
+        1 => Ok(candidates.remove(0)),
+        _ => Err(LookupError::Ambiguous { asked: asked.to_owned(), candidates }),
+    }
+}
+
+/// The paths of libraries whose names fit; of several names of one file (a link without a version, for
+/// example) the first.
+fn distinct_files(known: &[(String, PathBuf)], fits: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    let mut by_file = BTreeMap::new();
+    for (_, path) in known.iter().filter(|(name, _)| fits(name)) {
+        if let Ok(metadata) = std::fs::metadata(path) {
+            by_file.entry((metadata.dev(), metadata.ino())).or_insert_with(|| path.clone());
+        }
+    }
+    let mut candidates: Vec<_> = by_file.into_values().collect();
+    candidates.sort();
+    candidates
+}
+
+/// Libraries by name, those that the loader prefers first.
+fn known_libraries() -> Vec<(String, PathBuf)> {
+    let mut known = Vec::new();
+    let preferred = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    for dir in std::env::split_paths(&preferred) {
+        add_directory(&dir, &mut known);
+    }
+    let cache = std::fs::read("/etc/ld.so.cache").unwrap_or_default();
+    let entries = parse_cache(&cache).into_iter().filter(CacheEntry::is_for_this_machine);
+    known.extend(entries.map(|e| (e.name, e.path)));
+    for dir in ["/lib64", "/usr/lib64", "/lib", "/usr/lib"] {
+        add_directory(Path::new(dir), &mut known);
+    }
+    known
+}
+
+fn add_directory(dir: &Path, known: &mut Vec<(String, PathBuf)>) {
+    let Ok(entries) = std::fs::read_dir(dir) else { return };
+    let mut files: Vec<_> = entries
+        .flatten()
+        .filter_map(|e| Some((e.file_name().into_string().ok()?, e.path())))
+        .filter(|(name, _)| name.ends_with(".so") || name.contains(".so."))
+        .collect();
+    files.sort();
+    known.append(&mut files);
+}
+
+/// A program of this name in `PATH`.
+fn in_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|p| p.is_file())
+}
+
+/// Whether `asked` is the stem of a library's file name: `libc` of `libc.so.6`, `libc-2.31.so`.
+fn has_stem(file_name: &str, asked: &str) -> bool {
+    if let Some(rest) = file_name.strip_prefix(asked) {
+        let is_versioned = |r: &str| r.starts_with(|c: char| c.is_ascii_digit()) && r.contains(".so");
+        let with_version = rest.strip_prefix('-').is_some_and(is_versioned);
+        if rest == ".so" || rest.starts_with(".so.") || with_version {
+            return true;
+        }
+        // `libssl.so` asked, `libssl.so.3` there.
+        let is_number =
+            |r: &str| r.split('.').all(|p| !p.is_empty() && p.bytes().all(|b| b.is_ascii_digit()));
+        if asked.ends_with(".so") && rest.strip_prefix('.').is_some_and(is_number) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Whether `asked` is the C library and the file is musl's loader, which is its C library.
+fn is_musl(file_name: &str, asked: &str) -> bool {
+    matches!(asked, "libc" | "libc.so" | "libc.musl") && file_name.starts_with("ld-musl-")
+}
+
+/// The names closest to `asked`, three at most.
+fn near<'n>(asked: &str, names: impl Iterator<Item = &'n str>) -> Vec<String> {
+    let stem = |name: &'n str| name.split(".so").next().unwrap_or(name);
+    let asked_stem = asked.split(".so").next().unwrap_or(asked);
+    let mut ranked: Vec<_> = names
+        .map(|n| (strsim::osa_distance(stem(n), asked_stem), n.to_owned()))
+        .filter(|(d, _)| *d <= 1 + asked_stem.len() / 4)
+        .collect();
+    ranked.sort();
+    ranked.dedup();
+    ranked.truncate(3);
+    ranked.into_iter().map(|(_, n)| n).collect()
+}

@@ -1,0 +1,54 @@
+//! Opening the file that a process has mapped, not one that only has the same path.
+//!
+//! For:     reading a module's image.
+//! State:   none.
+//! Context: control.
+//! Keeps:   O1 the file that is returned has the device and inode of the mapping, or comes from
+//!          /proc/PID/map_files, which leads to nothing else.
+//! Checked: tests/process.rs: `a_replaced_file_is_noticed`.
+
+use std::ffi::OsString;
+use std::fs::{File, Metadata};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::{FileId, Mapping};
+use crate::ImageError;
+
+/// The file behind `mapping` of the process `pid`, and the path that it was opened by.
+pub(super) fn open(pid: u32, mapping: &Mapping) -> Result<(File, PathBuf), ImageError> {
+    let Some(wanted) = mapping.file else {
+        return Err(ImageError::NoFile { name: mapping.path.clone() });
+    };
+    let in_root = in_root_of(pid, &mapping.path);
+    let by_path = File::open(&in_root).and_then(|f| f.metadata().map(|m| (f, file_id(&m))));
+    if let Ok((file, id)) = by_path
+        && id == wanted
+    {
+        return Ok((file, in_root));
+    }
+    let range = &mapping.range;
+    let map_file = PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", range.start, range.end));
+    if let Ok(file) = File::open(&map_file) {
+        return Ok((file, map_file));
+    }
+    let on_disk = std::fs::metadata(&in_root).ok().map(|m| file_id(&m));
+    Err(ImageError::Replaced { path: mapping.path.clone(), mapped: wanted, on_disk })
+}
+
+/// A path as the process `pid` sees it, from here.
+pub(super) fn in_root_of(pid: u32, path: &Path) -> PathBuf {
+    let mut full = OsString::from(format!("/proc/{pid}/root"));
+    full.push(std::ffi::OsStr::from_bytes(path.as_os_str().as_bytes()));
+    PathBuf::from(full)
+}
+
+/// The identity of a file, in the numbers that a map of a process uses.
+pub(crate) fn file_id(of: &Metadata) -> FileId {
+    let dev = of.dev();
+    // The packing of glibc's dev_t: 12 bits of major and 20 of minor are what the kernel has.
+    let major = ((dev >> 8) & 0xfff) | ((dev >> 32) & !0xfff);
+    let minor = (dev & 0xff) | ((dev >> 12) & !0xff);
+    FileId { device: (major as u32, minor as u32), inode: of.ino() }
+}

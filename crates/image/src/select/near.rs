@@ -1,0 +1,116 @@
+//! Names close to one that was not found.
+//!
+//! For:     "no such function; did you mean ...".
+//! State:   none.
+//! Context: control.
+//! Keeps:   N1 at most as many names as asked for, the closest first.
+//! Checked: tests/select.rs.
+
+use std::fmt;
+
+use crate::spec::{FunctionSpec, Place};
+use crate::{ElfImage, Spec};
+
+/// How many close names a message holds.
+const SHOWN: usize = 3;
+
+/// Names longer than this are not compared letter by letter.
+const COMPARED_CHARS: usize = 64;
+
+/// Nothing in an image matches a specification.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NoMatch {
+    /// The pattern that was asked for.
+    pub asked: String,
+    /// Names that are close to it, the closest first.
+    pub near: Vec<String>,
+    /// Whether the image takes a function of this name from another image.
+    pub is_imported: bool,
+    /// Whether only the dynamic symbols and the unwind table are known: the file is stripped.
+    pub is_stripped: bool,
+    /// How many functions with a name the image has.
+    pub named_functions: usize,
+}
+
+impl fmt::Display for NoMatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no function '{}' among {} names", self.asked, self.named_functions)?;
+        if self.is_imported {
+            f.write_str("; it is called here but defined in another file")?;
+        }
+        if self.is_stripped {
+            f.write_str("; the file is stripped of other names")?;
+        }
+        if !self.near.is_empty() {
+            write!(f, "; near: {}", self.near.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+impl NoMatch {
+    /// What is known about a specification that selects nothing in `image`; `None` for an address.
+    pub fn explain(spec: &Spec, image: &ElfImage) -> Option<NoMatch> {
+        use crate::Source;
+        let Place::Function(wanted) = &spec.place else { return None };
+        let asked = match &wanted.version {
+            Some(version) => format!("{}@{version}", wanted.pattern),
+            None => wanted.pattern.to_string(),
+        };
+        let functions = image.functions();
+        let has_table =
+            |s| matches!(s, Source::Symtab | Source::DebugFile | Source::DebugData | Source::GoTable);
+        Some(NoMatch {
+            near: nearest(wanted, image),
+            is_imported: wanted.pattern.is_exact()
+                && image.imports().iter().any(|i| i == wanted.pattern.text()),
+            is_stripped: !functions.iter().any(|f| has_table(f.source)),
+            named_functions: functions.iter().filter(|f| !f.names.is_empty()).count(),
+            asked,
+        })
+    }
+}
+
+/// The names closest to the one that is wanted.
+fn nearest(wanted: &FunctionSpec, image: &ElfImage) -> Vec<String> {
+    let asked = wanted.pattern.text().trim_matches(['*', '^', '$']);
+    let mut ranked: Vec<(usize, String)> = Vec::new();
+    if asked.is_empty() {
+        return Vec::new();
+    }
+    for name in image.functions().iter().flat_map(|f| &f.names) {
+        let shown = name.demangled();
+        if let Some(distance) = distance(asked, &name.text, &shown) {
+            let shown = if name.version.is_some() && wanted.version.is_some() {
+                name.to_string()
+            } else {
+                shown.into_owned()
+            };
+            ranked.push((distance, shown));
+        }
+    }
+    ranked.sort();
+    ranked.dedup();
+    ranked.truncate(SHOWN);
+    ranked.into_iter().map(|(_, name)| name).collect()
+}
+
+/// How far a name is from the one asked for, `None` if it is not worth showing.
+fn distance(asked: &str, raw: &str, shown: &str) -> Option<usize> {
+    let bare = raw.split('.').next().unwrap_or(raw);
+    if raw == asked || bare == asked {
+        return Some(0);
+    }
+    if raw.eq_ignore_ascii_case(asked) || bare.trim_start_matches('_') == asked.trim_start_matches('_') {
+        return Some(1);
+    }
+    let plain = shown.split('(').next().unwrap_or(shown);
+    let last = plain.rsplit("::").next().unwrap_or(plain);
+    if plain.eq_ignore_ascii_case(asked) || last == asked {
+        return Some(1);
+    }
+    let allowed = 1 + asked.chars().count() / 5;
+    let is_close = |a: &str| a.len().abs_diff(asked.len()) <= allowed && a.len() <= COMPARED_CHARS;
+    let of = |a: &str| is_close(a).then(|| strsim::osa_distance(a, asked)).filter(|&d| d <= allowed);
+    of(plain).into_iter().chain(of(last)).min().map(|d| d + 1)
+}

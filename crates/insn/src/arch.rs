@@ -1,0 +1,14 @@
+//! What depends on the instruction set of the target, one file for each.
+//!
+//! For:     keeping the ladder and the analysis free of opcodes. The choice follows the *target's* code,
+//!          not the machine that this runs on, so there is no `cfg(target_arch)`.
+//! State:   none.
+//! Context: control.
+//! Keeps:   G1 every architecture has the same list: `decode`, `sweep`, `follow`, `source`, `liveness`,
+//!          `relocate`, `len_bound`, `is_signal_return`, and the constants `JUMP_BYTES`,
+//!          `SHORT_JUMP_BYTES`, `SHORT_REACH`.
+//! Checked: by the compiler, once a second one is here (issue 7: aarch64).
+
+pub mod x86_64;
+
+pub(crate) use x86_64 as native;

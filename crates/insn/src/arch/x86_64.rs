@@ -1,0 +1,147 @@
+//! x86-64: what an instruction is, and how long the jumps are.
+//!
+//! For:     the ladder, which asks for classes, never for opcodes.
+//! State:   none.
+//! Context: control.
+//! Keeps:   G1 `decode` and `classify` name every instruction that must not be moved (kernel-facts 1.11, with
+//!          the departures below).
+//!          G2 decoding never reads past the given bytes.
+//! Checked: tests/objdump.rs (boundaries of libc), tests/ladder.rs, tests/differential.rs (each class run).
+//! Source:  the kernel's class table for uprobes. Departs: LOCK and segment prefixes are allowed, for the
+//!          instruction is moved whole, prefixes included, and is not emulated; `syscall` is allowed as the
+//!          first instruction.
+
+mod live;
+mod relocate;
+mod sweep;
+
+use iced_x86::{Code as Op, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
+
+use crate::code::{INSN_MAX_BYTES, Insn};
+use crate::reason::Forbidden;
+
+pub use live::RegSet;
+pub(crate) use live::liveness;
+pub(crate) use relocate::{len_bound, relocate};
+pub(crate) use sweep::{follow, source, sweep};
+
+/// Length of a jump that reaches 2 GiB either way.
+pub(crate) const JUMP_BYTES: u8 = 5;
+/// Length of a jump that reaches [`SHORT_REACH`].
+pub(crate) const SHORT_JUMP_BYTES: u8 = 2;
+/// How far the short jump reaches, from its own end.
+pub(crate) const SHORT_REACH: std::ops::RangeInclusive<i64> = -128..=127;
+
+/// What the ladder needs to know of one instruction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Class {
+    pub(crate) insn: Insn,
+    /// Does nothing, whatever its length.
+    pub(crate) is_nop: bool,
+    /// The next instruction is never reached from it: ret, jmp, ud2, hlt.
+    pub(crate) ends: bool,
+    pub(crate) is_call: bool,
+    pub(crate) is_syscall: bool,
+    /// It must not be moved. With `ends`, it may still be the last of several.
+    pub(crate) forbidden: Option<Forbidden>,
+}
+
+/// The instruction at the start of `bytes`, or `None` when they are none.
+pub(crate) fn decode(bytes: &[u8], addr: u64) -> Option<Class> {
+    let insn = decode_raw(bytes, addr)?;
+    Some(classify(&insn, bytes))
+}
+
+pub(crate) fn decode_raw(bytes: &[u8], addr: u64) -> Option<Instruction> {
+    let bytes = &bytes[..bytes.len().min(INSN_MAX_BYTES)];
+    let insn = Decoder::with_ip(64, bytes, addr, DecoderOptions::NONE).decode();
+    (!insn.is_invalid()).then_some(insn)
+}
+
+fn classify(insn: &Instruction, bytes: &[u8]) -> Class {
+    Class {
+        insn: Insn::new(insn.ip(), &bytes[..insn.len()]).expect("a decoded instruction has 1 to 15 bytes"),
+        is_nop: is_nop(insn),
+        ends: ends(insn),
+        is_call: matches!(insn.code(), Op::Call_rel32_64 | Op::Call_rm64),
+        is_syscall: insn.code() == Op::Syscall,
+        forbidden: forbidden(insn, bytes),
+    }
+}
+
+/// A nop of any length. fnop is none: it reports pending x87 exceptions.
+fn is_nop(insn: &Instruction) -> bool {
+    insn.mnemonic() == Mnemonic::Nop
+}
+
+fn ends(insn: &Instruction) -> bool {
+    match insn.flow_control() {
+        FlowControl::UnconditionalBranch | FlowControl::IndirectBranch | FlowControl::Return => true,
+        FlowControl::Exception => true,
+        _ => insn.code() == Op::Hlt,
+    }
+}
+
+fn forbidden(insn: &Instruction, bytes: &[u8]) -> Option<Forbidden> {
+    if insn.memory_base() == Register::EIP {
+        return Some(Forbidden::AddressSize);
+    }
+    if insn.op0_kind() == OpKind::Register && insn.op0_register() == Register::SS && writes_segment(insn) {
+        return Some(Forbidden::StackSegment);
+    }
+    match insn.flow_control() {
+        FlowControl::Next => insn.is_privileged().then_some(Forbidden::Privileged),
+        FlowControl::Interrupt => Some(Forbidden::Trap),
+        FlowControl::Exception => Some(Forbidden::Undefined),
+        FlowControl::XbeginXabortXend => {
+            matches!(insn.op0_kind(), OpKind::NearBranch64 | OpKind::NearBranch32 | OpKind::NearBranch16)
+                .then_some(Forbidden::Transaction)
+        }
+        _ if has_odd_operand_size(bytes) => Some(Forbidden::SixteenBitBranch),
+        _ => forbidden_branch(insn),
+    }
+}
+
+fn writes_segment(insn: &Instruction) -> bool {
+    matches!(insn.mnemonic(), Mnemonic::Mov | Mnemonic::Pop)
+}
+
+/// An operand-size prefix that no REX.W overrides.
+fn has_odd_operand_size(bytes: &[u8]) -> bool {
+    let is_prefix = |byte: &&u8| {
+        matches!(byte, 0x66 | 0x67 | 0xf2 | 0xf3 | 0xf0 | 0x2e | 0x36 | 0x3e | 0x26 | 0x64 | 0x65)
+    };
+    let prefixes = bytes.iter().take_while(is_prefix).count();
+    bytes[..prefixes].contains(&0x66) && bytes.get(prefixes).is_none_or(|byte| byte & 0xf8 != 0x48)
+}
+
+fn forbidden_branch(insn: &Instruction) -> Option<Forbidden> {
+    match insn.code() {
+        Op::Syscall => None,
+        Op::Call_rm64 if insn.op0_kind() == OpKind::Register && insn.op0_register() == Register::RSP => {
+            Some(Forbidden::CallOfStackPointer)
+        }
+        Op::Call_rel32_64 | Op::Call_rm64 => None,
+        Op::Jmp_rel8_64 | Op::Jmp_rel32_64 | Op::Jmp_rm64 | Op::Retnq | Op::Retnq_imm16 => None,
+        Op::Retnw | Op::Retnw_imm16 | Op::Call_rm16 | Op::Call_rel16 | Op::Jmp_rm16 | Op::Jmp_rel16 => {
+            Some(Forbidden::SixteenBitBranch)
+        }
+        _ if insn.flow_control() == FlowControl::ConditionalBranch => {
+            (insn.op0_kind() != OpKind::NearBranch64).then_some(Forbidden::SixteenBitBranch)
+        }
+        _ if insn.is_privileged() || insn.flow_control() == FlowControl::Call => Some(Forbidden::Privileged),
+        _ => Some(Forbidden::FarBranch),
+    }
+}
+
+/// Whether the signal return code (`mov $15,%eax` or `%rax`; `syscall`) covers `addr`.
+///
+/// libgcc and gdb find signal frames by these very bytes, so no byte of them may change.
+pub(crate) fn is_signal_return(bytes_before: &[u8], bytes: &[u8]) -> bool {
+    const FORMS: [&[u8]; 2] =
+        [&[0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05], &[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05]];
+    FORMS.iter().any(|form| {
+        let mov = &form[..form.len() - 2];
+        bytes.starts_with(form) || bytes.starts_with(&[0x0f, 0x05]) && bytes_before.ends_with(mov)
+    })
+}

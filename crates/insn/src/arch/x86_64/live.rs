@@ -1,0 +1,180 @@
+//! Which registers and flags hold nothing that anyone will read.
+//!
+//! For:     the trampoline, which need not save what is dead.
+//! State:   none.
+//! Context: control. Cost: one detailed decode for each instruction scanned, 64 at most.
+//! Keeps:   G1 a register in `dead_regs` is written whole before it is read on the one path from the site
+//!          to that write; a conditional branch, call, return, indirect jump or system call ends the scan.
+//!          G2 `flags_dead` holds when CF, PF, AF, ZF, SF and OF are all written before one is read, or when
+//!          the path reaches a direct or indirect call or a near return first: by the System V ABI no callee reads
+//!          its caller's arithmetic flags and no caller those of its callee. Hand-written assembly that passes
+//!          flags across a call breaks this, and nothing else here relies on it.
+//!          Undefined counts as written: what an instruction leaves undefined, no one may read.
+//! Checked: live.rs tests; tests/differential.rs poisons what is said to be dead.
+
+use iced_x86::{
+    Code as Op, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
+    RflagsBits,
+};
+
+use super::{decode_raw, follow};
+use crate::code::Code;
+
+/// The most instructions that one scan looks at. 64: beyond it hardly any site gains (2026-11, libc).
+const SCAN_MAX: usize = 64;
+
+const ARITHMETIC: u32 =
+    RflagsBits::CF | RflagsBits::PF | RflagsBits::AF | RflagsBits::ZF | RflagsBits::SF | RflagsBits::OF;
+
+/// A set of the sixteen general registers, by hardware number (rax 0, rcx 1, ... r15 15).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RegSet(u16);
+
+impl RegSet {
+    /// No register.
+    pub const EMPTY: RegSet = RegSet(0);
+
+    /// Whether the register with this hardware number is in the set.
+    pub fn contains(self, number: u8) -> bool {
+        number < 16 && self.0 & (1 << number) != 0
+    }
+
+    /// The hardware numbers in the set, lowest first.
+    pub fn iter(self) -> impl Iterator<Item = u8> {
+        (0..16).filter(move |number| self.contains(*number))
+    }
+
+    /// How many registers are in the set.
+    pub fn count(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    /// One bit for each register, bit 0 for rax.
+    pub fn bits(self) -> u16 {
+        self.0
+    }
+}
+
+impl From<u16> for RegSet {
+    fn from(bits: u16) -> RegSet {
+        RegSet(bits)
+    }
+}
+
+/// What a scan has found so far.
+#[derive(Default)]
+struct Scan {
+    /// Registers written whole before any read.
+    dead: u16,
+    /// Registers read, or written in part, before that.
+    live: u16,
+    flags_written: u32,
+    flags_live: bool,
+}
+
+/// (registers that are dead, whether the arithmetic flags are) before the instruction at `site`.
+pub(crate) fn liveness(codes: &[Code<'_>], site: u64) -> (RegSet, bool) {
+    let mut scan = Scan::default();
+    let mut factory = InstructionInfoFactory::new();
+    let mut addr = site;
+    for _ in 0..SCAN_MAX {
+        let Some(code) = Code::holding(codes, addr) else { break };
+        let Some(insn) = decode_raw(code.from_addr(addr), addr) else { break };
+        if let Some(to) = follow(&insn) {
+            addr = to;
+            continue;
+        }
+        scan.flags(&insn);
+        if ends_scan(&insn) {
+            let by_abi =
+                matches!(insn.code(), Op::Call_rel32_64 | Op::Call_rm64 | Op::Retnq | Op::Retnq_imm16);
+            return scan.verdict(by_abi);
+        }
+        scan.registers(&insn, &mut factory);
+        if scan.is_decided() {
+            break;
+        }
+        addr = insn.next_ip();
+    }
+    scan.verdict(false)
+}
+
+/// rep-prefixed and other plain instructions go on; everything that may go elsewhere ends the scan.
+fn ends_scan(insn: &Instruction) -> bool {
+    insn.flow_control() != FlowControl::Next || insn.is_privileged()
+}
+
+impl Scan {
+    fn verdict(&self, by_abi: bool) -> (RegSet, bool) {
+        let written = self.flags_written & ARITHMETIC == ARITHMETIC;
+        (RegSet(self.dead & !(1 << 4)), !self.flags_live && (written || by_abi))
+    }
+
+    fn is_decided(&self) -> bool {
+        let flags = self.flags_live || self.flags_written & ARITHMETIC == ARITHMETIC;
+        flags && (self.dead | self.live) == u16::MAX
+    }
+
+    fn flags(&mut self, insn: &Instruction) {
+        let syscall = insn.code() == Op::Syscall; // r11 takes all flags
+        let read = if syscall { ARITHMETIC } else { insn.rflags_read() & ARITHMETIC };
+        if read & !self.flags_written != 0 {
+            self.flags_live = true;
+        }
+        if may_leave_flags(insn) {
+            // What it may write or leave alone must be saved: treat it as read.
+            if insn.rflags_modified() & ARITHMETIC & !self.flags_written != 0 {
+                self.flags_live = true;
+            }
+        } else {
+            self.flags_written |= insn.rflags_modified() & ARITHMETIC;
+        }
+    }
+
+    fn registers(&mut self, insn: &Instruction, factory: &mut InstructionInfoFactory) {
+        let info = factory.info(insn);
+        let mut written = 0;
+        for used in info.used_registers() {
+            let Some(bit) = bit_of(used.register()) else { continue };
+            match used.access() {
+                OpAccess::None | OpAccess::NoMemAccess => {}
+                OpAccess::Write if is_whole(used.register()) => written |= bit,
+                _ => self.live |= bit & !self.dead,
+            }
+        }
+        self.dead |= written & !self.live;
+    }
+}
+
+/// A shift by cl or by 0, and a string comparison of no element, leave the flags as they were.
+fn may_leave_flags(insn: &Instruction) -> bool {
+    let shift = matches!(
+        insn.mnemonic(),
+        Mnemonic::Shl
+            | Mnemonic::Sal
+            | Mnemonic::Shr
+            | Mnemonic::Sar
+            | Mnemonic::Shld
+            | Mnemonic::Shrd
+            | Mnemonic::Rol
+            | Mnemonic::Ror
+            | Mnemonic::Rcl
+            | Mnemonic::Rcr
+    );
+    if shift {
+        let last = insn.op_count() - 1;
+        return match insn.op_kind(last) {
+            OpKind::Immediate8 => insn.immediate8() & 0x1f == 0,
+            _ => true,
+        };
+    }
+    insn.has_rep_prefix() || insn.has_repne_prefix()
+}
+
+fn is_whole(register: Register) -> bool {
+    register.is_gpr64() || register.is_gpr32()
+}
+
+fn bit_of(register: Register) -> Option<u16> {
+    register.is_gpr().then(|| 1 << register.full_register().number())
+}

@@ -1,0 +1,95 @@
+//! How many sites of a file stand on each rung.
+//!
+//! For:     `explain --all`, and the figures in the docs.
+//! State:   counts.
+//! Context: control.
+//! Keeps:   G1 each site is counted once, as if it were the only probe.
+//! Checked: tests/coverage.rs prints them for real files.
+
+use std::ops::Range;
+
+use crate::arch::native;
+use crate::code::Code;
+use crate::flow::Flow;
+use crate::ladder::Ladder;
+use crate::place::Asked;
+use crate::reason::{Refusal, Rung};
+
+/// Sites by rung.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Coverage {
+    /// Rung 1.
+    pub nop: u64,
+    /// Rung 2.
+    pub jump: u64,
+    /// Rung 3 within the function.
+    pub window: u64,
+    /// Rung 3 that ends in padding.
+    pub padded_window: u64,
+    /// Rung 4.
+    pub island: u64,
+    /// None of these, and the first instruction leaves room for rung 5.
+    pub needs_punned: u64,
+    /// None of these, and rung 6 or 7 is needed.
+    pub needs_trap: u64,
+    /// No probe may stand there.
+    pub refused: u64,
+}
+
+impl Coverage {
+    /// All sites.
+    pub fn total(&self) -> u64 {
+        self.placed() + self.needs_punned + self.needs_trap + self.refused
+    }
+
+    /// Sites on rungs 1 to 4.
+    pub fn placed(&self) -> u64 {
+        self.nop + self.jump + self.window + self.padded_window + self.island
+    }
+
+    fn add(&mut self, flow: &Flow, code: &Code<'_>, asked: &Asked<'_>) {
+        let found = Ladder::new(flow, code, asked).and_then(|ladder| ladder.climb());
+        *match found {
+            Ok(found) => match found.rung {
+                Rung::Nop => &mut self.nop,
+                Rung::Jump => &mut self.jump,
+                Rung::Window if found.window.padding_used > 0 => &mut self.padded_window,
+                Rung::Window => &mut self.window,
+                _ => &mut self.island,
+            },
+            Err(Refusal::NoRung { needs: Rung::Punned, .. }) => &mut self.needs_punned,
+            Err(Refusal::NoRung { .. }) => &mut self.needs_trap,
+            Err(_) => &mut self.refused,
+        } += 1;
+    }
+}
+
+/// Counts the first instruction of each function.
+pub fn coverage_of_entries(flow: &Flow, codes: &[Code<'_>], functions: &[Range<u64>]) -> Coverage {
+    let mut coverage = Coverage::default();
+    for function in functions {
+        if let Some(code) = Code::holding(codes, function.start) {
+            coverage.add(flow, code, &alone(function.start, function));
+        }
+    }
+    coverage
+}
+
+/// Counts every instruction of each function, as far as it decodes.
+pub fn coverage_of_instructions(flow: &Flow, codes: &[Code<'_>], functions: &[Range<u64>]) -> Coverage {
+    let mut coverage = Coverage::default();
+    for function in functions {
+        let Some(code) = Code::holding(codes, function.start) else { continue };
+        let mut at = function.start;
+        while at < function.end {
+            let Some(class) = native::decode(code.from_addr(at), at) else { break };
+            coverage.add(flow, code, &alone(at, function));
+            at = class.insn.end();
+        }
+    }
+    coverage
+}
+
+fn alone<'a>(site: u64, function: &Range<u64>) -> Asked<'a> {
+    Asked { site, function: Some(function.clone()), next_function: None, taken: &|_| false }
+}

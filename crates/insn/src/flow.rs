@@ -1,0 +1,242 @@
+//! Where control can come from: every address that the code of one file is known to jump to or point at.
+//!
+//! For:     the ladder, which covers no byte that something may jump to.
+//! State:   one bit for each byte of code, and the sorted function starts. Built once for a file, then read only.
+//! Context: control. Cost: one linear decode of all code; the bits are 1/8 of the code's size.
+//! Keeps:   G1 in the set: the targets of all direct branches, the given indirect targets, all function starts,
+//!          the entries of all jump tables that the table reader finds, and all code that is referred to relative
+//!          to rip.
+//!          G2 not in the set, and the one risk that remains: targets computed at run time from no table and no
+//!          relocation (hand-written computed gotos).
+//! Checked: flow tests; tests/objdump.rs.
+
+use std::ops::Range;
+
+use crate::arch::native;
+use crate::code::Code;
+use crate::reason::{Reason, Refusal, Rung};
+use crate::targets::Targets;
+
+/// What refers to an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A direct branch or call.
+    Branch {
+        /// The instruction.
+        at: u64,
+    },
+    /// An instruction that forms or reads the address relative to rip.
+    Reference {
+        /// The instruction.
+        at: u64,
+    },
+}
+
+/// All that is known about who goes where in one file.
+#[derive(Debug)]
+pub struct Flow {
+    targets: Targets,
+    starts: Vec<u64>,
+}
+
+impl Flow {
+    /// Reads all `code` once and returns what it jumps to.
+    ///
+    /// `function_starts` is sorted. `indirect_targets` are the code addresses that the file keeps in data
+    /// (relocations, landing pads). `table_reader` is called once with each address outside code that may be a jump
+    /// table, and returns the code addresses that it holds, or none; entries outside code are ignored. It is
+    /// asked about position-independent tables (32-bit offsets from the table, formed by `lea`) and
+    /// absolute ones (64-bit, the base of a scaled load or jump), and is not told which.
+    ///
+    /// # Cost
+    /// About 20 ns an instruction: `cargo test --release -p nanoprobe-insn -- --ignored --nocapture sweep`.
+    pub fn analyse(
+        code: &[Code<'_>],
+        function_starts: &[u64],
+        indirect_targets: &[u64],
+        table_reader: &dyn Fn(u64) -> Vec<u64>,
+    ) -> Flow {
+        debug_assert!(function_starts.is_sorted());
+        let mut targets = Targets::new(code);
+        let mut tables = Vec::new();
+        for segment in code {
+            let range = segment.range();
+            let from = function_starts.partition_point(|start| *start < range.start);
+            let to = function_starts.partition_point(|start| *start < range.end);
+            native::sweep(segment, &function_starts[from..to], &mut targets, &mut tables);
+        }
+        tables.sort_unstable();
+        tables.dedup();
+        let entries = tables.into_iter().flat_map(table_reader);
+        for target in entries.chain(indirect_targets.iter().copied()).chain(function_starts.iter().copied()) {
+            targets.insert(target);
+        }
+        Flow { targets, starts: function_starts.to_vec() }
+    }
+
+    /// Whether something is known to jump to or point at `addr`.
+    pub fn is_target(&self, addr: u64) -> bool {
+        self.targets.contains(addr)
+    }
+
+    /// The lowest address in `range` that something is known to jump to or point at.
+    pub fn first_target(&self, range: Range<u64>) -> Option<u64> {
+        self.targets.first_in(range)
+    }
+
+    /// How many addresses are known to be jumped to or pointed at.
+    pub fn target_count(&self) -> u64 {
+        self.targets.count()
+    }
+
+    /// Whether `addr` is in the code that was analysed.
+    pub fn is_code(&self, addr: u64) -> bool {
+        self.targets.in_code(addr)
+    }
+
+    /// The first function start above `addr`.
+    pub fn next_start(&self, addr: u64) -> Option<u64> {
+        self.starts.get(self.starts.partition_point(|start| *start <= addr)).copied()
+    }
+
+    /// The last function start at or below `addr`.
+    pub fn start_before(&self, addr: u64) -> Option<u64> {
+        self.starts[..self.starts.partition_point(|start| *start <= addr)].last().copied()
+    }
+
+    /// One instruction that refers to `target`: in `near` if one is there, else anywhere.
+    ///
+    /// `None` when it is known from data only: a table, a relocation, a symbol.
+    ///
+    /// # Cost
+    /// A second sweep, up to the first hit. For messages.
+    pub fn source_of(&self, code: &[Code<'_>], target: u64, near: Option<Range<u64>>) -> Option<Source> {
+        let near = near.and_then(|range| {
+            let segment = Code::holding(code, range.start)?;
+            native::source(segment, range.start, range.end, target)
+        });
+        near.or_else(|| {
+            code.iter().find_map(|segment| {
+                let range = segment.range();
+                let from = self.starts.partition_point(|start| *start < range.start);
+                let to = self.starts.partition_point(|start| *start < range.end);
+                let starts = self.starts[from..to].iter().copied();
+                let bounds: Vec<u64> = [range.start].into_iter().chain(starts).chain([range.end]).collect();
+                bounds.windows(2).find_map(|pair| native::source(segment, pair[0], pair[1], target))
+            })
+        })
+    }
+
+    /// Fills in, where it is unknown, who refers to the targets in a list of reasons.
+    pub fn name_sources(&self, code: &[Code<'_>], near: Option<Range<u64>>, why_not: &mut [(Rung, Reason)]) {
+        for (_, reason) in why_not {
+            if let Reason::Target { at, from: from @ None } = reason {
+                *from = self.source_of(code, *at, near.clone()).map(|source| match source {
+                    Source::Branch { at } | Source::Reference { at } => at,
+                });
+            }
+        }
+    }
+
+    /// `Ok` when an instruction of the function starts at `addr`, decoding from the function's start.
+    ///
+    /// # Errors
+    /// [`Refusal::MidInstruction`], [`Refusal::Undecodable`] or [`Refusal::OutsideCode`].
+    pub fn boundary(&self, code: &[Code<'_>], addr: u64, function_start: u64) -> Result<(), Refusal> {
+        let segment = Code::holding(code, addr).ok_or(Refusal::OutsideCode { site: addr })?;
+        let mut at = function_start;
+        while at < addr {
+            let Some(class) = native::decode(segment.from_addr(at), at) else {
+                return Err(Refusal::Undecodable { asked: addr, at });
+            };
+            let end = class.insn.end();
+            if end > addr {
+                return Err(Refusal::MidInstruction { asked: addr, start: at });
+            }
+            at = end;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn analyse(base: u64, bytes: &[u8], starts: &[u64], tables: &dyn Fn(u64) -> Vec<u64>) -> Flow {
+        Flow::analyse(&[Code { base, bytes }], starts, &[], tables)
+    }
+
+    #[test]
+    fn branches_calls_starts_and_given_targets_are_in_the_set() {
+        // 0: jne 4; 2: jmp 0; 4: call 0x9; 9: ret
+        let bytes = [0x75, 0x02, 0xeb, 0xfc, 0xe8, 0, 0, 0, 0, 0xc3, 0x90, 0x90];
+        let code = [Code { base: 0x1000, bytes: &bytes }];
+        let flow = Flow::analyse(&code, &[0x1000], &[0x100b, 0x5000], &|_| vec![]);
+        for at in [0x1000, 0x1004, 0x1009, 0x100b] {
+            assert!(flow.is_target(at), "{at:#x}");
+        }
+        assert_eq!(flow.target_count(), 4);
+        assert_eq!(flow.source_of(&code, 0x1004, None), Some(Source::Branch { at: 0x1000 }));
+        assert_eq!(flow.source_of(&code, 0x100b, None), None);
+    }
+
+    #[test]
+    fn a_table_outside_code_is_read_once_and_its_entries_are_targets() {
+        // lea rax,[rip+0x1000]; lea rcx,[rip+0xff9]: the same address; nop; nop
+        let bytes = [0x48, 0x8d, 0x05, 0, 0x10, 0, 0, 0x48, 0x8d, 0x0d, 0xf9, 0x0f, 0, 0, 0x90, 0x90];
+        let asked = std::cell::RefCell::new(vec![]);
+        let flow = analyse(0x1000, &bytes, &[0x1000], &|table| {
+            asked.borrow_mut().push(table);
+            vec![0x100f, 0x9999]
+        });
+        assert_eq!(*asked.borrow(), [0x2007]);
+        assert!(flow.is_target(0x100f) && !flow.is_target(0x9999));
+    }
+
+    #[test]
+    fn the_table_of_an_absolute_jump_is_read_too() {
+        // jmp [rax*8+0x402000]
+        let bytes = [0xff, 0x24, 0xc5, 0x00, 0x20, 0x40, 0x00, 0x90];
+        let flow = analyse(0x401000, &bytes, &[0x401000], &|table| {
+            assert_eq!(table, 0x402000);
+            vec![0x401007]
+        });
+        assert!(flow.is_target(0x401007));
+    }
+
+    #[test]
+    fn code_that_is_pointed_at_is_a_target() {
+        // lea rax,[rip+1] -> 0x1008, in code
+        let bytes = [0x48, 0x8d, 0x05, 1, 0, 0, 0, 0xc3, 0x90, 0x90];
+        let flow = analyse(0x1000, &bytes, &[0x1000], &|_| panic!("not a table"));
+        assert!(flow.is_target(0x1008));
+    }
+
+    #[test]
+    fn the_sweep_starts_anew_at_each_function() {
+        // 0x1000: data that decodes as mov eax,imm32 across the function start at 0x1002: jmp 0x1009
+        let bytes = [0xc3, 0xb8, 0xeb, 0x05, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90];
+        let flow = analyse(0x1000, &bytes, &[0x1000, 0x1002], &|_| vec![]);
+        assert!(flow.is_target(0x1009));
+    }
+
+    #[test]
+    fn bytes_that_are_no_instruction_do_not_stop_the_sweep() {
+        // 06 is no instruction in 64-bit mode; then jmp 0x1004
+        let bytes = [0x06, 0x06, 0xeb, 0x00, 0x90];
+        assert!(analyse(0x1000, &bytes, &[], &|_| vec![]).is_target(0x1004));
+    }
+
+    #[test]
+    fn an_address_inside_an_instruction_is_refused_with_its_start() {
+        let bytes = [0x55, 0x48, 0x89, 0xe5, 0xc3]; // push rbp; mov rbp,rsp; ret
+        let code = [Code { base: 0x1000, bytes: &bytes }];
+        let flow = Flow::analyse(&code, &[0x1000], &[], &|_| vec![]);
+        assert_eq!(flow.boundary(&code, 0x1001, 0x1000), Ok(()));
+        assert_eq!(
+            flow.boundary(&code, 0x1003, 0x1000),
+            Err(Refusal::MidInstruction { asked: 0x1003, start: 0x1001 })
+        );
+    }
+}

@@ -1,0 +1,21 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod arch;
+mod code;
+mod coverage;
+mod flow;
+mod ladder;
+mod padding;
+mod place;
+mod reason;
+mod relocate;
+mod targets;
+
+pub use arch::x86_64::RegSet;
+pub use code::{Code, Insn};
+pub use coverage::{Coverage, coverage_of_entries, coverage_of_instructions};
+pub use flow::{Flow, Source};
+pub use place::{Asked, Placement, place};
+pub use reason::{Forbidden, Reason, Refusal, Rung};
+pub use relocate::{Displaced, Origin, Unreachable, relocate, relocate_len_bound};

@@ -1,0 +1,111 @@
+//! The verdict on one site: which rung, what is displaced, what the trampoline need not save.
+//!
+//! For:     `session` (what to write where) and `explain` (why not higher).
+//! State:   none.
+//! Context: control. Cost: a few microseconds; an island search adds a decode of its neighbourhood.
+//! Keeps:   G1 the rung is the highest of 1 to 4 that is safe by what `Flow` knows.
+//!          G2 `why_not` has one reason for each higher rung.
+//!          G3 only `patch_len` bytes at the site, and five at the island, need change; all other bytes of the
+//!          displaced instructions stay as they are.
+//! Checked: tests/ladder.rs.
+
+use std::fmt;
+use std::ops::Range;
+
+use crate::arch::native::{self, JUMP_BYTES, RegSet, SHORT_JUMP_BYTES};
+use crate::code::{Code, Insn};
+use crate::flow::Flow;
+use crate::ladder::Ladder;
+use crate::reason::{Reason, Refusal, Rung};
+
+/// A site, and what the caller knows about it.
+pub struct Asked<'a> {
+    /// Image address to be probed.
+    pub site: u64,
+    /// The function that holds it, if known: instruction boundaries are then checked from its start, and the
+    /// window does not fall out of its end.
+    pub function: Option<Range<u64>>,
+    /// The start of the next function, if the caller knows better than `Flow`.
+    pub next_function: Option<u64>,
+    /// Whether another probe, or an island of one, uses any byte of a range.
+    pub taken: &'a dyn Fn(Range<u64>) -> bool,
+}
+
+impl fmt::Debug for Asked<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Asked({:#x} in {:x?}, next {:x?})", self.site, self.function, self.next_function)
+    }
+}
+
+/// How a jump stands at a site.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// Image address of the first byte that changes.
+    pub site: u64,
+    /// Nop, jump, window or island.
+    pub rung: Rung,
+    /// Length of the jump at the site: 5, or 2 to an island.
+    pub patch_len: u8,
+    /// The instructions that run elsewhere.
+    pub displaced: Vec<Insn>,
+    /// Their length; less than `patch_len` when the jump ends in padding.
+    pub displaced_len: u8,
+    /// Bytes of the jump that lie in padding behind the last displaced instruction.
+    pub padding_used: u8,
+    /// The last displaced instruction never falls through.
+    pub ends_with_flow: bool,
+    /// Image address of the five-byte jump that the two-byte jump goes to.
+    pub island: Option<u64>,
+    /// The site is the first instruction of its function, where the red zone below the stack pointer is unused.
+    pub is_entry: bool,
+    /// The arithmetic flags are written before they are read on the path from the site, or a call or return of the
+    /// System V ABI comes first.
+    pub flags_dead: bool,
+    /// General registers that are written whole before they are read on the path from the site.
+    pub dead_regs: RegSet,
+    /// For each higher rung, why not.
+    pub why_not: Vec<(Rung, Reason)>,
+}
+
+impl Placement {
+    /// The image addresses that the jump at the site covers.
+    pub fn patch(&self) -> Range<u64> {
+        self.site..self.site + u64::from(self.patch_len)
+    }
+
+    /// The image addresses that the island's jump covers.
+    pub fn island_patch(&self) -> Option<Range<u64>> {
+        self.island.map(|at| at..at + u64::from(JUMP_BYTES))
+    }
+}
+
+/// The highest of rungs 1 to 4 on which a probe can stand at a site.
+///
+/// The caller refuses the vdso and restartable sequences, which the bytes do not show, and makes sure that no
+/// thread is inside the window when it is written.
+///
+/// # Errors
+/// A [`Refusal`], with the reason for each rung where there is one.
+pub fn place(flow: &Flow, codes: &[Code<'_>], asked: &Asked<'_>) -> Result<Placement, Refusal> {
+    let site = asked.site;
+    let code = Code::holding(codes, site).ok_or(Refusal::OutsideCode { site })?;
+    if let Some(function) = &asked.function {
+        flow.boundary(codes, site, function.start)?;
+    }
+    let found = Ladder::new(flow, code, asked)?.climb()?;
+    let (dead_regs, flags_dead) = native::liveness(codes, site);
+    Ok(Placement {
+        site,
+        rung: found.rung,
+        patch_len: if found.island.is_some() { SHORT_JUMP_BYTES } else { JUMP_BYTES },
+        displaced_len: found.window.insns.iter().map(|insn| insn.len_bytes() as u8).sum(),
+        displaced: found.window.insns,
+        padding_used: found.window.padding_used,
+        ends_with_flow: found.window.ends_with_flow,
+        island: found.island,
+        is_entry: asked.function.as_ref().is_some_and(|function| function.start == site),
+        flags_dead,
+        dead_regs,
+        why_not: found.why_not,
+    })
+}

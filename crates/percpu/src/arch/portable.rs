@@ -1,0 +1,38 @@
+//! An architecture (or checker) without restartable sequences of ours: only the fallback works.
+//!
+//! For:     aarch64 until it has its own file, and Miri.
+//! State:   none.
+//! Context: hit, signal, target, control.
+//! Keeps:   a sequence always reports that it did not run, so that callers take their fallback.
+//! Checked: Miri runs the tests of `percpu` and `rcu` through this file.
+
+use core::sync::atomic::{Ordering, fence};
+
+#[inline(always)]
+pub unsafe fn rseq_inc<const SHIFT: u32, const DISP: usize>(_: isize, _: *mut u64) -> bool {
+    false
+}
+
+#[inline(always)]
+pub unsafe fn rseq_add<const SHIFT: u32>(_: isize, _: *mut u64, _: u32, _: u64) -> bool {
+    false
+}
+
+#[inline(always)]
+pub unsafe fn rseq_store_if(_: isize, _: u32, _: *mut u64, _: u64, _: u64) -> bool {
+    false
+}
+
+pub fn cpu() -> u32 {
+    0
+}
+
+#[inline(always)]
+pub fn full_fence() {
+    fence(Ordering::SeqCst);
+}
+
+#[cfg(feature = "std")]
+pub fn libc_rseq() -> Option<(isize, u32)> {
+    None
+}

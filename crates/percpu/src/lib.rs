@@ -1,0 +1,17 @@
+#![doc = include_str!("../README.md")]
+#![cfg_attr(not(any(feature = "std", test)), no_std)]
+
+mod arch;
+#[cfg(feature = "std")]
+mod counter;
+mod cpu;
+mod fence;
+mod rseq;
+
+#[cfg(feature = "std")]
+pub use counter::Counter;
+pub use cpu::current as current_cpu;
+#[cfg(feature = "std")]
+pub use cpu::possible as possible_cpus;
+pub use fence::full as full_fence;
+pub use rseq::{RseqOffset, SIGNATURE, store_if, try_add, try_inc};

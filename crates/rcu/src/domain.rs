@@ -1,0 +1,488 @@
+//! A set of readers and its grace periods.
+//!
+//! For:     programs; the same calls for every flavour.
+//! State:   the block that readers count in, and behind it the update side.
+//! Context: readers anywhere their flavour allows; the five verbs in target threads, they may block.
+//! Keeps:   D1 a domain that is in use is never freed.
+//!          D2 a broken rule gets an error or a panic that names it, before any harm.
+//! Checked: `tests/`, `torture rcu`.
+
+use crate::block::Block;
+use crate::gp::Broken;
+use crate::prim::{AtomicU32, AtomicU64, Relaxed};
+use crate::report::{Report, report};
+use crate::thread::now_ns;
+use crate::updater::{Counts, Engine, Updater};
+use crate::{BlockOptions, CbList, Cookie, Fences, Flavour, FlavourSet, Misuse, fence, fork, lock::Lock};
+use core::fmt;
+use core::ptr::NonNull;
+use core::time::Duration;
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::string::{String, ToString};
+use std::sync::Arc;
+
+/// How long a grace period waits before it reports a stall; 21 s as in the kernel.
+const STALL_AFTER: Duration = Duration::from_secs(21);
+
+/// How long after a grace period a plain wait is not expedited by itself; 25 us as in the kernel.
+const HOLDOFF: Duration = Duration::from_micros(25);
+
+/// One set of readers and its grace periods.
+///
+/// ```
+/// use std::sync::atomic::{AtomicPtr, Ordering::{Acquire, Release}};
+/// use rcu::{Domain, Flavour};
+///
+/// let domain = Domain::builder("config").flavour(Flavour::Lite).build()?;
+/// let config = AtomicPtr::new(Box::into_raw(Box::new(1)));
+///
+/// {
+///     let _guard = domain.lite();
+///     // SAFETY: the updater frees the old value after a grace period of this domain.
+///     assert_eq!(unsafe { *config.load(Acquire) }, 1);
+/// }
+///
+/// let old = config.swap(Box::into_raw(Box::new(2)), Release);
+/// domain.synchronize();
+/// // SAFETY: no reader can still hold `old`.
+/// drop(unsafe { Box::from_raw(old) });
+/// # drop(unsafe { Box::from_raw(config.into_inner()) });
+/// # Ok::<(), rcu::BuildError>(())
+/// ```
+pub struct Domain {
+    pub(crate) block: Block<'static>,
+    pub(crate) updater: Arc<Updater>,
+}
+
+/// How a domain is to be.
+#[derive(Clone, Debug)]
+pub struct Builder {
+    name: String,
+    declared: FlavourSet,
+    checked: bool,
+    stall_after: Duration,
+    auto_expedite: Option<bool>,
+    holdoff: Duration,
+    per_cpu_lists: bool,
+    reader_fences: bool,
+    rseq: bool,
+    pub(crate) engine: Engine,
+    broken: Option<Broken>,
+}
+
+/// Why a domain could not be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The declared flavours must not meet on one domain.
+    IllegalFlavours(FlavourSet),
+    /// A rule forbids the combination.
+    Misuse(Misuse),
+    /// No memory for so many bytes.
+    NoMemory {
+        /// The size that was asked for.
+        bytes: usize,
+    },
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::IllegalFlavours(set) => write!(f, "flavours {set} cannot share a domain"),
+            Self::Misuse(misuse) => write!(f, "{misuse}"),
+            Self::NoMemory { bytes } => write!(f, "no memory for a domain of {bytes} bytes"),
+        }
+    }
+}
+
+impl std::error::Error for BuildError {}
+
+/// What keeps a domain from being closed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct InUse {
+    /// Readers inside.
+    pub readers: i64,
+    /// Callbacks that have not run; `barrier` was forgotten.
+    pub callbacks: usize,
+    /// A grace period is running.
+    pub gp_running: bool,
+    /// A grace period was asked for and has not ended.
+    pub gp_needed: bool,
+    /// The same, expedited.
+    pub expedited_needed: bool,
+}
+
+impl InUse {
+    /// True if nothing is going on.
+    pub fn is_idle(&self) -> bool {
+        *self == InUse::default()
+    }
+}
+
+impl fmt::Display for InUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { readers, callbacks, gp_running, gp_needed, expedited_needed } = self;
+        write!(f, "{readers} reader(s), {callbacks} callback(s)")?;
+        for (set, text) in [
+            (gp_running, "grace period running"),
+            (gp_needed, "grace period needed"),
+            (expedited_needed, "expedited grace period needed"),
+        ] {
+            if *set {
+                write!(f, ", {text}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A domain that refused to close, and why.
+pub struct CloseError {
+    /// The domain, to be used on.
+    pub domain: Domain,
+    /// What was going on.
+    pub in_use: InUse,
+}
+
+impl fmt::Debug for CloseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CloseError({})", self.in_use)
+    }
+}
+
+impl fmt::Display for CloseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "domain {} is in use: {}", self.domain.name(), self.in_use)
+    }
+}
+
+impl std::error::Error for CloseError {}
+
+impl Builder {
+    pub(crate) fn new(name: &str) -> Builder {
+        Builder {
+            name: name.to_string(),
+            declared: FlavourSet(0),
+            checked: cfg!(debug_assertions),
+            stall_after: STALL_AFTER,
+            auto_expedite: None,
+            holdoff: HOLDOFF,
+            per_cpu_lists: false,
+            reader_fences: false,
+            rseq: true,
+            engine: Engine::Ranks,
+            broken: None,
+        }
+    }
+
+    /// Declares the flavour; fast, updown and tasks readers need that.
+    pub fn flavour(self, flavour: Flavour) -> Builder {
+        self.flavours(FlavourSet(flavour.bit()))
+    }
+
+    /// Declares more than one flavour.
+    pub fn flavours(mut self, flavours: FlavourSet) -> Builder {
+        self.declared = flavours;
+        self
+    }
+
+    /// Checks every rule at every call and tracks readers by thread; on in debug builds.
+    ///
+    /// Readers then cost some tens of nanoseconds. The flavour is checked either way.
+    pub fn checked(mut self, checked: bool) -> Builder {
+        self.checked = checked;
+        self
+    }
+
+    /// Reports a grace period that waits longer than this; 21 s by default.
+    ///
+    /// The report names threads on a checked domain; on any other it names each when it leaves.
+    pub fn stall_after(mut self, limit: Duration) -> Builder {
+        self.stall_after = limit;
+        self
+    }
+
+    /// Expedites a plain wait if the domain is idle; on, but never for fenceless flavours.
+    pub fn auto_expedite(mut self, on: bool) -> Builder {
+        self.auto_expedite = Some(on);
+        self
+    }
+
+    /// How long after a grace period nothing is expedited by itself; 25 us, zero means never.
+    pub fn holdoff(mut self, holdoff: Duration) -> Builder {
+        self.holdoff = holdoff;
+        self
+    }
+
+    /// One callback list per CPU from the start, not only once one list is contended.
+    pub fn per_cpu_lists(mut self, on: bool) -> Builder {
+        self.per_cpu_lists = on;
+        self
+    }
+
+    /// Makes fenceless readers fence themselves, as where there is no membarrier.
+    pub fn reader_fences(mut self, on: bool) -> Builder {
+        self.reader_fences = on;
+        self
+    }
+
+    /// Whether readers may use rseq; without it they add with a lock prefix.
+    pub fn rseq(mut self, on: bool) -> Builder {
+        self.rseq = on;
+        self
+    }
+
+    /// Breaks the domain in the given way, for the torture test.
+    #[cfg(feature = "broken")]
+    #[doc(hidden)]
+    pub fn broken(mut self, broken: Option<Broken>) -> Builder {
+        self.broken = broken;
+        self
+    }
+
+    /// Makes the domain.
+    ///
+    /// # Errors
+    /// See [`BuildError`].
+    pub fn build(self) -> Result<Domain, BuildError> {
+        if !self.declared.is_legal() {
+            return Err(BuildError::IllegalFlavours(self.declared));
+        }
+        let fenceless =
+            Flavour::ALL.into_iter().find(|f| self.declared.has(*f) && FlavourSet::FENCELESS.has(*f));
+        if let (Some(true), Some(flavour)) = (self.auto_expedite, fenceless) {
+            return Err(BuildError::Misuse(Misuse::AutoExpedite { flavour }));
+        }
+        let fences =
+            if self.reader_fences { Fences::Readers(sys::Errno::EOPNOTSUPP) } else { fence::register() };
+        if let (Fences::Readers(_), false) = (fences, self.reader_fences) {
+            report(&Report::NoMembarrier { domain: self.name.clone(), fences });
+        }
+        let block = self.make_block(fences)?;
+        let updater = Arc::new(self.updater(block, fences));
+        fork::register(&updater);
+        Ok(Domain { block, updater })
+    }
+
+    fn make_block(&self, fences: Fences) -> Result<Block<'static>, BuildError> {
+        let unrecorded = self.broken == Some(Broken::UnrecordedFlavour);
+        let options = BlockOptions {
+            copies: percpu::possible_cpus(),
+            rseq: if self.rseq { percpu::RseqOffset::detect() } else { percpu::RseqOffset::NONE },
+            declared: self.declared,
+            checked: self.checked && !unrecorded,
+            reader_fences: fences != Fences::Membarrier,
+            owner: sys::getpid(),
+        };
+        let layout = block_layout(options.copies);
+        // SAFETY: the layout has a size.
+        let mem = unsafe { alloc_zeroed(layout) };
+        let mem = NonNull::new(mem).ok_or(BuildError::NoMemory { bytes: layout.size() })?;
+        // SAFETY: `mem` was allocated with the block's size and alignment, and is freed by `Updater`'s
+        // owner alone. The rseq offset is the C library's or none.
+        let block = unsafe { Block::init(mem, &options) };
+        if unrecorded {
+            // The seed's third bug: readers run, and the grace period does not know how.
+            block.head().recorded.store(0, Relaxed);
+        }
+        Ok(block)
+    }
+
+    fn updater(self, block: Block<'static>, fences: Fences) -> Updater {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        Updater {
+            block,
+            id: NEXT_ID.fetch_add(1, Relaxed),
+            name: self.name,
+            engine: self.engine,
+            fences,
+            checked: self.checked,
+            auto_expedite: self.auto_expedite.unwrap_or(true),
+            holdoff_ns: self.holdoff.as_nanos() as u64,
+            stall_after_ns: self.stall_after.as_nanos() as u64,
+            broken: self.broken,
+            counts: Counts::default(),
+            turn: Lock::new(()),
+            turn_start_ns: AtomicU64::new(0),
+            last_end_ns: AtomicU64::new(now_ns()),
+            lists: (0..block.copies()).map(|_| Lock::new(CbList::new())).collect(),
+            spread: AtomicU32::new(u32::from(self.per_cpu_lists)),
+            contended: AtomicU32::new(0),
+            kick: AtomicU32::new(0),
+            asleep: AtomicU32::new(0),
+            stop: AtomicU32::new(0),
+            worker: Lock::new(None),
+            worker_tid: AtomicU32::new(0),
+            barrier: Lock::new(()),
+            barrier_seq: AtomicU64::new(0),
+            down: Lock::new(Default::default()),
+            next_token: AtomicU64::new(1),
+        }
+    }
+}
+
+fn block_layout(copies: u32) -> Layout {
+    Layout::from_size_align(Block::size_bytes(copies), Block::ALIGN).expect("a block is small")
+}
+
+impl Domain {
+    /// A domain that takes the flavour of its first reader (or normal with sigsafe).
+    ///
+    /// # Panics
+    /// If there is no memory.
+    pub fn new(name: &str) -> Domain {
+        match Self::builder(name).build() {
+            Ok(domain) => domain,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Starts to describe a domain.
+    pub fn builder(name: &str) -> Builder {
+        Builder::new(name)
+    }
+
+    /// The name that reports use.
+    pub fn name(&self) -> &str {
+        &self.updater.name
+    }
+
+    /// Where the order of readers against grace periods comes from on this machine.
+    pub fn fences(&self) -> Fences {
+        self.updater.fences
+    }
+
+    /// The memory that readers count in, for raw calls.
+    pub fn block(&self) -> Block<'_> {
+        self.block
+    }
+
+    /// Returns once every reader that was inside the domain has left.
+    ///
+    /// Readers that enter later are not waited for. Requests made at the same time share one grace
+    /// period.
+    ///
+    /// # Context
+    /// Target thread, may block. Not inside a reader of this domain, not in a handler.
+    /// # Cost
+    /// Fenceless flavours: two process-wide membarriers: `bench synchronize`.
+    /// # Panics
+    /// On a checked domain, if the caller is one of its readers.
+    /// # Source
+    /// Kernel `synchronize_srcu` (v7.0). Departs: the caller drives the grace period if nobody does.
+    pub fn synchronize(&self) {
+        self.try_synchronize().unwrap_or_else(|misuse| panic!("{misuse}"));
+    }
+
+    /// [`synchronize`](Self::synchronize) that returns the broken rule in the place of a panic.
+    ///
+    /// # Errors
+    /// [`Misuse::WaitInReader`], on a checked domain.
+    pub fn try_synchronize(&self) -> Result<(), Misuse> {
+        self.updater.check_wait()?;
+        let counts = &self.updater.counts;
+        counts.synchronized.fetch_add(1, Relaxed);
+        let expedited = self.updater.should_expedite();
+        if expedited {
+            counts.auto_expedited.fetch_add(1, Relaxed);
+        }
+        self.updater.wait_for(self.block.snap(), expedited);
+        Ok(())
+    }
+
+    /// [`synchronize`](Self::synchronize) that does not sleep between its polls.
+    ///
+    /// # Panics
+    /// As [`synchronize`](Self::synchronize).
+    pub fn synchronize_expedited(&self) {
+        self.updater.check_wait().unwrap_or_else(|misuse| panic!("{misuse}"));
+        self.updater.counts.expedited.fetch_add(1, Relaxed);
+        self.updater.wait_for(self.block.snap(), true);
+    }
+
+    /// A cookie of the grace period that a request made now would get. Starts nothing.
+    pub fn get_state(&self) -> Cookie {
+        self.block.snap()
+    }
+
+    /// A cookie of a grace period that is sure to come.
+    pub fn start_poll(&self) -> Cookie {
+        let cookie = self.block.snap();
+        self.updater.request(cookie, false);
+        self.updater.kick_worker();
+        cookie
+    }
+
+    /// [`start_poll`](Self::start_poll) with haste.
+    pub fn start_poll_expedited(&self) -> Cookie {
+        let cookie = self.block.snap();
+        self.updater.request(cookie, true);
+        self.updater.kick_worker();
+        cookie
+    }
+
+    /// True once a whole grace period has passed since the cookie was taken.
+    pub fn poll_state(&self, cookie: Cookie) -> bool {
+        self.block.poll(cookie)
+    }
+
+    /// Waits only if the cookie is not done.
+    ///
+    /// # Panics
+    /// As [`synchronize`](Self::synchronize).
+    pub fn cond_synchronize(&self, cookie: Cookie) {
+        if !self.poll_state(cookie) {
+            self.synchronize();
+        }
+    }
+
+    /// What is going on in the domain.
+    pub fn in_use(&self) -> InUse {
+        let gp = &self.block.head().gp;
+        let seq = self.block.gp_seq();
+        let pending = |needed: &AtomicU64| !Cookie(needed.load(Relaxed)).is_reached(seq);
+        InUse {
+            readers: match self.updater.engine {
+                Engine::Ranks => self.block.readers_by_rank().iter().sum(),
+                Engine::Holdout => crate::tasks::holdout::readers().len() as i64,
+            },
+            callbacks: self.updater.lists.iter().map(|list| list.lock().len()).sum(),
+            gp_running: crate::seq::phase(seq) != crate::Phase::Idle,
+            gp_needed: pending(&gp.needed),
+            expedited_needed: pending(&gp.needed_expedited),
+        }
+    }
+
+    /// Frees the domain, or says what it is still used for.
+    ///
+    /// Dropping a domain does the same, but leaks it and reports if it is in use.
+    ///
+    /// # Errors
+    /// The domain itself, with the reasons.
+    pub fn close(self) -> Result<(), CloseError> {
+        let in_use = self.in_use();
+        if in_use.is_idle() { Ok(()) } else { Err(CloseError { domain: self, in_use }) }
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        let in_use = self.in_use();
+        if !in_use.is_idle() {
+            report(&Report::Leaked { domain: self.updater.name.clone(), in_use });
+            return;
+        }
+        fork::unregister(&self.updater);
+        self.updater.stop_worker();
+        let layout = block_layout(self.block.copies());
+        // SAFETY: `make_block` allocated it with this layout; no reader is inside (checked above, and
+        // guards borrow the domain), the worker has ended, and `self.block` is not used again.
+        unsafe { dealloc(self.block.as_ptr().as_ptr(), layout) };
+    }
+}
+
+impl fmt::Debug for Domain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Domain({:?}, {})", self.name(), self.block.recorded())
+    }
+}

@@ -1,0 +1,55 @@
+#![doc = include_str!("../README.md")]
+#![cfg_attr(not(any(feature = "std", test)), no_std)]
+#[cfg(any(feature = "std", test))]
+extern crate std;
+
+mod block;
+mod cblist;
+mod error;
+mod fence;
+mod flavour;
+mod gp;
+mod prim;
+mod reader;
+mod seq;
+
+#[cfg(all(feature = "std", not(loom)))]
+mod call;
+#[cfg(all(feature = "std", not(loom)))]
+mod domain;
+#[cfg(all(feature = "std", not(loom)))]
+mod fork;
+#[cfg(all(feature = "std", not(loom)))]
+mod guard;
+#[cfg(all(feature = "std", not(loom)))]
+mod lock;
+#[cfg(all(feature = "std", not(loom)))]
+mod report;
+#[cfg(all(feature = "std", not(loom)))]
+pub mod signal;
+#[cfg(all(feature = "std", not(loom)))]
+mod stats;
+#[cfg(all(feature = "std", not(loom)))]
+pub mod tasks;
+#[cfg(all(feature = "std", not(loom)))]
+mod thread;
+#[cfg(all(feature = "std", not(loom)))]
+mod updater;
+
+pub use block::{Block, BlockOptions, GpState, Header, MAGIC, PerCpu, Rank, RankCounts};
+pub use cblist::{CbList, Func, Head, Queue};
+pub use error::{Misuse, Rule};
+pub use fence::{Fences, heavy as heavy_fence, register as register_fences};
+pub use flavour::{Fast, Flavour, FlavourSet, Lite, Normal, Reader, Sigsafe, Tasks, UpDown};
+pub use gp::{Broken, Env, Waiting};
+pub use reader::FastCookie;
+pub use seq::{Cookie, FIRST as FIRST_GP, Phase};
+
+#[cfg(all(feature = "std", not(loom)))]
+pub use domain::{BuildError, Builder, CloseError, Domain, InUse};
+#[cfg(all(feature = "std", not(loom)))]
+pub use guard::{Down, ReadGuard};
+#[cfg(all(feature = "std", not(loom)))]
+pub use report::{Report, Stall, StalledReader, set_reporter};
+#[cfg(all(feature = "std", not(loom)))]
+pub use stats::Stats;

@@ -1,0 +1,143 @@
+//! Tasks-trace readers on top of a fast domain.
+//!
+//! For:     see `tasks`.
+//! State:   `Record::nesting`, and the outermost reader's rank in `Record::rank`.
+//! Context: readers: target, signal once the thread has a record. Grace periods: target, block.
+//! Keeps:   Z4 a signal handler that enters at any instant is protected, and leaves the interrupted
+//!          reader's rank as it was.
+//! Checked: `tests/tasks.rs`, `torture rcu --flavour tasks-fast`.
+//! Source:  kernel `rcupdate_trace.h` (v7.0). Departs: the reader is entered before the nesting is
+//!          counted. The kernel does the reverse, and a handler in between is protected by being in
+//!          the kernel's other RCU; there is no such thing here.
+
+use crate::block::Block;
+use crate::prim::{self, Relaxed};
+use crate::report::{Report, report};
+use crate::thread::{self, Record};
+use crate::{Domain, Flavour, Misuse, Rank, Tasks};
+use core::cell::Cell;
+use core::marker::PhantomData;
+use core::ptr::{self, NonNull};
+use std::string::ToString;
+use std::sync::OnceLock;
+
+/// What a thread needs in one place.
+#[derive(Clone, Copy)]
+struct Mine {
+    record: *const Record,
+    block: *const u8,
+}
+
+std::thread_local! {
+    static MINE: Cell<Mine> = const { Cell::new(Mine { record: ptr::null(), block: ptr::null() }) };
+}
+
+/// The domain of these readers, for `synchronize`, `call`, `barrier` and polling.
+///
+/// # Panics
+/// If there is no memory for it.
+pub fn domain() -> &'static Domain {
+    static DOMAIN: OnceLock<Domain> = OnceLock::new();
+    DOMAIN.get_or_init(|| {
+        let builder = Domain::builder("tasks-fast").flavour(Flavour::Tasks).checked(false);
+        builder.build().unwrap_or_else(|error| panic!("{error}"))
+    })
+}
+
+/// Enters a reader on the calling thread; [`unlock`] ends it.
+#[inline(always)]
+pub fn lock() {
+    let mine = MINE.get();
+    // SAFETY: not null means a record, and those are leaked.
+    let Some(record) = (unsafe { mine.record.as_ref() }) else { return lock_slow() };
+    // SAFETY: set together with the record, to the block of a domain that is never dropped.
+    let block = unsafe { block_at(mine.block) };
+    enter(record, block);
+}
+
+/// Leaves the innermost reader of the calling thread.
+#[inline(always)]
+pub fn unlock() {
+    let mine = MINE.get();
+    // SAFETY: not null means a record, and those are leaked.
+    let Some(record) = (unsafe { mine.record.as_ref() }) else { return unbalanced() };
+    // SAFETY: set together with the record, to the block of a domain that is never dropped.
+    let block = unsafe { block_at(mine.block) };
+    let nesting = record.nesting.load(Relaxed);
+    if nesting > 1 {
+        return record.nesting.store(nesting - 1, Relaxed);
+    }
+    if nesting == 0 {
+        return unbalanced();
+    }
+    // The rank is read before the nesting falls: a handler after that may overwrite it.
+    let rank = Rank(record.rank.load(Relaxed));
+    prim::light();
+    record.nesting.store(0, Relaxed);
+    prim::light();
+    block.unlock::<Tasks>(rank);
+}
+
+#[inline(always)]
+fn enter(record: &Record, block: Block<'static>) {
+    let nesting = record.nesting.load(Relaxed);
+    if nesting > 0 {
+        return record.nesting.store(nesting + 1, Relaxed);
+    }
+    let rank = match block.lock::<Tasks>() {
+        Ok(rank) => rank,
+        // The domain is declared for this flavour, so no rule can be broken.
+        Err(_) => return unbalanced(),
+    };
+    prim::light();
+    record.nesting.store(1, Relaxed);
+    // The rank is stored after the nesting is up: a handler before that would overwrite it.
+    prim::light();
+    record.rank.store(rank.0, Relaxed);
+}
+
+/// # Safety
+/// `base` must be the address of a block that lives for ever.
+#[inline(always)]
+unsafe fn block_at(base: *const u8) -> Block<'static> {
+    // SAFETY: not null (the caller's promise).
+    let base = unsafe { NonNull::new_unchecked(base.cast_mut()) };
+    Block::known(base)
+}
+
+#[cold]
+fn lock_slow() {
+    let record: &Record = thread::mine();
+    let block = domain().block;
+    MINE.set(Mine { record, block: block.as_ptr().as_ptr() });
+    enter(record, block);
+}
+
+#[cold]
+fn unbalanced() {
+    let misuse = Misuse::Unbalanced { flavour: Flavour::Tasks };
+    report(&Report::Misuse { domain: "tasks-fast".to_string(), misuse });
+}
+
+/// The thread ends: its record may go to another.
+pub(crate) fn forget_fast() {
+    let _ = MINE.try_with(|mine| mine.set(Mine { record: ptr::null(), block: ptr::null() }));
+}
+
+/// A section of the calling thread.
+#[must_use = "the section ends when the guard is dropped"]
+pub struct Guard(PhantomData<*const ()>);
+
+/// Enters a reader that ends with the guard.
+#[inline(always)]
+pub fn read() -> Guard {
+    lock();
+    Guard(PhantomData)
+}
+
+impl Drop for Guard {
+    #[inline(always)]
+    fn drop(&mut self) {
+        unlock();
+    }
+}

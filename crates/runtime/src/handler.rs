@@ -1,0 +1,44 @@
+//! What handlers do.
+//!
+//! For:     the walk over a site's consumers, which stands in each trampoline (text/trampoline/hit.rs).
+//! State:   the consumer's cells, in the arena.
+//! Context: hit, between the reader's two counts.
+//! Keeps:   H1 a handler adds once a hit.
+//! Checked: testkit `counted` with `hist`, `bench trig-uprobe-nop` (hits = calls).
+
+use crate::cell::Adder;
+use wire::{ConsumerDesc, SiteDesc};
+
+/// The saved registers, in the layout of the kernel's `struct pt_regs`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct PtRegs {
+    words: [u64; 21],
+}
+
+impl PtRegs {
+    /// The register at this byte offset of the layout, 0 beyond its end.
+    #[inline(always)]
+    pub fn at(&self, offset: u32) -> u64 {
+        self.words.get((offset / 8) as usize).copied().unwrap_or(0)
+    }
+}
+
+/// Handler: adds one to the consumer's cell.
+///
+/// # Safety
+/// As for [`Adder::add_one`].
+pub unsafe extern "C" fn count<A: Adder>(_: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
+    // SAFETY: passed on from the caller.
+    unsafe { A::add_one(site, consumer.cell) };
+}
+
+/// Handler: adds one to the cell of the argument's power of two.
+///
+/// # Safety
+/// As for [`Adder::add_one`]; the consumer must own 65 cells.
+pub unsafe extern "C" fn log2_histogram<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
+    let bucket = u64::BITS - regs.at(consumer.arg).leading_zeros();
+    // SAFETY: passed on from the caller; `bucket` is at most 64.
+    unsafe { A::add_one(site, consumer.cell + 8 * bucket) };
+}

@@ -1,0 +1,37 @@
+//! Builds the agent for its freestanding target and hands the blob to `agent_image.rs`.
+
+use std::env;
+use std::path::PathBuf;
+use std::process::Command;
+
+const TARGET: &str = "x86_64-unknown-none";
+
+fn main() {
+    let crates = PathBuf::from(var("CARGO_MANIFEST_DIR")).join("..");
+    for part in ["agent", "runtime", "wire"] {
+        println!("cargo:rerun-if-changed={}", crates.join(part).display());
+    }
+    let target_dir = PathBuf::from(var("OUT_DIR")).join("agent");
+    let mut cargo = Command::new(var("CARGO"));
+    cargo.args(["build", "--quiet", "--release", "-p", "nanoprobe-agent", "--bin", "agent"]);
+    cargo.args(["--target", TARGET, "--target-dir"]).arg(&target_dir);
+    cargo.current_dir(&crates);
+    // The blob is built the same way whatever wraps or tunes the build around it.
+    for name in [
+        "RUSTFLAGS",
+        "CARGO_ENCODED_RUSTFLAGS",
+        "RUSTC_WRAPPER",
+        "RUSTC_WORKSPACE_WRAPPER",
+        "CARGO_TARGET_DIR",
+    ] {
+        cargo.env_remove(name);
+    }
+    let built = cargo.status().is_ok_and(|s| s.success());
+    assert!(built, "the agent did not build; is its target installed? rustup target add {TARGET}");
+    let blob = target_dir.join(TARGET).join("release/agent");
+    println!("cargo:rustc-env=NANOPROBE_AGENT={}", blob.display());
+}
+
+fn var(name: &str) -> String {
+    env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"))
+}

@@ -1,0 +1,139 @@
+//! The shared mapping of counts, seen from outside.
+//!
+//! For:     reading what hits have counted, without stopping anyone.
+//! State:   a mapping of the memfd that the target maps too; it outlives the target.
+//! Context: control.
+//! Keeps:   A1 a count is the sum over the shared copy and the CPU copies.
+//!          A2 after the last site is disarmed and no thread is inside, sums are exact.
+//! Checked: testkit `counted`; `bench` compares hits with calls after every run.
+
+use crate::error::Broken;
+use std::fs::File;
+use std::sync::atomic::{AtomicU64, Ordering};
+use sys::mapping::SharedMapping;
+use wire::{ARENA_MAGIC, ArenaHeader, COPY_CHILDREN, COPY_CPU0, ConsumerDesc, SiteDesc, VERSION, cell};
+
+const PAGE: usize = 4096;
+
+/// What stands where in an arena.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    sites: usize,
+    consumers: usize,
+    copies: usize,
+    copy_stride: usize,
+    pub cpus: usize,
+}
+
+impl Layout {
+    /// For this many sites and consumers of the general path, and this many bytes of cells.
+    pub fn new(cpus: usize, sites: usize, consumers: usize, cell_bytes: usize) -> Layout {
+        let sites_at = PAGE;
+        let consumers_at = sites_at + sites * size_of::<SiteDesc>();
+        let copies_at = (consumers_at + consumers * size_of::<ConsumerDesc>()).next_multiple_of(PAGE);
+        let copy_stride = (cell::FIRST_FREE as usize + cell_bytes).next_multiple_of(PAGE);
+        Layout { sites: sites_at, consumers: consumers_at, copies: copies_at, copy_stride, cpus }
+    }
+
+    pub fn len(&self) -> usize {
+        self.copy(COPY_CPU0 + self.cpus)
+    }
+
+    pub fn copy(&self, index: usize) -> usize {
+        self.copies + index * self.copy_stride
+    }
+
+    pub fn site(&self, index: usize) -> usize {
+        self.sites + index * size_of::<SiteDesc>()
+    }
+
+    pub fn consumer(&self, index: usize) -> usize {
+        self.consumers + index * size_of::<ConsumerDesc>()
+    }
+}
+
+/// An arena and where the target sees it.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    map: SharedMapping,
+    pub layout: Layout,
+    /// Its address in the target; set once it is mapped there.
+    pub remote: u64,
+    /// Which file it is, to know its mappings in other processes.
+    pub inode: u64,
+}
+
+impl Arena {
+    /// Gives the target's memfd its size and contents.
+    pub fn create(memfd: &File, layout: Layout, target_pid: i32) -> Result<Arena, Broken> {
+        use std::os::fd::AsRawFd;
+        use std::os::unix::fs::MetadataExt;
+        let call = |what| move |e: std::io::Error| Broken::Call { what, errno: errno_of(&e) };
+        memfd.set_len(layout.len() as u64).map_err(call("ftruncate of the arena"))?;
+        let inode = memfd.metadata().map_err(call("fstat of the arena"))?.ino();
+        let map = SharedMapping::of_file(memfd.as_raw_fd(), layout.len());
+        let map = map.map_err(|errno| Broken::Call { what: "mmap of the arena", errno })?;
+        let header = ArenaHeader {
+            magic: ARENA_MAGIC,
+            version: VERSION,
+            copies: (COPY_CPU0 + layout.cpus) as u32,
+            copies_offset: layout.copy(0) as u64,
+            copy_stride: layout.copy_stride as u64,
+            controller_pid: sys::sched::pid(),
+            target_pid,
+        };
+        // SAFETY: the mapping is at least a page long and page aligned, and nobody else has it yet.
+        unsafe { map.base().cast::<ArenaHeader>().write(header) };
+        Ok(Arena { map, layout, remote: 0, inode })
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.map.len_bytes(), "cell in the arena");
+        let at = self.map.base().wrapping_add(offset).cast::<AtomicU64>();
+        // SAFETY: in bounds and aligned (asserted), mapped as long as `self.map` lives (M1), and only ever
+        // accessed as an atomic word by both sides while shared.
+        unsafe { &*at }
+    }
+
+    /// Writes a word that hits read; all that it leads to must be written before.
+    pub fn publish(&self, offset: usize, value: u64) {
+        // [WIRE-1] Pairs with the acquire loads of `runtime::hit`: who sees the word sees what it leads to.
+        self.word(offset).store(value, Ordering::Release);
+    }
+
+    /// The sum of a cell over all copies that belong to the target itself.
+    pub fn sum(&self, cell: u32) -> u64 {
+        let copies = (0..COPY_CPU0 + self.layout.cpus).filter(|c| *c != COPY_CHILDREN);
+        // A statistics counter: nothing is ordered by it.
+        copies.map(|c| self.word(self.layout.copy(c) + cell as usize).load(Ordering::Relaxed)).sum()
+    }
+
+    /// The same in forked children.
+    pub fn children(&self, cell: u32) -> u64 {
+        self.word(self.layout.copy(COPY_CHILDREN) + cell as usize).load(Ordering::Relaxed)
+    }
+
+    /// The words of a table page for this arena.
+    pub fn table(&self) -> Vec<u8> {
+        let copy = |i| self.remote + self.layout.copy(i) as u64;
+        let head = [copy(wire::COPY_SHARED), 0, 0, 0];
+        let cpus = (0..self.layout.cpus).map(|cpu| copy(COPY_CPU0 + cpu));
+        head.into_iter().chain(cpus).flat_map(u64::to_le_bytes).collect()
+    }
+
+    /// The copy for forked children, as the target sees it.
+    pub fn children_copy(&self) -> u64 {
+        self.remote + self.layout.copy(COPY_CHILDREN) as u64
+    }
+}
+
+pub(crate) fn errno_of(error: &std::io::Error) -> sys::Errno {
+    sys::Errno(error.raw_os_error().unwrap_or(5))
+}
+
+/// How many CPUs this machine may ever have.
+pub(crate) fn possible_cpus() -> usize {
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    let last = list.trim().rsplit([',', '-']).next().and_then(|n| n.parse::<usize>().ok());
+    last.map_or(1024, |n| n + 1)
+}

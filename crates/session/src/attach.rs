@@ -1,0 +1,369 @@
+//! Entering a process and arming its sites.
+//!
+//! For:     `Session::attach`.
+//! State:   one thread stopped for the set-up, then all for the patch; the target runs in between.
+//! Context: control.
+//! Keeps:   A1 bytes are compared with the file before they are replaced; a site that differs is missed, not
+//!             forced.
+//!          A2 no thread stands inside a window, or will return into it, when it is written.
+//!          A3 on an error everything made in the target is unmade.
+//! Checked: testkit `counted`, `handlers`; `torture attach`.
+
+use crate::arena::{Layout, possible_cpus};
+use crate::error::Broken;
+use crate::memory::Memory;
+use crate::pages::{Pages, is_split_after_one_byte, unshare};
+use crate::region::{Region, Regions, Wish};
+use crate::remote::Remote;
+use crate::session::Session;
+use crate::site::{Action, Armed, Missed, SitePlan};
+use crate::world::{Reach, World};
+use crate::{chain, process, stacks};
+use image::Mapping;
+use std::time::{Duration, Instant};
+use sys::ptrace;
+use text::{Body, Trampoline};
+use wire::{ConsumerDesc, HandlerKind, SiteDesc, cell};
+
+/// Modules that lie within this distance share a region.
+const NEIGHBOURHOOD: u64 = 1 << 30;
+const RSEQ_SIGNATURE: u32 = 0x5305_3053;
+
+impl Session {
+    /// Puts probes on all `sites` of the process.
+    ///
+    /// # Errors
+    /// Why the process as a whole cannot be entered; single sites are missed with a reason instead.
+    pub fn attach(pid: i32, sites: Vec<SitePlan>) -> Result<Session, Broken> {
+        let began = Instant::now();
+        process::check(pid)?;
+        if let Some(with) = process::memory_sharer(pid) {
+            wait_for_exec(pid, with)?;
+        }
+        let memory = Memory::open(pid)?;
+        let mappings = image_maps(pid)?;
+        let mut setup = SetUp::enter(&memory, &mappings, &sites)?;
+        let mut stall = setup.stall;
+        let mut session = setup.build(memory, mappings, sites)?;
+        let mut armed = session.arm_all();
+        if let Err(ArmFailure::RseqDiffers) = armed {
+            // Threads differ in their rseq areas: locked adds are right for all of them.
+            let sites = session.take_plans();
+            setup.rseq_offset = None;
+            session.rebuild(&mut setup, sites)?;
+            armed = session.arm_all();
+        }
+        match armed {
+            Ok(longest) => stall = stall.max(longest),
+            Err(failure) => {
+                let _ = session.detach();
+                return Err(failure.into());
+            }
+        }
+        session.longest_stall = stall;
+        session.attach_time = began.elapsed();
+        Ok(session)
+    }
+}
+
+/// A vfork child runs in the memory that we are to patch: it has milliseconds to exec.
+fn wait_for_exec(pid: i32, with: i32) -> Result<(), Broken> {
+    for _ in 0..200 {
+        if process::memory_sharer(pid).is_none() {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Err(Broken::SharedMemory { pid, with })
+}
+
+pub(crate) fn image_maps(pid: i32) -> Result<Vec<Mapping>, Broken> {
+    let path = format!("/proc/{pid}/maps");
+    image::maps::read_maps(pid as u32).map_err(|e| Broken::File { path, why: e.to_string() })
+}
+
+/// Address of a `syscall` instruction in the process.
+fn find_syscall(memory: &Memory, mappings: &[Mapping]) -> Result<u64, Broken> {
+    let is_vdso = |m: &&Mapping| m.is_vdso();
+    let executable = mappings.iter().filter(|m| m.permissions.is_executable && m.file.is_some());
+    for m in mappings.iter().filter(is_vdso).chain(executable) {
+        let len = (m.range.end.0 - m.range.start.0).min(4 << 20) as usize;
+        let Ok(bytes) = memory.read_vec(m.range.start.0, len) else { continue };
+        if let Some(at) = bytes.windows(2).position(|w| w == [0x0f, 0x05]) {
+            return Ok(m.range.start.0 + at as u64);
+        }
+    }
+    Err(Broken::NoSyscall)
+}
+
+/// What the first stop finds out and makes.
+struct SetUp {
+    regions: Option<Regions>,
+    rseq_offset: Option<i32>,
+    gadget: u64,
+    stall: Duration,
+}
+
+impl SetUp {
+    fn enter(memory: &Memory, mappings: &[Mapping], sites: &[SitePlan]) -> Result<SetUp, Broken> {
+        let gadget = find_syscall(memory, mappings)?;
+        let cells: u32 = sites.iter().map(|s| s.action.cells()).sum();
+        let general = sites.iter().filter(|s| s.action != Action::Count).count();
+        let consumers = sites.iter().map(|s| s.action.consumers().len()).sum();
+        let layout = Layout::new(possible_cpus(), general, consumers, cells as usize * 8);
+        let wishes = wishes(sites);
+        let mut world = World::stop(memory.pid, Reach::One)?;
+        let rseq_offset = world.threads().next().and_then(|t| rseq_offset(t.tid, t.regs.fs_base));
+        let regions = {
+            let mut remote = Remote::begin(&mut world, gadget)?;
+            Regions::map(&mut remote, memory, mappings, layout, &wishes)?
+        };
+        regions.write_tables(memory)?;
+        let stall = world.resume();
+        Ok(SetUp { regions: Some(regions), rseq_offset, gadget, stall })
+    }
+
+    fn build(
+        &mut self,
+        memory: Memory,
+        mappings: Vec<Mapping>,
+        sites: Vec<SitePlan>,
+    ) -> Result<Session, Broken> {
+        let regions = self.regions.take().ok_or(Broken::NoSyscall)?;
+        let mut session = Session::new(memory, mappings, regions, self.gadget);
+        session.rebuild(self, sites)?;
+        Ok(session)
+    }
+}
+
+/// Neighbourhoods of modules, with the room that their trampolines take.
+fn wishes(sites: &[SitePlan]) -> Vec<Wish> {
+    let mut sorted: Vec<&SitePlan> = sites.iter().collect();
+    sorted.sort_by_key(|s| s.module_range.start);
+    let mut wishes: Vec<Wish> = Vec::new();
+    for site in sorted {
+        let bytes = Trampoline::len_bound(&site.placement) as u64;
+        match wishes.last_mut() {
+            Some(w) if site.module_range.end.saturating_sub(w.reach.start) <= NEIGHBOURHOOD => {
+                w.reach.end = w.reach.end.max(site.module_range.end);
+                w.bytes += bytes;
+            }
+            _ => wishes.push(Wish { reach: site.module_range.clone(), bytes, module: site.module.clone() }),
+        }
+    }
+    wishes
+}
+
+/// Where this thread's rseq area lies from its thread pointer.
+fn rseq_offset(tid: i32, fs_base: u64) -> Option<i32> {
+    let config = ptrace::rseq_config(tid).ok()?;
+    let is_usable = config.area != 0 && config.signature == RSEQ_SIGNATURE && config.size_bytes >= 20;
+    let offset = i32::try_from(config.area.wrapping_sub(fs_base) as i64).ok()?;
+    (is_usable && offset.unsigned_abs() < 1 << 20).then_some(offset)
+}
+
+pub(crate) enum ArmFailure {
+    RseqDiffers,
+    Broken(Broken),
+}
+
+impl From<Broken> for ArmFailure {
+    fn from(broken: Broken) -> ArmFailure {
+        ArmFailure::Broken(broken)
+    }
+}
+
+impl From<ArmFailure> for Broken {
+    fn from(failure: ArmFailure) -> Broken {
+        match failure {
+            ArmFailure::Broken(broken) => broken,
+            ArmFailure::RseqDiffers => Broken::Agent("threads differ in their rseq areas".into()),
+        }
+    }
+}
+
+impl Session {
+    fn take_plans(&mut self) -> Vec<SitePlan> {
+        let dropped = std::mem::take(&mut self.missed).into_iter().map(|(plan, _)| plan);
+        std::mem::take(&mut self.armed).into_iter().map(|a| a.plan).chain(dropped).collect()
+    }
+
+    /// Writes a trampoline for each site.
+    fn rebuild(&mut self, setup: &mut SetUp, sites: Vec<SitePlan>) -> Result<(), Broken> {
+        self.rseq_offset = setup.rseq_offset;
+        for region in &mut self.regions.regions {
+            region.next = region.slow + 64;
+        }
+        let (mut next_cell, mut general, mut consumers) = (cell::FIRST_FREE, 0, 0);
+        for plan in sites {
+            let cell = next_cell;
+            next_cell += plan.action.cells() * 8;
+            let is_split = is_split_after_one_byte(plan.addr(), plan.original.len());
+            if is_split {
+                self.missed.push((plan, Missed::CrossesPage));
+                continue;
+            }
+            let body = match &plan.action {
+                Action::Count => None,
+                Action::Consumers(list) => {
+                    general += 1;
+                    consumers += list.len();
+                    Some((general - 1, consumers - list.len()))
+                }
+            };
+            self.build_site(plan, cell, body);
+        }
+        self.write_trampolines()
+    }
+
+    fn build_site(&mut self, plan: SitePlan, cell: u32, general: Option<(usize, usize)>) {
+        let region = self.regions.regions.iter().position(|r| reaches(r, &plan)).unwrap_or(0);
+        let body = match general {
+            None => Body::Count { cell },
+            Some((site, consumer)) => self.describe(region, &plan, site, consumer, cell),
+        };
+        let region = &mut self.regions.regions[region];
+        let at = region.next;
+        match Armed::build(plan, at, region.table, region.slow, self.rseq_offset, cell, body) {
+            Ok(armed) => {
+                region.next = armed.trampoline.end().next_multiple_of(64);
+                debug_assert!(region.next <= region.code.end);
+                self.armed.push(armed);
+            }
+            Err((plan, far)) => self.missed.push((*plan, Missed::TooFar(far))),
+        }
+    }
+
+    /// Writes what the agent needs to know of a site: its description and its consumers.
+    fn describe(&self, region: usize, plan: &SitePlan, site: usize, consumer: usize, cell: u32) -> Body {
+        let region = &self.regions.regions[region];
+        let (arena, layout) = (&self.regions.arena, &self.regions.arena.layout);
+        let agent = if self.rseq_offset.is_some() { &region.agent.rseq } else { &region.agent.locked };
+        let consumer_at = |i: usize| arena.remote + layout.consumer(consumer + i) as u64;
+        let list = plan.action.consumers();
+        let mut cell = cell;
+        for (i, c) in list.iter().enumerate() {
+            let at = layout.consumer(consumer + i);
+            let (kind, arg) = match c {
+                crate::Consumer::Count => (HandlerKind::Count, 0),
+                crate::Consumer::Log2Histogram { register } => (HandlerKind::Log2Histogram, *register),
+            };
+            let next = if i + 1 < list.len() { consumer_at(i + 1) } else { 0 };
+            arena.publish(at + core::mem::offset_of!(ConsumerDesc, next), next);
+            arena.publish(at + core::mem::offset_of!(ConsumerDesc, handler), agent.handlers[kind as usize]);
+            let words = u64::from(cell) | u64::from(arg) << 32;
+            arena.publish(at + core::mem::offset_of!(ConsumerDesc, cell), words);
+            cell += c.cells() * 8;
+        }
+        let at = layout.site(site);
+        let rseq = self.rseq_offset.map_or(0, |o| i64::from(o) as u64);
+        let table = region.table + wire::table::CPU0 as u64;
+        arena.publish(at + core::mem::offset_of!(SiteDesc, table), table);
+        arena.publish(at + core::mem::offset_of!(SiteDesc, rseq_offset), rseq);
+        arena.publish(at + core::mem::offset_of!(SiteDesc, addr), plan.addr());
+        arena.publish(at + core::mem::offset_of!(SiteDesc, children), arena.children_copy());
+        arena.publish(at + core::mem::offset_of!(SiteDesc, first), consumer_at(0));
+        Body::Hit { desc: arena.remote + at as u64 }
+    }
+
+    /// Writes all trampolines, neighbours in one go, while the target runs.
+    fn write_trampolines(&self) -> Result<(), Broken> {
+        for region in &self.regions.regions {
+            let start = region.slow + 64;
+            let mut bytes = vec![0xcc; (region.next - start) as usize];
+            for armed in self.armed.iter().filter(|a| region.code.contains(&a.trampoline.at)) {
+                let at = (armed.trampoline.at - start) as usize;
+                bytes[at..at + armed.trampoline.bytes.len()].copy_from_slice(&armed.trampoline.bytes);
+            }
+            self.memory.write(start, &bytes)?;
+        }
+        unshare(&self.memory, self.armed.iter().flat_map(|a| a.patches().map(|p| p.addr)))
+    }
+
+    /// Stops the world and writes every patch. Returns the longest stall.
+    fn arm_all(&mut self) -> Result<Duration, ArmFailure> {
+        let mut world = World::stop(self.pid(), Reach::All)?;
+        self.check_rseq(&world)?;
+        let mut pages = Pages::of(&self.memory);
+        for armed in &mut self.armed {
+            armed.missed = chain::join(&self.memory, &mut pages, armed)?;
+        }
+        keep_out_of_windows(&mut self.armed, &self.mappings, &mut world);
+        // Islands first: a 2-byte jump must never lead to padding.
+        for armed in self.armed.iter().filter(|a| a.missed.is_none()) {
+            pages.set(armed.jump.addr, &armed.jump.new)?;
+        }
+        pages.flush()?;
+        for armed in self.armed.iter().filter(|a| a.missed.is_none()) {
+            if let Some(short) = &armed.short {
+                pages.set(short.addr, &short.new)?;
+            }
+        }
+        pages.flush()?;
+        for armed in &mut self.armed {
+            armed.is_live = armed.missed.is_none();
+        }
+        let stall = world.resume();
+        let (live, dropped): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.armed).into_iter().partition(|a| a.is_live);
+        self.armed = live;
+        let dropped = dropped.into_iter().filter_map(|a| Some((a.plan, a.missed?)));
+        self.missed.extend(dropped);
+        Ok(stall)
+    }
+
+    /// Every thread must have its rseq area where the trampolines expect it, or one that says "none" there.
+    fn check_rseq(&self, world: &World) -> Result<(), ArmFailure> {
+        let Some(expected) = self.rseq_offset else { return Ok(()) };
+        for thread in world.threads() {
+            if rseq_offset(thread.tid, thread.regs.fs_base) == Some(expected) {
+                continue;
+            }
+            let cpu_id = thread.regs.fs_base.wrapping_add_signed(i64::from(expected) + 4);
+            let mut word = [0u8; 4];
+            let read = self.memory.read(cpu_id, &mut word);
+            let is_none = read.is_ok() && matches!(i32::from_le_bytes(word), -1 | -2);
+            let is_registered = ptrace::rseq_config(thread.tid).is_ok_and(|c| c.area != 0);
+            if is_registered || !is_none {
+                return Err(ArmFailure::RseqDiffers);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Moves threads that stand inside a window to the copy of the instruction that they stand on, and
+/// gives up sites that a thread will return into.
+fn keep_out_of_windows(all: &mut [Armed], mappings: &[Mapping], world: &mut World) {
+    let mut windows: Vec<(std::ops::Range<u64>, usize)> = Vec::new();
+    for (i, armed) in all.iter().enumerate() {
+        if armed.missed.is_none() && armed.has_several_instructions() {
+            windows.push((armed.interior(), i));
+        }
+    }
+    windows.sort_by_key(|(w, _)| w.start);
+    let Some(bounds) = windows.first().zip(windows.last()).map(|(a, b)| a.0.start..b.0.end) else { return };
+    let window_at = |addr: u64| {
+        let after = windows.partition_point(|(w, _)| w.start <= addr);
+        windows[..after].last().filter(|(w, _)| w.contains(&addr)).map(|(_, i)| *i)
+    };
+    for thread in world.threads_mut() {
+        let pc = thread.pc();
+        let Some(i) = window_at(pc) else { continue };
+        match all[i].moved(pc) {
+            Some(to) => thread.set_pc(to),
+            None => all[i].missed = Some(Missed::ThreadInside { tid: thread.tid }),
+        }
+    }
+    for (tid, word) in stacks::find(world, mappings, bounds, |w| window_at(w).is_some()) {
+        if let Some(i) = window_at(word) {
+            all[i].missed = Some(Missed::ThreadInside { tid });
+        }
+    }
+}
+
+fn reaches(region: &Region, plan: &SitePlan) -> bool {
+    let middle = region.code.start;
+    let span = (1u64 << 31) - (2 << 20);
+    plan.module_range.start.abs_diff(middle) < span && plan.module_range.end.abs_diff(middle) < span
+}

@@ -1,0 +1,297 @@
+//! Leaving a process as it was.
+//!
+//! For:     `Session::detach`.
+//! State:   first the bytes, at once; then our memory, as soon as no thread is in it.
+//! Context: control.
+//! Keeps:   D1 after the first stop no site leads to us, and the text there equals the file.
+//!          D2 memory is unmapped only when no thread's program counter, and no address saved in a signal frame,
+//!             lies in it, and no thread's rseq area refers to it.
+//!          D3 a thread that stood in a trampoline goes on at the probed address, its hit counted or not
+//!             begun.
+//!          D4 forked children that inherited our patches are freed of them too.
+//! Checked: testkit snapshots, `torture attach`.
+
+use crate::attach::image_maps;
+use crate::chain::{self, Left};
+use crate::error::Broken;
+use crate::memory::Memory;
+use crate::pages::Pages;
+use crate::region::Regions;
+use crate::remote::Remote;
+use crate::session::Session;
+use crate::site::Armed;
+use crate::stacks;
+use crate::world::{Reach, Thread, World};
+use std::fs;
+use std::time::{Duration, Instant};
+use sys::ptrace::Regs;
+use text::{PcPlace, Rollback};
+
+/// How long we try to get our memory back before we say that we could not.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Offset of `rseq_cs` in an rseq area.
+const RSEQ_CS: i64 = 8;
+
+/// What a detach found and did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Receipt {
+    /// Sites whose bytes are the file's again.
+    pub restored: usize,
+    /// Sites where another nanoprobe goes on.
+    pub handed_over: usize,
+    /// Sites that somebody else had changed; left alone. Names.
+    pub foreign: Vec<String>,
+    /// Every restored site was read back and equals the file.
+    pub is_verified: bool,
+    /// All our mappings are gone from the target.
+    pub is_unmapped: bool,
+    /// The thread that kept us from unmapping, and for how long we waited.
+    pub held_by: Option<i32>,
+    /// The process ended, or runs another program, before we detached.
+    pub was_gone: bool,
+    /// Forked children that were freed of our patches.
+    pub children: usize,
+    /// The longest time that a thread stood still for us, from attach to now.
+    pub longest_stall: Duration,
+    /// How long the detach took.
+    pub took: Duration,
+}
+
+impl Session {
+    /// Takes every probe out and our memory back.
+    ///
+    /// Counts stay readable.
+    ///
+    /// # Errors
+    /// The process could not be stopped; nothing was changed.
+    pub fn detach(&mut self) -> Result<Receipt, Broken> {
+        let began = Instant::now();
+        let mut receipt = Receipt { is_verified: true, ..Receipt::default() };
+        self.is_over = true;
+        match self.leave(&mut receipt) {
+            Err(Broken::Gone { .. } | Broken::NoProcess { .. } | Broken::Zombie { .. }) => {
+                receipt.was_gone = true
+            }
+            other => other?,
+        }
+        receipt.children = self.free_children();
+        receipt.longest_stall = self.longest_stall;
+        receipt.took = began.elapsed();
+        for armed in &mut self.armed {
+            armed.is_live = false;
+        }
+        Ok(receipt)
+    }
+
+    fn leave(&mut self, receipt: &mut Receipt) -> Result<(), Broken> {
+        let stall =
+            leave_process(&self.memory, &self.armed, &self.regions, self.gadget, self.rseq_offset, receipt);
+        self.longest_stall = self.longest_stall.max(stall?);
+        if receipt.restored > 0 && !self.is_text_restored() {
+            receipt.is_verified = false;
+        }
+        Ok(())
+    }
+
+    /// Reads every site back and compares it with the file.
+    fn is_text_restored(&self) -> bool {
+        let mut pages = Pages::of(&self.memory);
+        self.armed.iter().flat_map(Armed::patches).all(|patch| {
+            let found = pages.bytes(patch.addr, patch.old.len());
+            found.is_ok_and(|f| f == patch.old || text::jump_target(patch.addr, &f).is_some())
+        })
+    }
+
+    /// Children that were forked while sites were armed have our jumps and our mappings in their copy of
+    /// the memory; they are left like their parent. Returns how many there were.
+    fn free_children(&self) -> usize {
+        let heirs = heirs(self.regions.arena.inode, self.pid());
+        let freed = heirs.into_iter().filter(|pid| {
+            let mut receipt = Receipt::default();
+            let memory = Memory::open(*pid);
+            memory.is_ok_and(|m| {
+                leave_process(&m, &self.armed, &self.regions, self.gadget, self.rseq_offset, &mut receipt)
+                    .is_ok()
+            })
+        });
+        freed.count()
+    }
+}
+
+/// Processes other than `pid` that map the arena with this inode.
+fn heirs(inode: u64, pid: i32) -> Vec<i32> {
+    let Ok(proc) = fs::read_dir("/proc") else { return Vec::new() };
+    let pids = proc.filter_map(|e| e.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    let ours = sys::sched::pid();
+    let marker = format!("/memfd:{} (deleted)", wire::ARENA_NAME);
+    let inode = format!(" {inode} ");
+    pids.filter(|p| *p != pid && *p != ours)
+        .filter(|p| {
+            let maps = fs::read_to_string(format!("/proc/{p}/maps")).unwrap_or_default();
+            maps.lines().any(|l| l.ends_with(&marker) && l.contains(&inode))
+        })
+        .collect()
+}
+
+/// Disarms and unmaps in one process. Returns the longest stall.
+fn leave_process(
+    memory: &Memory,
+    armed: &[Armed],
+    regions: &Regions,
+    gadget: u64,
+    rseq_offset: Option<i32>,
+    receipt: &mut Receipt,
+) -> Result<Duration, Broken> {
+    let mappings = image_maps(memory.pid)?;
+    let mut longest = Duration::ZERO;
+    let began = Instant::now();
+    let mut pause = Duration::from_micros(500);
+    let mut is_first = true;
+    loop {
+        let mut world = World::stop(memory.pid, Reach::All)?;
+        let mut word = [0u8; 8];
+        // The address space may have been replaced by an exec before all threads stood.
+        memory.read(regions.arena.remote, &mut word).map_err(|_| Broken::Gone { pid: memory.pid })?;
+        if is_first {
+            disarm(memory, &mut world, armed, receipt)?;
+            is_first = false;
+        }
+        receipt.held_by = occupant(&world, regions, &mappings);
+        if receipt.held_by.is_none() {
+            if let Some(offset) = rseq_offset {
+                forget_rseq(memory, &world, regions, offset);
+            }
+            let mut remote = Remote::begin(&mut world, gadget)?;
+            regions.unmap(&mut remote)?;
+            drop(remote);
+            receipt.is_unmapped = true;
+        }
+        longest = longest.max(world.resume());
+        if receipt.is_unmapped || began.elapsed() > PATIENCE {
+            return Ok(longest);
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(100));
+    }
+}
+
+/// Restores the bytes of all sites and moves threads out of their trampolines.
+fn disarm(memory: &Memory, world: &mut World, armed: &[Armed], receipt: &mut Receipt) -> Result<(), Broken> {
+    let mut pages = Pages::of(memory);
+    let mut restored = vec![false; armed.len()];
+    for (i, site) in armed.iter().enumerate().filter(|(_, a)| a.is_live) {
+        match chain::leave(memory, &mut pages, site)? {
+            Left::Restored => {
+                restored[i] = true;
+                receipt.restored += 1;
+            }
+            Left::HandedOver => receipt.handed_over += 1,
+            Left::Foreign => {
+                receipt.is_verified = false;
+                receipt.foreign.push(site.plan.name.clone());
+            }
+        }
+    }
+    pages.flush()?;
+    let mut by_block: Vec<usize> = (0..armed.len()).filter(|i| restored[*i]).collect();
+    by_block.sort_by_key(|i| armed[*i].trampoline.at);
+    let islands: Vec<(u64, u64)> = by_block
+        .iter()
+        .filter(|i| armed[**i].short.is_some())
+        .map(|i| (armed[*i].jump.addr, armed[*i].plan.addr()))
+        .collect();
+    for thread in world.threads_mut() {
+        let pc = thread.pc();
+        if let Some((_, site)) = islands.iter().find(|(island, _)| *island == pc) {
+            thread.set_pc(*site);
+            continue;
+        }
+        let after = by_block.partition_point(|i| armed[*i].trampoline.at <= pc);
+        if let Some(i) = after.checked_sub(1) {
+            move_out(memory, thread, &armed[by_block[i]]);
+        }
+    }
+    Ok(())
+}
+
+/// Gives a thread in this trampoline what it had at the site, and sends it back there.
+fn move_out(memory: &Memory, thread: &mut Thread, armed: &Armed) {
+    let site = armed.plan.addr();
+    match armed.trampoline.place_of(thread.pc()) {
+        Some(PcPlace::Body(rollback)) => {
+            if let Some(mut regs) = rolled_back(memory, &thread.regs, &rollback) {
+                regs.rip = site;
+                thread.set_regs(regs);
+            }
+        }
+        Some(PcPlace::Displaced(offset)) => {
+            let Some(origin) = armed.trampoline.displaced.origin_of(offset) else { return };
+            if origin.is_stack_shifted {
+                let mut regs = thread.regs;
+                regs.rsp += 8;
+                thread.set_regs(regs);
+            }
+            thread.set_pc(site + u64::from(origin.offset));
+        }
+        Some(PcPlace::Elsewhere) | None => {}
+    }
+}
+
+/// The registers at the site, from what the trampoline has saved by now.
+fn rolled_back(memory: &Memory, regs: &Regs, rollback: &Rollback) -> Option<Regs> {
+    let mut out = *regs;
+    let load = |slot: u16| {
+        let mut word = [0u8; 8];
+        memory.read(regs.rsp + u64::from(slot), &mut word).ok()?;
+        Some(u64::from_le_bytes(word))
+    };
+    for saved in &rollback.saved {
+        *by_number(&mut out, saved.number)? = load(saved.slot)?;
+    }
+    if let Some(slot) = rollback.flags {
+        // ah as lahf left it, al the overflow flag.
+        let ax = load(slot)?;
+        let (low, overflow) = ((ax >> 8) & 0xd5, ax & 1);
+        out.eflags = (out.eflags & !0x8d5) | low | overflow << 11;
+    }
+    out.rsp = regs.rsp + u64::from(rollback.rsp_add);
+    Some(out)
+}
+
+fn by_number(regs: &mut Regs, number: u8) -> Option<&mut u64> {
+    Some(match number {
+        0 => &mut regs.rax,
+        1 => &mut regs.rcx,
+        2 => &mut regs.rdx,
+        6 => &mut regs.rsi,
+        7 => &mut regs.rdi,
+        8 => &mut regs.r8,
+        9 => &mut regs.r9,
+        10 => &mut regs.r10,
+        11 => &mut regs.r11,
+        _ => return None,
+    })
+}
+
+/// A thread that is in our memory, or will come back to it.
+fn occupant(world: &World, regions: &Regions, mappings: &[image::Mapping]) -> Option<i32> {
+    // A thread that was moved out has its new place in `regs` already.
+    if let Some(thread) = world.threads().find(|t| regions.contains(t.pc())) {
+        return Some(thread.tid);
+    }
+    let start = regions.regions.iter().map(|r| r.code.start).min()?;
+    let end = regions.regions.iter().map(|r| r.code.end).max()?;
+    stacks::find(world, mappings, start..end, |w| regions.contains(w)).first().map(|(tid, _)| *tid)
+}
+
+/// The kernel reads the descriptor that a thread's rseq area names whenever it preempts the thread, and
+/// kills it if the descriptor is not mapped.
+fn forget_rseq(memory: &Memory, world: &World, regions: &Regions, offset: i32) {
+    for thread in world.threads() {
+        let at = thread.regs.fs_base.wrapping_add_signed(i64::from(offset) + RSEQ_CS);
+        let mut word = [0u8; 8];
+        if memory.read(at, &mut word).is_ok() && regions.contains(u64::from_le_bytes(word)) {
+            let _ = memory.write(at, &[0; 8]);
+        }
+    }
+}

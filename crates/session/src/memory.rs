@@ -1,0 +1,53 @@
+//! The target's memory, from outside.
+//!
+//! For:     comparing and writing text, reading tables and stacks.
+//! State:   /proc/PID/mem, opened once: it stays with the address space, also over an exec of the pid.
+//! Context: control.
+//! Keeps:   W1 a write is complete or an error.
+//! Checked: testkit; `session` compares text after every write.
+
+use crate::error::Broken;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use sys::Errno;
+
+/// An open /proc/PID/mem.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub pid: i32,
+    file: File,
+}
+
+impl Memory {
+    pub fn open(pid: i32) -> Result<Memory, Broken> {
+        let path = format!("/proc/{pid}/mem");
+        match OpenOptions::new().read(true).write(true).open(path) {
+            Ok(file) => Ok(Memory { pid, file }),
+            Err(e) => Err(crate::process::why_not(pid, Errno(e.raw_os_error().unwrap_or(0)))),
+        }
+    }
+
+    pub fn read(&self, addr: u64, into: &mut [u8]) -> Result<(), Broken> {
+        let read = self.file.read_exact_at(into, addr);
+        read.map_err(|e| self.failed("read of the target's memory", &e))
+    }
+
+    pub fn read_vec(&self, addr: u64, len: usize) -> Result<Vec<u8>, Broken> {
+        let mut bytes = vec![0; len];
+        self.read(addr, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    pub fn write(&self, addr: u64, bytes: &[u8]) -> Result<(), Broken> {
+        let written = self.file.write_all_at(bytes, addr);
+        written.map_err(|e| self.failed("write to the target's memory", &e))
+    }
+
+    fn failed(&self, what: &'static str, error: &std::io::Error) -> Broken {
+        match crate::process::Status::of(self.pid) {
+            None => Broken::Gone { pid: self.pid },
+            Some(s) if matches!(s.state, 'Z' | 'X') => Broken::Gone { pid: self.pid },
+            Some(_) => Broken::Call { what, errno: Errno(error.raw_os_error().unwrap_or(5)) },
+        }
+    }
+}

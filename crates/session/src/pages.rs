@@ -1,0 +1,139 @@
+//! Text as pages: read once, compared, changed, written back.
+//!
+//! For:     arming and disarming many sites in one stop.
+//! State:   copies of the touched pages; valid while no thread runs.
+//! Context: control, in a stopped world.
+//! Keeps:   P1 a page is written once for all its sites, and only from its first to its last changed byte.
+//!          P2 if we die in the middle, every site is whole: a patch on one page is written by one copy, and
+//!             one on two pages is a jump to itself until it is complete.
+//! Checked: tests below; testkit kills controllers at random moments.
+
+use crate::error::Broken;
+use crate::memory::Memory;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+const PAGE: u64 = 4096;
+/// `jmp` to itself.
+const SPIN: [u8; 2] = [0xeb, 0xfe];
+
+#[derive(Debug)]
+struct Page {
+    bytes: Vec<u8>,
+    dirty: Option<Range<usize>>,
+}
+
+/// The touched pages of one process.
+#[derive(Debug)]
+pub(crate) struct Pages<'a> {
+    memory: &'a Memory,
+    pages: BTreeMap<u64, Page>,
+}
+
+/// True if a patch cannot be written so that P2 holds.
+pub(crate) fn is_split_after_one_byte(addr: u64, len: usize) -> bool {
+    addr % PAGE == PAGE - 1 && len > 1
+}
+
+impl<'a> Pages<'a> {
+    pub fn of(memory: &'a Memory) -> Pages<'a> {
+        Pages { memory, pages: BTreeMap::new() }
+    }
+
+    fn page(&mut self, addr: u64) -> Result<&mut Page, Broken> {
+        let at = addr / PAGE * PAGE;
+        if let std::collections::btree_map::Entry::Vacant(vacant) = self.pages.entry(at) {
+            let bytes = self.memory.read_vec(at, PAGE as usize)?;
+            vacant.insert(Page { bytes, dirty: None });
+        }
+        self.pages.get_mut(&at).ok_or(Broken::Gone { pid: self.memory.pid })
+    }
+
+    /// The bytes at `addr` as they are, or will be after the next flush.
+    pub fn bytes(&mut self, addr: u64, len: usize) -> Result<Vec<u8>, Broken> {
+        let mut out = Vec::with_capacity(len);
+        while out.len() < len {
+            let at = addr + out.len() as u64;
+            let from = (at % PAGE) as usize;
+            let take = (len - out.len()).min(PAGE as usize - from);
+            out.extend_from_slice(&self.page(at)?.bytes[from..from + take]);
+        }
+        Ok(out)
+    }
+
+    /// Changes bytes; written by [`Pages::flush`], or at once if they lie on two pages.
+    pub fn set(&mut self, addr: u64, bytes: &[u8]) -> Result<(), Broken> {
+        let first = (PAGE - addr % PAGE) as usize;
+        if bytes.len() <= first {
+            return self.set_in_page(addr, bytes, true);
+        }
+        let (head, tail) = bytes.split_at(first);
+        if head.len() >= SPIN.len() {
+            self.memory.write(addr, &SPIN)?;
+        }
+        self.memory.write(addr + first as u64, tail)?;
+        self.memory.write(addr, head)?;
+        self.set_in_page(addr, head, false)?;
+        self.set_in_page(addr + first as u64, tail, false)
+    }
+
+    fn set_in_page(&mut self, addr: u64, bytes: &[u8], is_dirty: bool) -> Result<(), Broken> {
+        let from = (addr % PAGE) as usize;
+        let page = self.page(addr)?;
+        page.bytes[from..from + bytes.len()].copy_from_slice(bytes);
+        if is_dirty {
+            let old = page.dirty.clone().unwrap_or(from..from);
+            page.dirty = Some(old.start.min(from)..old.end.max(from + bytes.len()));
+        }
+        Ok(())
+    }
+
+    /// Writes all changes.
+    pub fn flush(&mut self) -> Result<(), Broken> {
+        for (at, page) in &mut self.pages {
+            if let Some(dirty) = page.dirty.take() {
+                self.memory.write(at + dirty.start as u64, &page.bytes[dirty])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes the process's own copies of the pages that `addrs` lie on, so that the stop need not: writes to
+/// each page one byte that it has already.
+pub(crate) fn unshare(memory: &Memory, addrs: impl Iterator<Item = u64>) -> Result<(), Broken> {
+    let mut pages: Vec<u64> = addrs.map(|a| a / PAGE).collect();
+    pages.sort_unstable();
+    pages.dedup();
+    for page in pages {
+        // The last byte of the page: rarely the first of an instruction, where another tracer may
+        // put a breakpoint at this very moment.
+        let at = page * PAGE + PAGE - 1;
+        let mut byte = [0u8];
+        memory.read(at, &mut byte)?;
+        memory.write(at, &byte)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_patch_over_two_pages_and_many_in_one_are_written_whole() {
+        let mut buffer = vec![0u8; 3 * PAGE as usize];
+        let base = (buffer.as_mut_ptr() as u64).next_multiple_of(PAGE);
+        let memory = Memory::open(sys::sched::pid()).unwrap();
+        let mut pages = Pages::of(&memory);
+        pages.set(base + 10, &[1, 2]).unwrap();
+        pages.set(base + 20, &[3]).unwrap();
+        pages.set(base + PAGE - 2, &[4, 5, 6, 7, 8]).unwrap();
+        assert_eq!(pages.bytes(base + PAGE - 2, 5).unwrap(), [4, 5, 6, 7, 8]);
+        pages.flush().unwrap();
+        assert_eq!(memory.read_vec(base + 10, 11).unwrap(), [1, 2, 0, 0, 0, 0, 0, 0, 0, 0, 3]);
+        assert_eq!(memory.read_vec(base + PAGE - 2, 5).unwrap(), [4, 5, 6, 7, 8]);
+        assert!(is_split_after_one_byte(PAGE - 1, 5) && !is_split_after_one_byte(PAGE - 2, 5));
+        assert_eq!(buffer.len(), 3 * PAGE as usize);
+    }
+}

@@ -1,0 +1,147 @@
+//! What /proc says of a process.
+//!
+//! For:     choosing threads, and telling why a process cannot be entered.
+//! State:   none; each call reads anew.
+//! Context: control.
+//! Keeps:   nothing beyond the call: a process may change at once.
+//! Checked: testkit `errors`.
+
+use crate::error::Broken;
+use std::fs;
+use sys::Errno;
+
+/// The part of /proc/PID/status that we use.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Status {
+    pub name: String,
+    pub state: char,
+    pub tgid: i32,
+    pub tracer: i32,
+    pub uid: u32,
+    pub seccomp: u32,
+    pub has_memory: bool,
+}
+
+impl Status {
+    /// Of a process or of one thread; `None` if it is gone.
+    pub fn of(pid: i32) -> Option<Status> {
+        let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let mut status = Status::default();
+        for line in text.lines() {
+            let (key, value) = line.split_once(':')?;
+            let value = value.trim();
+            let first = value.split_whitespace().next().unwrap_or_default();
+            match key {
+                "Name" => status.name = value.to_owned(),
+                "State" => status.state = first.chars().next()?,
+                "Tgid" => status.tgid = first.parse().ok()?,
+                "TracerPid" => status.tracer = first.parse().ok()?,
+                "Uid" => status.uid = value.split_whitespace().nth(1)?.parse().ok()?,
+                "Seccomp" => status.seccomp = first.parse().ok()?,
+                "VmSize" => status.has_memory = true,
+                _ => {}
+            }
+        }
+        Some(status)
+    }
+}
+
+/// State of one thread as in /proc/PID/stat.
+pub(crate) fn thread_state(pid: i32, tid: i32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
+/// The live threads of a process.
+pub(crate) fn threads(pid: i32) -> Vec<i32> {
+    let Ok(dir) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    dir.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Name of a process, `?` if it is gone.
+pub(crate) fn name(pid: i32) -> String {
+    Status::of(pid).map_or_else(|| "?".into(), |s| s.name)
+}
+
+/// Checks what can be known before the first ptrace call.
+pub(crate) fn check(pid: i32) -> Result<Status, Broken> {
+    let status = Status::of(pid).filter(|_| pid > 0).ok_or(Broken::NoProcess { pid })?;
+    let name = status.name.clone();
+    if status.tgid == sys::sched::pid() {
+        return Err(Broken::Ourselves { pid });
+    }
+    if matches!(status.state, 'Z' | 'X') {
+        return Err(Broken::Zombie { pid, name });
+    }
+    if !status.has_memory {
+        return Err(Broken::KernelThread { pid, name });
+    }
+    if status.tracer != 0 {
+        let by = status.tracer;
+        return Err(Broken::Traced { pid, name, by, by_name: self::name(by) });
+    }
+    if is_32_bit(pid) {
+        return Err(Broken::NotX86_64 { pid, name });
+    }
+    Ok(status)
+}
+
+fn is_32_bit(pid: i32) -> bool {
+    use std::io::Read;
+    let mut head = [0u8; 5];
+    let read = fs::File::open(format!("/proc/{pid}/exe")).and_then(|mut f| f.read_exact(&mut head));
+    read.is_ok() && head == *b"\x7fELF\x01"
+}
+
+/// The cause of a refused ptrace call, found by looking.
+pub(crate) fn why_not(pid: i32, errno: Errno) -> Broken {
+    if errno == Errno::ESRCH {
+        return Broken::Gone { pid };
+    }
+    let status = match check(pid) {
+        Err(cause) => return cause,
+        Ok(status) => status,
+    };
+    let name = status.name;
+    let our_uid = Status::of(sys::sched::pid()).map_or(0, |s| s.uid);
+    if our_uid != 0 && our_uid != status.uid {
+        return Broken::OtherUser { pid, name, uid: status.uid, our_uid };
+    }
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
+    match scope.ok().and_then(|s| s.trim().parse().ok()) {
+        Some(scope) if scope > 0 => Broken::Yama { pid, name, scope },
+        _ => Broken::NotAllowed { pid, name },
+    }
+}
+
+/// Another process that shares the address space of `pid` (a vfork child before its exec).
+pub(crate) fn memory_sharer(pid: i32) -> Option<i32> {
+    let children = threads(pid).into_iter().flat_map(|tid| {
+        let list = fs::read_to_string(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default();
+        list.split_whitespace().filter_map(|c| c.parse().ok()).collect::<Vec<i32>>()
+    });
+    children.into_iter().find(|child| sys::remote::same_memory(pid, *child) == Ok(true))
+}
+
+/// Whether `pid` is a process that can be entered, as far as /proc tells.
+///
+/// # Errors
+/// The cause, found by looking.
+pub fn check_process(pid: i32) -> Result<(), Broken> {
+    match check(pid) {
+        // A program that we have just started is traced by us.
+        Err(Broken::Traced { by, .. }) if by == sys::sched::pid() => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// Whether `pid` is a process whose memory can be looked at; that somebody traces it is no hindrance.
+///
+/// # Errors
+/// The cause, found by looking.
+pub fn check_readable(pid: i32) -> Result<(), Broken> {
+    match check(pid) {
+        Err(Broken::Traced { .. }) => Ok(()),
+        other => other.map(drop),
+    }
+}

@@ -1,0 +1,205 @@
+//! Our memory in the target.
+//!
+//! For:     making and unmaking the mappings that trampolines and counts live in.
+//! State:   one arena, and one region (table page and code) for each neighbourhood of modules.
+//! Context: control; system calls are made by a stopped thread of the target.
+//! Keeps:   M1 no mapping is ever writable and executable.
+//!          M2 every descriptor opened in the target is closed before the thread runs on.
+//!          M3 `unmap` takes back exactly what was made.
+//! Checked: testkit snapshots (mappings and descriptors before and after).
+
+use crate::agent_image::AgentImage;
+use crate::arena::{Arena, Layout, errno_of};
+use crate::error::Broken;
+use crate::memory::Memory;
+use crate::remote::Remote;
+use crate::space::rooms;
+use image::Mapping;
+use std::fs::OpenOptions;
+use std::ops::Range;
+use sys::mapping as mm;
+use sys::{Errno, nr};
+use wire::{ARENA_NAME, AgentExports};
+
+const PAGE: u64 = 4096;
+const MFD_CLOEXEC: u64 = 1;
+
+/// One neighbourhood: a table page, the agent, the slow routine, trampolines.
+#[derive(Debug)]
+pub(crate) struct Region {
+    /// Address of the table page; code follows behind it.
+    pub table: u64,
+    pub code: Range<u64>,
+    pub agent: AgentExports,
+    /// Address of the slow routine.
+    pub slow: u64,
+    /// Where the next trampoline goes.
+    pub next: u64,
+}
+
+/// A wish for a region.
+#[derive(Clone, Debug)]
+pub(crate) struct Wish {
+    /// Addresses that it must reach.
+    pub reach: Range<u64>,
+    /// Bytes for trampolines.
+    pub bytes: u64,
+    /// For the message if there is no room.
+    pub module: String,
+}
+
+/// Everything of ours in the target.
+#[derive(Debug)]
+pub(crate) struct Regions {
+    pub arena: Arena,
+    pub regions: Vec<Region>,
+    table_len: u64,
+}
+
+impl Regions {
+    /// Maps an arena and a region for each wish.
+    pub fn map(
+        remote: &mut Remote<'_>,
+        memory: &Memory,
+        mappings: &[Mapping],
+        layout: Layout,
+        wishes: &[Wish],
+    ) -> Result<Regions, Broken> {
+        let image = AgentImage::load()?;
+        let table_len = (wire::table::len_bytes(layout.cpus) as u64).next_multiple_of(PAGE);
+        let mut made: Vec<Range<u64>> = Vec::new();
+        let result = make(remote, memory, mappings, layout, wishes, table_len, &image, &mut made);
+        if result.is_err() {
+            for range in made {
+                let _ = remote.call("munmap", nr::MUNMAP, [range.start, range.end - range.start, 0, 0, 0, 0]);
+            }
+        }
+        let (arena, regions) = result?;
+        Ok(Regions { arena, regions, table_len })
+    }
+
+    /// True if an address is in memory of ours that threads may run or refer to.
+    pub fn contains(&self, addr: u64) -> bool {
+        self.regions.iter().any(|r| r.code.contains(&addr))
+    }
+
+    /// Takes all of it back.
+    pub fn unmap(&self, remote: &mut Remote<'_>) -> Result<(), Broken> {
+        let arena = self.arena.remote..self.arena.remote + self.arena.layout.len() as u64;
+        let regions = self.regions.iter().map(|r| r.table..r.code.end);
+        for range in regions.chain([arena]) {
+            remote.call("munmap", nr::MUNMAP, [range.start, range.end - range.start, 0, 0, 0, 0])?;
+        }
+        Ok(())
+    }
+
+    /// Writes the table pages: from now on counts go to the CPUs' copies.
+    pub fn write_tables(&self, memory: &Memory) -> Result<(), Broken> {
+        let table = self.arena.table();
+        debug_assert!(table.len() as u64 <= self.table_len);
+        self.regions.iter().try_for_each(|r| memory.write(r.table, &table))
+    }
+}
+
+#[allow(clippy::too_many_arguments, reason = "one set-up step, split off for its clean-up")]
+fn make(
+    remote: &mut Remote<'_>,
+    memory: &Memory,
+    mappings: &[Mapping],
+    layout: Layout,
+    wishes: &[Wish],
+    table_len: u64,
+    image: &AgentImage,
+    made: &mut Vec<Range<u64>>,
+) -> Result<(Arena, Vec<Region>), Broken> {
+    let mut blanks = Vec::new();
+    for wish in wishes {
+        let code_len = (wish.bytes + image.len() as u64 + 128).next_multiple_of(PAGE);
+        let at = map_near(remote, mappings, wish, table_len + code_len, made)?;
+        protect_and_wipe(remote, at, table_len, code_len)?;
+        blanks.push((at, code_len));
+    }
+    let name_at = blanks.first().map_or(0, |(at, _)| *at);
+    let arena = map_arena(remote, memory, layout, name_at, made)?;
+    let mut regions = Vec::new();
+    for (at, code_len) in blanks {
+        regions.push(furnish(memory, &arena, image, at, table_len, code_len)?);
+    }
+    Ok((arena, regions))
+}
+
+/// Maps `len` readable and writable bytes near the wish.
+fn map_near(
+    remote: &mut Remote<'_>,
+    mappings: &[Mapping],
+    wish: &Wish,
+    len: u64,
+    made: &mut Vec<Range<u64>>,
+) -> Result<u64, Broken> {
+    let prot = (mm::PROT_READ | mm::PROT_WRITE) as u64;
+    let flags = (mm::MAP_PRIVATE | mm::MAP_ANONYMOUS | mm::MAP_FIXED_NOREPLACE) as u64;
+    let is_ours = |at: &u64| made.iter().any(|m| *at < m.end && *at + len > m.start);
+    for at in rooms(mappings, wish.reach.clone(), len).into_iter().filter(|at| !is_ours(at)).take(8) {
+        match remote.call("mmap", nr::MMAP, [at, len, prot, flags, u64::MAX, 0]) {
+            Ok(got) if got == at => {
+                made.push(at..at + len);
+                return Ok(at);
+            }
+            Ok(got) => drop(remote.call("munmap", nr::MUNMAP, [got, len, 0, 0, 0, 0])?),
+            Err(Broken::Remote { errno: Errno::EEXIST | Errno::EPERM, .. }) => {}
+            Err(other) => return Err(other),
+        }
+    }
+    Err(Broken::NoRoom { module: wish.module.clone(), bytes: len })
+}
+
+/// Code: readable and executable. Table: wiped in a forked child.
+fn protect_and_wipe(remote: &mut Remote<'_>, at: u64, table_len: u64, code_len: u64) -> Result<(), Broken> {
+    let exec = (mm::PROT_READ | mm::PROT_EXEC) as u64;
+    remote.call("mprotect", nr::MPROTECT, [at + table_len, code_len, exec, 0, 0, 0])?;
+    remote.call("madvise", nr::MADVISE, [at, table_len, mm::MADV_WIPEONFORK as u64, 0, 0, 0])?;
+    Ok(())
+}
+
+/// A memfd made and mapped by the target, sized and mapped by us, and closed again in the target.
+fn map_arena(
+    remote: &mut Remote<'_>,
+    memory: &Memory,
+    layout: Layout,
+    name_at: u64,
+    made: &mut Vec<Range<u64>>,
+) -> Result<Arena, Broken> {
+    memory.write(name_at, format!("{ARENA_NAME}\0").as_bytes())?;
+    let fd = remote.call("memfd_create", nr::MEMFD_CREATE, [name_at, MFD_CLOEXEC, 0, 0, 0, 0])?;
+    let mapped = (|| {
+        let path = format!("/proc/{}/fd/{fd}", memory.pid);
+        let memfd = OpenOptions::new().read(true).write(true).open(path);
+        let memfd = memfd.map_err(|e| Broken::Call { what: "open of the arena", errno: errno_of(&e) })?;
+        let mut arena = Arena::create(&memfd, layout, memory.pid)?;
+        let prot = (mm::PROT_READ | mm::PROT_WRITE) as u64;
+        let args = [0, layout.len() as u64, prot, mm::MAP_SHARED as u64, fd, 0];
+        arena.remote = remote.call("mmap", nr::MMAP, args)?;
+        made.push(arena.remote..arena.remote + layout.len() as u64);
+        Ok(arena)
+    })();
+    remote.call("close", nr::CLOSE, [fd, 0, 0, 0, 0, 0])?;
+    mapped
+}
+
+fn furnish(
+    memory: &Memory,
+    arena: &Arena,
+    image: &AgentImage,
+    at: u64,
+    table_len: u64,
+    code_len: u64,
+) -> Result<Region, Broken> {
+    let start = at + table_len;
+    let (agent_bytes, agent) = image.at(start);
+    memory.write(start, &agent_bytes)?;
+    let slow = start + (agent_bytes.len() as u64).next_multiple_of(64);
+    let far = |e: insn::Unreachable| Broken::Agent(e.to_string());
+    let routine = text::slow_routine(slow, at, arena.children_copy()).map_err(far)?;
+    memory.write(slow, &routine)?;
+    Ok(Region { table: at, code: start..start + code_len, agent, slow, next: slow + 64 })
+}

@@ -1,0 +1,219 @@
+//! One site: planned, then armed.
+//!
+//! For:     attach and detach.
+//! State:   the trampoline and the patches that lead to it.
+//! Context: control.
+//! Keeps:   S1 `original` is what the file has at each patched byte.
+//! Checked: attach compares with the live bytes before it writes, detach after it restored.
+
+use insn::{Placement, Unreachable};
+use std::ops::Range;
+use text::{Body, JUMP_LEN, Patch, Request, Trampoline, island_jump, jump};
+
+/// What happens at each hit of a site.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// One count, compiled into the trampoline.
+    Count,
+    /// Consumers called by the agent, in this order.
+    Consumers(Vec<Consumer>),
+}
+
+/// A handler with its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Consumer {
+    /// Counts.
+    Count,
+    /// A histogram by powers of two of the register at this byte offset of `pt_regs`.
+    Log2Histogram {
+        /// Byte offset.
+        register: u32,
+    },
+}
+
+impl Consumer {
+    /// Cells that it needs.
+    pub(crate) fn cells(self) -> u32 {
+        match self {
+            Consumer::Count => 1,
+            Consumer::Log2Histogram { .. } => HISTOGRAM_CELLS,
+        }
+    }
+}
+
+/// Buckets of a histogram by powers of two: zero, and one for each bit.
+pub const HISTOGRAM_CELLS: u32 = 65;
+
+impl Action {
+    /// Cells that it needs.
+    pub(crate) fn cells(&self) -> u32 {
+        match self {
+            Action::Count => 1,
+            Action::Consumers(list) => list.iter().map(|c| c.cells()).sum(),
+        }
+    }
+
+    pub(crate) fn consumers(&self) -> &[Consumer] {
+        match self {
+            Action::Count => &[],
+            Action::Consumers(list) => list,
+        }
+    }
+}
+
+/// A site that can be armed.
+#[derive(Clone, Debug)]
+pub struct SitePlan {
+    /// What to call it.
+    pub name: String,
+    /// File that it is in, as the process sees it.
+    pub module: String,
+    /// Addresses of the whole module in the process.
+    pub module_range: Range<u64>,
+    /// What the process adds to the placement's addresses.
+    pub bias: u64,
+    /// How a jump stands there.
+    pub placement: Placement,
+    /// Bytes of the file at the site, as many as the jump covers.
+    pub original: Vec<u8>,
+    /// Bytes of the file at the island, if there is one.
+    pub island_original: Vec<u8>,
+    /// What to do.
+    pub action: Action,
+}
+
+impl SitePlan {
+    /// The probed address in the process.
+    pub fn addr(&self) -> u64 {
+        self.placement.site.wrapping_add(self.bias)
+    }
+}
+
+/// Why a planned site was not armed after all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Missed {
+    /// The process has other bytes there than the file.
+    Changed {
+        /// What was found.
+        found: Vec<u8>,
+    },
+    /// A thread will come back into the window, out of a signal handler.
+    ThreadInside {
+        /// The thread.
+        tid: i32,
+    },
+    /// The patch would lie on two pages with one byte on the first.
+    CrossesPage,
+    /// What it displaces refers to something too far away.
+    TooFar(Unreachable),
+}
+
+impl std::fmt::Display for Missed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Missed::Changed { found } => {
+                let bytes: Vec<String> = found.iter().map(|b| format!("{b:02x}")).collect();
+                write!(f, "the process has other bytes there than the file: {}", bytes.join(" "))
+            }
+            Missed::ThreadInside { tid } => write!(f, "thread {tid} may return into the window"),
+            Missed::CrossesPage => write!(f, "a page ends after its first byte"),
+            Missed::TooFar(e) => write!(f, "{e}"),
+        }
+    }
+}
+
+/// A site with its trampoline.
+#[derive(Debug)]
+pub(crate) struct Armed {
+    pub plan: SitePlan,
+    pub trampoline: Trampoline,
+    /// The 5-byte jump, at the site or at the island.
+    pub jump: Patch,
+    /// The 2-byte jump to the island.
+    pub short: Option<Patch>,
+    /// First cell.
+    pub cell: u32,
+    /// The jump is in place.
+    pub is_live: bool,
+    pub missed: Option<Missed>,
+}
+
+impl Armed {
+    /// Builds the trampoline at `at` and the patches that lead to it.
+    pub fn build(
+        plan: SitePlan,
+        at: u64,
+        table: u64,
+        slow: u64,
+        rseq_offset: Option<i32>,
+        cell: u32,
+        body: Body,
+    ) -> Result<Armed, (Box<SitePlan>, Unreachable)> {
+        let request = Request {
+            at,
+            placement: &plan.placement,
+            bias: plan.bias,
+            original: if plan.island_original.is_empty() { &plan.original } else { &plan.island_original },
+            table,
+            slow,
+            rseq_offset,
+            has_rdpid: has_rdpid(),
+            body,
+        };
+        let built = Trampoline::build(&request).and_then(|t| {
+            let jump = jump_patch(&plan, t.entry_addr())?;
+            Ok((t, jump))
+        });
+        let (trampoline, jump) = match built {
+            Ok(built) => built,
+            Err(far) => return Err((Box::new(plan), far)),
+        };
+        let short = short_patch(&plan);
+        Ok(Armed { plan, trampoline, jump, short, cell, is_live: false, missed: None })
+    }
+
+    /// The bytes of the window that no thread may stand on when the jump is written: all instruction
+    /// starts but the first.
+    pub fn interior(&self) -> Range<u64> {
+        let site = self.plan.addr();
+        site + 1..site + u64::from(self.plan.placement.patch_len)
+    }
+
+    pub fn has_several_instructions(&self) -> bool {
+        self.plan.placement.displaced_len > 0 && self.plan.placement.displaced.len() > 1
+    }
+
+    /// Where a thread goes on in the copy that stood at `pc` in the window.
+    pub fn moved(&self, pc: u64) -> Option<u64> {
+        let offset = u8::try_from(pc.checked_sub(self.plan.addr())?).ok()?;
+        let copy = self.trampoline.displaced.copy_of(offset)?;
+        Some(self.trampoline.displaced_addr() + u64::from(copy))
+    }
+
+    /// All bytes that change.
+    pub fn patches(&self) -> impl Iterator<Item = &Patch> {
+        std::iter::once(&self.jump).chain(&self.short)
+    }
+}
+
+fn jump_patch(plan: &SitePlan, entry: u64) -> Result<Patch, Unreachable> {
+    let (addr, old) = match plan.placement.island {
+        Some(island) => (island.wrapping_add(plan.bias), &plan.island_original),
+        None => (plan.addr(), &plan.original),
+    };
+    debug_assert_eq!(old.len(), JUMP_LEN);
+    Ok(Patch { addr, old: old.clone(), new: jump(addr, entry)?.to_vec() })
+}
+
+fn short_patch(plan: &SitePlan) -> Option<Patch> {
+    let island = plan.placement.island?.wrapping_add(plan.bias);
+    let new = island_jump(plan.addr(), island)?.to_vec();
+    Some(Patch { addr: plan.addr(), old: plan.original.clone(), new })
+}
+
+/// Whether this processor has the `rdpid` instruction.
+fn has_rdpid() -> bool {
+    let leaf = std::arch::x86_64::__cpuid_count(7, 0);
+    std::arch::x86_64::__cpuid(0).eax >= 7 && leaf.ecx & (1 << 22) != 0
+}

@@ -1,0 +1,294 @@
+//! All threads of a process held still.
+//!
+//! For:     writing text that threads run, looking where they stand, running a call in one of them.
+//! State:   the ptrace stops of this process's threads, owned by the calling OS thread.
+//! Context: control.
+//! Keeps:   S1 while a value lives, no thread of the target runs user code.
+//!          S2 a signal that arrived meanwhile is delivered, none is invented.
+//!          S3 an interrupted system call goes on: the kernel restarts most by itself; one that it would end
+//!             with EINTR for our stop alone is set back to its start.
+//!          S4 on drop every thread runs on (or stays stopped by job control, as before).
+//! Checked: testkit `blocked`, `handlers`, `stopped`; the longest stall is measured and printed.
+
+use crate::error::Broken;
+use crate::process;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use sys::ptrace::{self, Regs};
+use sys::wait::{self, Status};
+use sys::{Errno, nr};
+
+/// How long a thread may take to stop before we let all go and try again.
+const PATIENCE: Duration = Duration::from_millis(50);
+/// How often that is tried: a thread that waits for its vfork child comes back within milliseconds.
+const ATTEMPTS: u32 = 40;
+
+/// One stopped thread.
+#[derive(Debug)]
+pub(crate) struct Thread {
+    pub tid: i32,
+    pub regs: Regs,
+    changed: bool,
+    asked: Instant,
+}
+
+impl Thread {
+    /// Where the thread goes on: the system call itself, if the kernel is about to restart one.
+    pub fn pc(&self) -> u64 {
+        if self.restarts() { self.regs.rip - 2 } else { self.regs.rip }
+    }
+
+    /// Moves the thread, which then goes on at `pc`.
+    pub fn set_pc(&mut self, pc: u64) {
+        self.regs.rip = if self.restarts() { pc + 2 } else { pc };
+        self.changed = true;
+    }
+
+    /// Sets registers; they are written when the world runs on.
+    pub fn set_regs(&mut self, regs: Regs) {
+        self.regs = regs;
+        self.changed = true;
+    }
+
+    /// True if the kernel will set rip back to the system call when the thread runs on.
+    fn restarts(&self) -> bool {
+        let answer = self.regs.rax as i64;
+        (self.regs.orig_rax as i64) >= 0 && matches!(-answer, 512 | 513 | 514 | 516)
+    }
+
+    /// A call that ends with EINTR because of our stop, and not of a signal, starts again.
+    fn undo_interruption(&mut self) {
+        let (call, answer) = (self.regs.orig_rax as i64, self.regs.rax as i64);
+        if call < 0 || answer != -i64::from(Errno::EINTR.0) || call == nr::CLOSE as i64 {
+            return;
+        }
+        let waits = ptrace::sigmask(self.tid).and_then(|m| ptrace::has_deliverable_signal(self.tid, m));
+        if waits == Ok(false) {
+            self.regs.rip -= 2;
+            self.regs.rax = self.regs.orig_rax;
+            self.regs.orig_rax = u64::MAX;
+            self.changed = true;
+        }
+    }
+}
+
+/// A process whose threads all stand still.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub pid: i32,
+    threads: BTreeMap<i32, Thread>,
+    stalls: Vec<Duration>,
+    _hurry: Hurry,
+}
+
+/// Which threads to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// All of them.
+    All,
+    /// One, to run system calls in.
+    One,
+}
+
+impl World {
+    /// Stops the threads of `pid`.
+    pub fn stop(pid: i32, reach: Reach) -> Result<World, Broken> {
+        let status = process::check(pid)?;
+        let mut last = Broken::Gone { pid };
+        for attempt in 0..ATTEMPTS {
+            match World::try_stop(pid, reach, status.seccomp != 0) {
+                Err(broken @ Broken::WontStop { .. }) => last = broken,
+                done => return done,
+            }
+            std::thread::sleep(Duration::from_millis(u64::from(attempt).min(20)));
+        }
+        Err(last)
+    }
+
+    fn try_stop(pid: i32, reach: Reach, seccomp: bool) -> Result<World, Broken> {
+        let hurry = Hurry::begin();
+        let mut world = World { pid, threads: BTreeMap::new(), stalls: Vec::new(), _hurry: hurry };
+        let mut options = ptrace::O_TRACESYSGOOD;
+        if seccomp {
+            options |= ptrace::O_SUSPEND_SECCOMP;
+        }
+        loop {
+            let asked = world.ask(reach, options)?;
+            if asked.is_empty() {
+                break;
+            }
+            world.await_stops(asked)?;
+            if reach == Reach::One && !world.threads.is_empty() {
+                break;
+            }
+        }
+        if world.threads.is_empty() {
+            return Err(Broken::Gone { pid });
+        }
+        Ok(world)
+    }
+
+    /// Seizes and interrupts threads that are not yet ours.
+    fn ask(&self, reach: Reach, options: usize) -> Result<Vec<(i32, Instant)>, Broken> {
+        let mut asked = Vec::new();
+        for tid in process::threads(self.pid) {
+            if self.threads.contains_key(&tid) || (reach == Reach::One && !asked.is_empty()) {
+                continue;
+            }
+            match ptrace::seize(tid, options) {
+                Ok(()) => {}
+                Err(Errno::ESRCH) => continue,
+                Err(_) if ended(self.pid, tid) => continue,
+                Err(errno) => {
+                    release(&asked);
+                    return Err(self.why_not_seized(errno));
+                }
+            }
+            let now = Instant::now();
+            if ptrace::interrupt(tid).is_ok() {
+                asked.push((tid, now));
+            }
+        }
+        Ok(asked)
+    }
+
+    fn why_not_seized(&self, errno: Errno) -> Broken {
+        let cause = process::why_not(self.pid, errno);
+        match (&cause, process::Status::of(self.pid)) {
+            (Broken::NotAllowed { pid, name }, Some(s)) if s.seccomp != 0 => {
+                Broken::Seccomp { pid: *pid, name: name.clone(), mode: s.seccomp }
+            }
+            _ => cause,
+        }
+    }
+
+    fn await_stops(&mut self, mut asked: Vec<(i32, Instant)>) -> Result<(), Broken> {
+        let began = Instant::now();
+        let mut pause = Duration::from_micros(5);
+        loop {
+            let before = asked.len();
+            asked.retain(|(tid, since)| !self.has_stopped(*tid, *since));
+            if asked.is_empty() {
+                return Ok(());
+            }
+            if began.elapsed() > PATIENCE {
+                let tid = asked[0].0;
+                let state = process::thread_state(self.pid, tid).unwrap_or('?');
+                self.let_late_ones_go(&asked);
+                return Err(Broken::WontStop { tid, state, waited_ms: PATIENCE.as_millis() as u64 });
+            }
+            if asked.len() == before {
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(Duration::from_micros(200));
+            }
+        }
+    }
+
+    /// Takes the thread's report if there is one. True if it needs no further waiting.
+    fn has_stopped(&mut self, tid: i32, asked: Instant) -> bool {
+        match wait::wait(tid, wait::ALL | wait::NOHANG) {
+            Ok(None) | Err(Errno::EINTR) => false,
+            Ok(Some((_, Status::Event(ptrace::event::STOP, _)))) => {
+                if let Ok(regs) = ptrace::regs(tid) {
+                    let mut thread = Thread { tid, regs, changed: false, asked };
+                    thread.undo_interruption();
+                    self.threads.insert(tid, thread);
+                }
+                true
+            }
+            // A signal came first: it is delivered, and the stop follows before the handler runs.
+            Ok(Some((_, Status::Signal(signal)))) => ptrace::cont(tid, signal).is_err(),
+            Ok(Some((_, Status::Exited(_) | Status::Killed(_)))) => true,
+            Ok(Some(_)) => ptrace::cont(tid, 0).is_err(),
+            Err(_) => true,
+        }
+    }
+
+    /// Threads that have not stopped can be detached only in a stop: wait for it in the background of
+    /// the others running on.
+    fn let_late_ones_go(&mut self, late: &[(i32, Instant)]) {
+        self.run_on();
+        for (tid, asked) in late {
+            while !self.has_stopped(*tid, *asked) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            self.run_on();
+        }
+    }
+
+    /// The stopped threads.
+    pub fn threads_mut(&mut self) -> impl Iterator<Item = &mut Thread> {
+        self.threads.values_mut()
+    }
+
+    /// The stopped threads.
+    pub fn threads(&self) -> impl Iterator<Item = &Thread> {
+        self.threads.values()
+    }
+
+    /// The thread to run system calls in.
+    pub fn worker(&mut self) -> Result<&mut Thread, Broken> {
+        let pid = self.pid;
+        self.threads.values_mut().next().ok_or(Broken::Gone { pid })
+    }
+
+    fn run_on(&mut self) {
+        for thread in std::mem::take(&mut self.threads).into_values() {
+            if thread.changed {
+                let _ = ptrace::set_regs(thread.tid, &thread.regs);
+            }
+            let _ = ptrace::detach(thread.tid, 0);
+            self.stalls.push(thread.asked.elapsed());
+        }
+    }
+
+    /// Lets all run on; returns the longest time that one of them stood.
+    pub fn resume(mut self) -> Duration {
+        self.run_on();
+        self.stalls.iter().max().copied().unwrap_or_default()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.run_on();
+    }
+}
+
+fn ended(pid: i32, tid: i32) -> bool {
+    matches!(process::thread_state(pid, tid), None | Some('Z' | 'X'))
+}
+
+/// Lets threads go that were asked to stop but not waited for.
+fn release(asked: &[(i32, Instant)]) {
+    for (tid, _) in asked {
+        loop {
+            match wait::wait(*tid, wait::ALL) {
+                Ok(Some((_, Status::Signal(signal)))) => {
+                    let _ = ptrace::cont(*tid, signal);
+                }
+                Err(Errno::EINTR) => {}
+                _ => break,
+            }
+        }
+        let _ = ptrace::detach(*tid, 0);
+    }
+}
+
+/// Real-time priority while others stand still, where that is allowed.
+#[derive(Debug)]
+struct Hurry(bool);
+
+impl Hurry {
+    fn begin() -> Hurry {
+        Hurry(sys::sched::set_policy(sys::sched::FIFO, 1).is_ok())
+    }
+}
+
+impl Drop for Hurry {
+    fn drop(&mut self) {
+        if self.0 {
+            let _ = sys::sched::set_policy(sys::sched::NORMAL, 0);
+        }
+    }
+}

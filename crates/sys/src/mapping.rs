@@ -1,0 +1,69 @@
+//! A shared mapping of a file.
+//!
+//! For:     the arena that controller and target both see.
+//! State:   one mapping, unmapped on drop.
+//! Context: control.
+//! Keeps:   M1 the bytes stay mapped while the value lives.
+//! Checked: session's tests.
+
+use crate::{Errno, check, nr, syscall};
+use core::ptr::NonNull;
+
+/// Readable.
+pub const PROT_READ: usize = 1;
+/// Writable.
+pub const PROT_WRITE: usize = 2;
+/// Executable.
+pub const PROT_EXEC: usize = 4;
+/// Shared with all who map the file.
+pub const MAP_SHARED: usize = 1;
+/// Changes stay with the process.
+pub const MAP_PRIVATE: usize = 2;
+/// No file behind it.
+pub const MAP_ANONYMOUS: usize = 0x20;
+/// At the given address, or an error if something is there.
+pub const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
+/// madvise: a forked child finds the pages zeroed.
+pub const MADV_WIPEONFORK: usize = 18;
+
+/// A file's bytes, mapped shared, readable and writable.
+#[derive(Debug)]
+pub struct SharedMapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping is plain memory that any thread may use; who reads and writes which bytes
+// is settled by the users of `base`, through atomics.
+unsafe impl Send for SharedMapping {}
+// SAFETY: as above; a shared reference gives out a raw pointer and a length only.
+unsafe impl Sync for SharedMapping {}
+
+impl SharedMapping {
+    /// Maps the first `len` bytes of the file behind `fd`.
+    pub fn of_file(fd: i32, len: usize) -> Result<SharedMapping, Errno> {
+        let args = [0, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd as usize, 0];
+        // SAFETY: the kernel picks a free address, so no live memory is replaced.
+        let base = check(unsafe { syscall(nr::MMAP, args) })?;
+        let base = NonNull::new(base as *mut u8).ok_or(Errno::ENOMEM)?;
+        Ok(SharedMapping { base, len })
+    }
+
+    /// Where it starts in this process.
+    pub fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// How many bytes are mapped.
+    pub fn len_bytes(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for SharedMapping {
+    fn drop(&mut self) {
+        // SAFETY: `base` and `len` are what mmap gave, and the value is gone after this, so
+        // nothing derived from it may be used any more (contract of `base`).
+        let _ = unsafe { syscall(nr::MUNMAP, [self.base.as_ptr() as usize, self.len, 0, 0, 0, 0]) };
+    }
+}

@@ -1,0 +1,213 @@
+//! ptrace(2), one function a request.
+//!
+//! For:     entering a process and holding its threads still.
+//! State:   none here; the kernel ties a traced thread to the calling thread.
+//! Context: control. Every call about a thread must come from the OS thread that seized it.
+//! Keeps:   T1 no request is retried, no signal is swallowed.
+//! Checked: session's tests against live targets.
+
+use crate::{Errno, check, nr, syscall};
+
+const CONT: usize = 7;
+const GETREGS: usize = 12;
+const SETREGS: usize = 13;
+const DETACH: usize = 17;
+const SYSCALL: usize = 24;
+const GETEVENTMSG: usize = 0x4201;
+const GETSIGINFO: usize = 0x4202;
+const SETOPTIONS: usize = 0x4200;
+const SEIZE: usize = 0x4206;
+const INTERRUPT: usize = 0x4207;
+const PEEKSIGINFO: usize = 0x4209;
+const GETSIGMASK: usize = 0x420a;
+const SETSIGMASK: usize = 0x420b;
+const GET_RSEQ_CONFIGURATION: usize = 0x420f;
+
+/// Marks syscall stops with bit 7 of the signal.
+pub const O_TRACESYSGOOD: usize = 1;
+/// Threads born while we trace are traced too, and start stopped.
+pub const O_TRACECLONE: usize = 1 << 3;
+/// A stop after a successful exec.
+pub const O_TRACEEXEC: usize = 1 << 4;
+/// The traced process is killed if its tracer dies.
+pub const O_EXITKILL: usize = 1 << 20;
+/// The thread's seccomp filters do not apply while it is traced.
+pub const O_SUSPEND_SECCOMP: usize = 1 << 21;
+
+/// Event numbers in bits 16 and up of a wait status.
+pub mod event {
+    /// A thread was cloned.
+    pub const CLONE: i32 = 3;
+    /// An exec succeeded.
+    pub const EXEC: i32 = 4;
+    /// Stopped by interrupt, at birth, or by job control.
+    pub const STOP: i32 = 128;
+}
+
+/// The general registers of a stopped thread, in the kernel's `user_regs_struct` layout.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are the processor's")]
+pub struct Regs {
+    pub r15: u64,
+    pub r14: u64,
+    pub r13: u64,
+    pub r12: u64,
+    pub rbp: u64,
+    pub rbx: u64,
+    pub r11: u64,
+    pub r10: u64,
+    pub r9: u64,
+    pub r8: u64,
+    pub rax: u64,
+    pub rcx: u64,
+    pub rdx: u64,
+    pub rsi: u64,
+    pub rdi: u64,
+    pub orig_rax: u64,
+    pub rip: u64,
+    pub cs: u64,
+    pub eflags: u64,
+    pub rsp: u64,
+    pub ss: u64,
+    pub fs_base: u64,
+    pub gs_base: u64,
+    pub ds: u64,
+    pub es: u64,
+    pub fs: u64,
+    pub gs: u64,
+}
+
+/// Where a thread registered its rseq area; all zero if it did not.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RseqConfig {
+    /// Address of the area in the traced process.
+    pub area: u64,
+    /// Its size in bytes.
+    pub size_bytes: u32,
+    /// The bytes that must stand before an abort address.
+    pub signature: u32,
+    flags: u32,
+    pad: u32,
+}
+
+#[repr(C)]
+struct PeekArgs {
+    off: u64,
+    flags: u32,
+    nr: i32,
+}
+
+fn request(request: usize, tid: i32, addr: usize, data: usize) -> Result<usize, Errno> {
+    // SAFETY: the callers below pass in `addr` and `data` either plain numbers or pointers to
+    // values that they borrow for the length of the call, of the size that the request transfers.
+    check(unsafe { syscall(nr::PTRACE, [request, tid as usize, addr, data, 0, 0]) })
+}
+
+/// Becomes the tracer of one thread, which runs on.
+///
+/// # Errors
+/// `EPERM` not allowed or traced by another, `ESRCH` no such thread.
+pub fn seize(tid: i32, options: usize) -> Result<(), Errno> {
+    request(SEIZE, tid, 0, options).map(drop)
+}
+
+/// Replaces the options given at [`seize`].
+pub fn set_options(tid: i32, options: usize) -> Result<(), Errno> {
+    request(SETOPTIONS, tid, 0, options).map(drop)
+}
+
+/// Asks a seized thread to stop; it reports [`event::STOP`] or another stop first.
+pub fn interrupt(tid: i32) -> Result<(), Errno> {
+    request(INTERRUPT, tid, 0, 0).map(drop)
+}
+
+/// Lets a stopped thread run on, with `signal` delivered (0: none).
+pub fn cont(tid: i32, signal: i32) -> Result<(), Errno> {
+    request(CONT, tid, 0, signal as usize).map(drop)
+}
+
+/// Lets a stopped thread run to the next entry to or exit from a system call.
+pub fn cont_to_syscall(tid: i32, signal: i32) -> Result<(), Errno> {
+    request(SYSCALL, tid, 0, signal as usize).map(drop)
+}
+
+/// Ends tracing of a stopped thread, with `signal` delivered (0: none).
+pub fn detach(tid: i32, signal: i32) -> Result<(), Errno> {
+    request(DETACH, tid, 0, signal as usize).map(drop)
+}
+
+/// The general registers of a stopped thread.
+pub fn regs(tid: i32) -> Result<Regs, Errno> {
+    let mut regs = Regs::default();
+    request(GETREGS, tid, 0, &raw mut regs as usize)?;
+    Ok(regs)
+}
+
+/// Sets the general registers of a stopped thread.
+pub fn set_regs(tid: i32, regs: &Regs) -> Result<(), Errno> {
+    request(SETREGS, tid, 0, regs as *const Regs as usize).map(drop)
+}
+
+/// The signals that a stopped thread blocks, bit n-1 for signal n.
+pub fn sigmask(tid: i32) -> Result<u64, Errno> {
+    let mut mask = 0u64;
+    request(GETSIGMASK, tid, 8, &raw mut mask as usize)?;
+    Ok(mask)
+}
+
+/// Sets the signals that a stopped thread blocks.
+pub fn set_sigmask(tid: i32, mask: u64) -> Result<(), Errno> {
+    request(SETSIGMASK, tid, 8, &raw const mask as usize).map(drop)
+}
+
+/// The message of the last event stop: the new thread's id after a clone.
+pub fn event_message(tid: i32) -> Result<u64, Errno> {
+    let mut message = 0u64;
+    request(GETEVENTMSG, tid, 0, &raw mut message as usize)?;
+    Ok(message)
+}
+
+/// True if the stop is a group stop and not the delivery of a signal.
+pub fn is_group_stop(tid: i32) -> bool {
+    let mut info = [0u8; 128];
+    request(GETSIGINFO, tid, 0, info.as_mut_ptr() as usize) == Err(Errno::EINVAL)
+}
+
+/// Where the stopped thread registered its rseq area.
+pub fn rseq_config(tid: i32) -> Result<RseqConfig, Errno> {
+    let mut config = RseqConfig::default();
+    let size = size_of::<RseqConfig>();
+    request(GET_RSEQ_CONFIGURATION, tid, size, &raw mut config as usize)?;
+    Ok(config)
+}
+
+/// True if a signal that `mask` does not block waits for the stopped thread or its process.
+pub fn has_deliverable_signal(tid: i32, mask: u64) -> Result<bool, Errno> {
+    for flags in [0u32, 1] {
+        let mut infos = [[0u8; 128]; 16];
+        let mut off = 0;
+        loop {
+            let args = PeekArgs { off, flags, nr: 16 };
+            let args_at = &raw const args as usize;
+            let got = request(PEEKSIGINFO, tid, args_at, infos.as_mut_ptr() as usize)?;
+            for info in &infos[..got] {
+                let signo = i32::from_ne_bytes([info[0], info[1], info[2], info[3]]);
+                if (1..=64).contains(&signo) && mask & (1u64 << (signo - 1)) == 0 {
+                    return Ok(true);
+                }
+            }
+            if got < 16 {
+                break;
+            }
+            off += 16;
+        }
+    }
+    Ok(false)
+}
+
+/// Asks to be traced by our parent, from the next exec on.
+pub fn trace_me() -> Result<(), Errno> {
+    request(0, 0, 0, 0).map(drop)
+}

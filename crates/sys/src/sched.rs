@@ -1,0 +1,45 @@
+//! Scheduling of the calling thread.
+//!
+//! For:     keeping stops short on a busy machine; pinning in benches.
+//! State:   none.
+//! Context: control.
+//! Keeps:   nothing beyond the call.
+//! Checked: session prints the longest stall; a refused call only makes it longer.
+
+use crate::{Errno, check, nr, syscall};
+
+/// The usual time-sharing policy.
+pub const NORMAL: usize = 0;
+/// Real-time, first in first out.
+pub const FIFO: usize = 1;
+
+/// Sets policy and real-time priority of the calling thread (0 for [`NORMAL`]).
+///
+/// # Errors
+/// `EPERM` not allowed.
+pub fn set_policy(policy: usize, priority: i32) -> Result<(), Errno> {
+    let args = [0, policy, &raw const priority as usize, 0, 0, 0];
+    // SAFETY: the kernel reads one `sched_param`, which is one i32, borrowed for the call.
+    check(unsafe { syscall(nr::SCHED_SETSCHEDULER, args) }).map(drop)
+}
+
+/// Lets the calling thread run on one CPU only.
+pub fn pin_to_cpu(cpu: usize) -> Result<(), Errno> {
+    let mut mask = [0u64; 16];
+    mask[cpu / 64 % 16] = 1 << (cpu % 64);
+    let args = [0, size_of_val(&mask), mask.as_ptr() as usize, 0, 0, 0];
+    // SAFETY: the kernel reads `mask`, whose size is passed, borrowed for the call.
+    check(unsafe { syscall(nr::SCHED_SETAFFINITY, args) }).map(drop)
+}
+
+/// Process id of the caller.
+pub fn pid() -> i32 {
+    // SAFETY: getpid takes no argument and cannot fail.
+    (unsafe { syscall(nr::GETPID, [0; 6]) }) as i32
+}
+
+/// Sends `signal` to process `pid`.
+pub fn kill(pid: i32, signal: i32) -> Result<(), Errno> {
+    // SAFETY: kill takes numbers only.
+    check(unsafe { syscall(nr::KILL, [pid as usize, signal as usize, 0, 0, 0, 0]) }).map(drop)
+}

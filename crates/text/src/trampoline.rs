@@ -1,0 +1,423 @@
+//! The code that a patched site jumps to.
+//!
+//! For:     one site of one session: count, or call the agent; then the displaced instructions.
+//! State:   the bytes, and what each of them means for a thread that stands on it.
+//! Context: built in control; run in a hit.
+//! Keeps:   H1 registers, flags, red zone and stack above it are at the tail as at the site.
+//!          H2 a count is one store (or one locked add): before it the hit is not counted, after it it is.
+//!          H3 `place_of` is right for every instruction boundary of the block.
+//! Checked: tests (disassembly by another decoder, roll-back of every step run on an interpreter),
+//!          testkit `counted`, `torture attach`.
+//! Source:  rseq(2) for the restartable count; user-needs 0.2 for the red zone.
+
+use crate::assemble::{Code, RAX, RCX, Reg};
+use insn::{Displaced, Placement, Unreachable, relocate, relocate_len_bound};
+use wire::{TRAMPOLINE_MAGIC, TrampolineHeader, table};
+
+mod hit;
+
+/// No body is longer; `a_block_is_never_longer_than_its_bound` sees to it.
+const LONGEST_BODY: usize = 256;
+const HEADER_LEN: usize = size_of::<TrampolineHeader>();
+/// Offset of a counting trampoline's entry from the start of its block.
+const ENTRY: usize = 128;
+/// Where the out-of-line count of threads without rseq stands: just before the header.
+const SLOW: usize = ENTRY - HEADER_LEN - 15;
+/// What a function may keep below its stack pointer.
+const RED_ZONE: u16 = 128;
+/// The bytes that the kernel wants before an abort address.
+const RSEQ_SIGNATURE: u32 = 0x5305_3053;
+/// Offsets in the rseq area.
+const RSEQ_CPU_ID: i32 = 4;
+const RSEQ_CS: i32 = 8;
+
+/// What a trampoline does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// Adds one to the cell at this offset of the CPU's copy.
+    Count {
+        /// Byte offset in a copy.
+        cell: u32,
+    },
+    /// Saves the registers and calls the site's consumers.
+    Hit {
+        /// Address of the site's [`wire::SiteDesc`].
+        desc: u64,
+    },
+}
+
+/// What a trampoline is built from.
+#[derive(Clone, Debug)]
+pub struct Request<'a> {
+    /// Address of the block, a multiple of 64.
+    pub at: u64,
+    /// Where the jump stands and what it displaces.
+    pub placement: &'a Placement,
+    /// What the process adds to the placement's addresses.
+    pub bias: u64,
+    /// The bytes that the jump covers, as they were.
+    pub original: &'a [u8],
+    /// Address of the region's table page.
+    pub table: u64,
+    /// Address of the region's [`slow_routine`].
+    pub slow: u64,
+    /// Where the threads' rseq areas lie from the thread pointer; `None`: locked adds.
+    pub rseq_offset: Option<i32>,
+    /// The processor has `rdpid`.
+    pub has_rdpid: bool,
+    /// What to do.
+    pub body: Body,
+}
+
+/// A register that a trampoline saved, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SavedReg {
+    /// Number in instruction encodings.
+    pub number: u8,
+    /// Offset from the stack pointer at that place.
+    pub slot: u16,
+}
+
+/// How to give a stopped thread back what it had at the site.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rollback {
+    /// What to add to the stack pointer.
+    pub rsp_add: u16,
+    /// Registers to load, before that.
+    pub saved: Vec<SavedReg>,
+    /// Slot of the flags in the form of `lahf; seto al`, if they must be loaded.
+    pub flags: Option<u16>,
+    /// The hit is already counted.
+    pub counted: bool,
+}
+
+/// Where in a block a thread stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PcPlace {
+    /// Between the site and the displaced instructions.
+    Body(Rollback),
+    /// In the displaced instructions, this many bytes from their start; registers are the program's.
+    Displaced(u16),
+    /// Where only running on helps.
+    Elsewhere,
+}
+
+/// One trampoline, ready to be written.
+#[derive(Clone, Debug)]
+pub struct Trampoline {
+    /// Address of the block.
+    pub at: u64,
+    /// The block.
+    pub bytes: Vec<u8>,
+    /// Offset of the first instruction.
+    pub entry: usize,
+    /// Offset of the tail.
+    pub tail: usize,
+    /// The displaced instructions, at `tail + 5`.
+    pub displaced: Displaced,
+    /// (offset, what holds from there on), ascending; `None` where only running on helps.
+    steps: Vec<(usize, Option<Rollback>)>,
+}
+
+impl Trampoline {
+    /// Builds the block for `request`.
+    ///
+    /// # Errors
+    /// The first thing that is too far from `request.at`.
+    pub fn build(request: &Request<'_>) -> Result<Trampoline, Unreachable> {
+        debug_assert!(request.at.is_multiple_of(64));
+        let mut b = Builder::new(request);
+        match (request.body, request.rseq_offset) {
+            (Body::Count { cell }, Some(rseq)) => b.count_restartable(cell, rseq)?,
+            (Body::Count { cell }, None) => b.count_locked(cell)?,
+            (Body::Hit { desc }, _) => b.hit(desc)?,
+        }
+        let tail = b.code.pos();
+        b.code.nop5();
+        let displaced = relocate(request.placement, request.bias, request.at + b.code.pos() as u64)?;
+        b.code.put(&displaced.bytes);
+        b.header(tail);
+        let Builder { code, steps, entry, .. } = b;
+        Ok(Trampoline { at: request.at, bytes: code.bytes, entry, tail, displaced, steps })
+    }
+
+    /// The most bytes that a block for this placement takes.
+    pub fn len_bound(placement: &Placement) -> usize {
+        (hit::ENTRY + LONGEST_BODY + crate::JUMP_LEN + relocate_len_bound(placement)).next_multiple_of(64)
+    }
+
+    /// Address of the first instruction.
+    pub fn entry_addr(&self) -> u64 {
+        self.at + self.entry as u64
+    }
+
+    /// Address of the first displaced instruction.
+    pub fn displaced_addr(&self) -> u64 {
+        self.at + self.tail as u64 + crate::JUMP_LEN as u64
+    }
+
+    /// Address after the block.
+    pub fn end(&self) -> u64 {
+        self.at + self.bytes.len() as u64
+    }
+
+    /// Where a thread with this program counter stands; `None` if it is not in the block.
+    pub fn place_of(&self, pc: u64) -> Option<PcPlace> {
+        let offset = usize::try_from(pc.checked_sub(self.at)?).ok().filter(|o| *o < self.bytes.len())?;
+        let displaced = self.tail + crate::JUMP_LEN;
+        if offset >= displaced {
+            return Some(PcPlace::Displaced((offset - displaced) as u16));
+        }
+        let step = self.steps.iter().rev().find(|(from, _)| *from <= offset)?;
+        Some(step.1.clone().map_or(PcPlace::Elsewhere, PcPlace::Body))
+    }
+}
+
+/// The region's one routine for threads without a CPU of their own: adds one to the cell at offset rcx
+/// of the shared copy, or of the children's if the table was wiped by a fork.
+///
+/// Clobbers rax and nothing else, flags included.
+pub fn slow_routine(at: u64, table: u64, children: u64) -> Result<Vec<u8>, Unreachable> {
+    let mut code = Code::new(at);
+    code.flags_to_ax();
+    code.push(RAX);
+    code.load_rip(RAX, table + table::ALIVE as u64)?;
+    code.test_rax();
+    code.short(0x75, code.pos() + 2 + 10);
+    code.set_rax(children);
+    // lock inc qword [rax + rcx]
+    code.put(&[0xf0, 0x48, 0xff, 0x04, 0x08]);
+    code.pop(RAX);
+    code.flags_from_ax();
+    code.put(&[0xc3]);
+    Ok(code.bytes)
+}
+
+struct Builder<'a> {
+    code: Code,
+    request: &'a Request<'a>,
+    entry: usize,
+    steps: Vec<(usize, Option<Rollback>)>,
+    now: Rollback,
+}
+
+impl<'a> Builder<'a> {
+    fn new(request: &'a Request<'a>) -> Builder<'a> {
+        let mut code = Code::new(request.at);
+        let entry = if matches!(request.body, Body::Hit { .. }) { hit::ENTRY } else { ENTRY };
+        code.pad_to(entry);
+        let steps = vec![(0, None), (entry, Some(Rollback::default()))];
+        Builder { code, request, entry, steps, now: Rollback::default() }
+    }
+
+    /// Says that from here on `change` holds.
+    fn step(&mut self, change: impl FnOnce(&mut Rollback)) {
+        change(&mut self.now);
+        self.steps.push((self.code.pos(), Some(self.now.clone())));
+    }
+
+    /// From here on a stopped thread must run on by itself.
+    fn run_only(&mut self) {
+        self.steps.push((self.code.pos(), None));
+    }
+
+    fn counted_from_here(&mut self) {
+        self.step(|now| now.counted = true);
+    }
+
+    fn header(&mut self, tail: usize) {
+        let mut original = [0u8; 16];
+        let len = self.request.original.len().min(16);
+        original[..len].copy_from_slice(&self.request.original[..len]);
+        let words = [TRAMPOLINE_MAGIC, self.site()];
+        let mut bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        bytes.extend_from_slice(&((tail - self.entry) as u32).to_le_bytes());
+        bytes.extend_from_slice(&(len as u32).to_le_bytes());
+        bytes.extend_from_slice(&original);
+        self.code.bytes[self.entry - HEADER_LEN..self.entry].copy_from_slice(&bytes);
+    }
+
+    fn site(&self) -> u64 {
+        self.request.placement.site.wrapping_add(self.request.bias)
+    }
+
+    fn skip_red_zone(&mut self) {
+        if !self.request.placement.is_entry {
+            self.code.add_rsp(-i32::from(RED_ZONE));
+            self.step(|now| now.rsp_add += RED_ZONE);
+        }
+    }
+
+    fn leave_red_zone(&mut self) {
+        if !self.request.placement.is_entry {
+            self.code.add_rsp(i32::from(RED_ZONE));
+            self.step(|now| now.rsp_add -= RED_ZONE);
+        }
+    }
+
+    /// Saves a register that is needed as scratch, unless nobody reads it again.
+    fn push(&mut self, reg: Reg) {
+        if !self.is_dead(reg) {
+            self.push_always(reg);
+        }
+    }
+
+    fn push_always(&mut self, reg: Reg) {
+        self.code.push(reg);
+        self.step(|now| {
+            now.rsp_add += 8;
+            now.saved.iter_mut().for_each(|s| s.slot += 8);
+            now.saved.push(SavedReg { number: reg.0, slot: 0 });
+        });
+    }
+
+    fn pop(&mut self, reg: Reg) {
+        if !self.is_dead(reg) {
+            self.pop_always(reg);
+        }
+    }
+
+    fn pop_always(&mut self, reg: Reg) {
+        self.code.pop(reg);
+        self.step(|now| {
+            now.rsp_add -= 8;
+            now.saved.pop();
+            now.saved.iter_mut().for_each(|s| s.slot -= 8);
+        });
+    }
+
+    fn is_dead(&self, reg: Reg) -> bool {
+        self.request.placement.dead_regs.contains(reg.0)
+    }
+
+    /// Saves the flags; rax is free after it.
+    fn push_flags(&mut self) {
+        self.code.flags_to_ax();
+        self.code.push(RAX);
+        self.step(|now| {
+            now.rsp_add += 8;
+            now.saved.iter_mut().for_each(|s| s.slot += 8);
+            now.flags = Some(0);
+        });
+    }
+
+    fn pop_flags(&mut self) {
+        // The flags go on being loaded from the value now in rax, below the stack pointer: nothing that
+        // a stopped thread's restorer could rely on. So these three instructions are run, not rolled.
+        self.steps.push((self.code.pos() + 1, None));
+        self.code.pop(RAX);
+        self.code.flags_from_ax();
+        self.step(|now| {
+            now.rsp_add -= 8;
+            now.saved.iter_mut().for_each(|s| s.slot -= 8);
+            now.flags = None;
+        });
+    }
+
+    /// The count under rseq: no flag is written, the store commits.
+    ///
+    /// In: nothing. Clobbers: rax, rcx, both saved. Stack: 16 bytes below the red zone.
+    fn count_restartable(&mut self, cell: u32, rseq: i32) -> Result<(), Unreachable> {
+        self.skip_red_zone();
+        self.push(RAX);
+        self.push(RCX);
+        let retry = self.code.pos();
+        self.code.lea_rip(RAX, self.request.at)?;
+        self.code.store_fs(rseq + RSEQ_CS, RAX);
+        let start = self.code.pos();
+        self.code.load_fs_sign(RAX, rseq + RSEQ_CPU_ID);
+        self.code.lea_rip(RCX, self.request.table + table::CPU0 as u64)?;
+        self.code.load_index8(RCX, RCX, RAX);
+        self.code.short(0xe3, SLOW); // jrcxz: tests without a flag
+        self.code.load(RAX, RCX, cell);
+        self.code.add_one(RAX);
+        self.code.store(RCX, cell, RAX);
+        let end = self.code.pos();
+        self.counted_from_here();
+        let counted = self.now.clone();
+        self.pop(RCX);
+        self.pop(RAX);
+        self.leave_red_zone();
+        self.descriptor(0, start, end, ABORT);
+        self.slow(cell, end, counted)?;
+        self.abort(retry)
+    }
+
+    /// The count of threads without rseq: a locked add to the copy of the CPU that we were on.
+    ///
+    /// Clobbers: rax, rcx, both saved, and the flags, saved unless dead. Stack: up to 32 bytes.
+    fn count_locked(&mut self, cell: u32) -> Result<(), Unreachable> {
+        self.skip_red_zone();
+        self.push(RAX);
+        self.push(RCX);
+        if !self.request.placement.flags_dead {
+            self.push_flags();
+        }
+        match self.request.has_rdpid {
+            true => self.code.cpu_to_ecx(true),
+            false => {
+                // rdtscp writes rdx too; the push and pop around it are run, not rolled.
+                self.steps.push((self.code.pos() + 1, None));
+                self.code.cpu_to_ecx(false);
+                self.step(|_| ());
+            }
+        }
+        self.code.lea_rip(RAX, self.request.table + table::CPU0 as u64)?;
+        self.code.load_index8(RAX, RAX, RCX);
+        self.code.test_rax();
+        self.code.short(0x74, SLOW); // jz
+        self.code.locked_inc(RAX, cell);
+        let end = self.code.pos();
+        self.counted_from_here();
+        let counted = self.now.clone();
+        if !self.request.placement.flags_dead {
+            self.pop_flags();
+        }
+        self.pop(RCX);
+        self.pop(RAX);
+        self.leave_red_zone();
+        self.slow(cell, end, counted)
+    }
+
+    /// The out-of-line part: the cell into rcx, the region's routine, back behind the count.
+    fn slow(&mut self, cell: u32, back: usize, counted: Rollback) -> Result<(), Unreachable> {
+        let mut code = Code::new(self.request.at + SLOW as u64);
+        code.set_ecx(cell);
+        code.call_to(self.request.slow)?;
+        let after_call = SLOW + code.pos();
+        code.jump_to(self.request.at + back as u64)?;
+        self.code.bytes[SLOW..SLOW + code.bytes.len()].copy_from_slice(&code.bytes);
+        let before = Rollback { counted: false, ..counted.clone() };
+        self.steps.extend([
+            (SLOW, Some(before)),
+            (after_call, Some(counted)),
+            (SLOW + code.bytes.len(), None),
+        ]);
+        self.steps.sort_by_key(|(from, _)| *from);
+        Ok(())
+    }
+
+    /// The descriptor that tells the kernel where the count is, and where to go instead.
+    fn descriptor(&mut self, section: usize, start: usize, end: usize, abort: usize) {
+        let at = self.request.at;
+        let words = [0, at + start as u64, (end - start) as u64, at + abort as u64];
+        for (i, word) in words.iter().enumerate() {
+            let i = i + section * 4;
+            self.code.bytes[i * 8..i * 8 + 8].copy_from_slice(&word.to_le_bytes());
+        }
+    }
+
+    fn abort(&mut self, retry: usize) -> Result<(), Unreachable> {
+        let mut code = Code::new(self.request.at + ABORT as u64);
+        code.jump_to(self.request.at + retry as u64)?;
+        self.code.bytes[ABORT - 4..ABORT].copy_from_slice(&RSEQ_SIGNATURE.to_le_bytes());
+        self.code.bytes[ABORT..ABORT + 5].copy_from_slice(&code.bytes);
+        let pushed = self.steps.iter().find(|(from, _)| *from == retry).and_then(|(_, r)| r.clone());
+        self.steps.extend([(ABORT, pushed), (ABORT + 5, None)]);
+        self.steps.sort_by_key(|(from, _)| *from);
+        Ok(())
+    }
+}
+
+/// Where the kernel sends a thread whose count it interrupted.
+const ABORT: usize = 36;

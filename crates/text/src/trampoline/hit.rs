@@ -1,0 +1,163 @@
+//! The general path: registers saved in the kernel's `pt_regs` layout, the site's consumers called.
+//!
+//! For:     handlers that are more than one add.
+//! State:   a frame of `FRAME` bytes on the thread's stack.
+//! Context: built in control; run in a hit.
+//! Keeps:   H1 as in the parent.
+//!          H4 no vector register is touched, here or in the agent.
+//!          H5 every consumer on the list is called once, between the reader's two counts.
+//! Checked: testkit `counted` with `hist`, `bench trig-uprobe-nop` (hits = calls),
+//!          session `the_agent_uses_no_vector_register`.
+//! Source:  kernel handler_chain(), kernel-facts 1.8; reader as srcu_read_lock_fast.
+//!
+//! Reader and list walk stand here, and not in the agent, because constants of the site (the table, the rseq
+//! offset) then cost nothing: 5.7 ns a hit with the walk in the agent, under 4 so (2026-11, CONTRACT 2).
+
+use super::{Body, Builder, HEADER_LEN, Rollback, SavedReg};
+use crate::assemble::{Code, RAX, RCX, RDI, RDX, RSI, Reg};
+use insn::Unreachable;
+use wire::{ConsumerDesc, SiteDesc, cell, table};
+
+/// Offset of the entry: two rseq sections stand before it.
+pub(super) const ENTRY: usize = 192;
+/// The part of `pt_regs` above the registers that a call may change: orig_rax, rip, cs, flags, rsp, ss.
+const ABOVE: u16 = 48;
+/// The part below: the registers that a call keeps. Left unwritten; no handler reads them yet.
+const BELOW: u16 = 48;
+/// Where the flags go in the form of `lahf; seto al`: the place of orig_rax, just above the registers.
+const SLOT_FLAGS: u16 = BELOW + 9 * 8;
+/// Where the consumer that is being called is kept: the place of `ss`.
+const SLOT_CONSUMER: u16 = SLOT_FLAGS + 40;
+
+/// Registers that a call may change, in the order of their slots from above.
+const CALLER_SAVED: [Reg; 9] = [RDI, RSI, RDX, RCX, RAX, Reg(8), Reg(9), Reg(10), Reg(11)];
+
+const _: () = assert!(core::mem::offset_of!(SiteDesc, first) == 0);
+const _: () = assert!(core::mem::offset_of!(ConsumerDesc, next) == 0);
+const _: () = assert!(core::mem::offset_of!(ConsumerDesc, handler) == 8);
+
+/// Out-of-line parts: descriptors at 0 and 32, then for each section its abort and its slow way.
+const STUBS: usize = 64;
+const STUB: usize = 24;
+const STUB_ABORT: usize = 4;
+const STUB_SLOW: usize = 9;
+const _: () = assert!(STUBS + 2 * STUB + HEADER_LEN <= ENTRY);
+
+impl Builder<'_> {
+    /// Stack: 168 + 8 bytes below the red zone, and what the handlers use.
+    pub(super) fn hit(&mut self, desc: u64) -> Result<(), Unreachable> {
+        self.skip_red_zone();
+        self.code.add_rsp(-i32::from(ABOVE));
+        self.step(|now| now.rsp_add += ABOVE);
+        CALLER_SAVED.into_iter().for_each(|reg| self.push_always(reg));
+        self.code.add_rsp(-i32::from(BELOW));
+        self.step(|now| {
+            now.rsp_add += BELOW;
+            now.saved.iter_mut().for_each(|s: &mut SavedReg| s.slot += BELOW);
+        });
+        if !self.request.placement.flags_dead {
+            self.code.flags_to_ax();
+            self.code.store_rsp(SLOT_FLAGS, RAX);
+            self.step(|now| now.flags = Some(SLOT_FLAGS));
+        }
+        self.count_reader(0, cell::READERS_ENTERED)?;
+        // Once entered, the hit runs to its end: its consumers and its leaving count too.
+        self.run_only();
+        self.walk(desc);
+        self.count_reader(1, cell::READERS_LEFT)?;
+        self.counted_from_here();
+        self.restore()
+    }
+
+    /// rdx: the consumer. The handler gets rdi: registers, rsi: site, rdx: consumer.
+    fn walk(&mut self, desc: u64) {
+        self.code.put(&[0x48, 0xbe]); // mov rsi, desc
+        self.code.put(&desc.to_le_bytes());
+        self.code.put(&[0x48, 0x8b, 0x16]); // mov rdx, [rsi]
+        self.code.put(&[0x48, 0x85, 0xd2]); // test rdx, rdx
+        let skip = self.code.pos();
+        self.code.put(&[0x74, 0]); // jz to the end
+        let again = self.code.pos();
+        self.code.store_rsp(SLOT_CONSUMER, RDX);
+        self.code.put(&[0x48, 0x89, 0xe7]); // mov rdi, rsp
+        self.code.put(&[0xff, 0x52, 0x08]); // call [rdx + 8]
+        self.code.load_rsp(RDX, SLOT_CONSUMER);
+        self.code.put(&[0x48, 0x8b, 0x12]); // mov rdx, [rdx]
+        self.code.put(&[0x48, 0x85, 0xd2]); // test rdx, rdx
+        let out = self.code.pos();
+        self.code.put(&[0x74, 0]); // jz to the end
+        self.code.put(&[0x48, 0xbe]); // mov rsi, desc
+        self.code.put(&desc.to_le_bytes());
+        self.code.short(0xeb, again);
+        let end = self.code.pos();
+        for at in [skip, out] {
+            self.code.bytes[at + 1] = (end - at - 2) as u8;
+        }
+    }
+
+    /// One of the reader's two counts; rax, rcx and the flags are free.
+    fn count_reader(&mut self, section: usize, cell: u32) -> Result<(), Unreachable> {
+        let table = self.request.table + table::CPU0 as u64;
+        let stub = STUBS + section * STUB;
+        let retry = self.code.pos();
+        let end = match self.request.rseq_offset {
+            Some(rseq) => {
+                self.code.lea_rip(RAX, self.request.at + section as u64 * 32)?;
+                self.code.store_fs(rseq + super::RSEQ_CS, RAX);
+                let start = self.code.pos();
+                self.code.load_fs_sign(RAX, rseq + super::RSEQ_CPU_ID);
+                self.code.lea_rip(RCX, table)?;
+                self.code.load_index8(RCX, RCX, RAX);
+                self.code.put(&[0x48, 0x85, 0xc9]); // test rcx, rcx
+                self.branch_to_slow(stub)?;
+                self.code.put(&[0x48, 0xff, 0x81]); // inc qword [rcx + cell]
+                self.code.put(&cell.to_le_bytes());
+                let end = self.code.pos();
+                self.descriptor(section, start, end, stub + STUB_ABORT);
+                end
+            }
+            None => {
+                // rdtscp writes rdx, which is saved.
+                self.code.cpu_to_ecx_clobber(self.request.has_rdpid);
+                self.code.lea_rip(RAX, table)?;
+                self.code.load_index8(RAX, RAX, RCX);
+                self.code.test_rax();
+                self.branch_to_slow(stub)?;
+                self.code.locked_inc(RAX, cell);
+                self.code.pos()
+            }
+        };
+        let mut code = Code::new(self.request.at + stub as u64);
+        code.put(&super::RSEQ_SIGNATURE.to_le_bytes());
+        code.jump_to(self.request.at + retry as u64)?;
+        code.set_ecx(cell);
+        code.call_to(self.request.slow)?;
+        code.jump_to(self.request.at + end as u64)?;
+        self.code.bytes[stub..stub + STUB].copy_from_slice(&code.bytes);
+        Ok(())
+    }
+
+    /// jz, near form
+    fn branch_to_slow(&mut self, stub: usize) -> Result<(), Unreachable> {
+        self.code.jump_if_zero(self.request.at + (stub + STUB_SLOW) as u64)
+    }
+
+    fn restore(&mut self) -> Result<(), Unreachable> {
+        if !self.request.placement.flags_dead {
+            self.code.load_rsp(RAX, SLOT_FLAGS);
+            self.code.flags_from_ax();
+        }
+        self.code.add_rsp(i32::from(BELOW));
+        self.step(|now: &mut Rollback| {
+            now.rsp_add -= BELOW;
+            now.flags = None;
+            now.saved.iter_mut().for_each(|s| s.slot -= BELOW);
+        });
+        CALLER_SAVED.into_iter().rev().for_each(|reg| self.pop_always(reg));
+        self.code.add_rsp(i32::from(ABOVE));
+        self.step(|now| now.rsp_add -= ABOVE);
+        self.leave_red_zone();
+        debug_assert!(matches!(self.request.body, Body::Hit { .. }));
+        Ok(())
+    }
+}

@@ -1,0 +1,30 @@
+//! Which torture is meant.
+//!
+//! For:     `nanoprobe torture NAME`.
+//! State:   none.
+//! Context: control.
+//! Keeps:   nothing.
+//! Checked: by use.
+
+/// A torture: its name, what it does, its main function.
+type Torture = (&'static str, &'static str, fn(&[String]) -> i32);
+
+const ALL: &[Torture] = &[("attach", "attach and detach under busy threads", crate::attach_main)];
+
+/// Runs `nanoprobe torture NAME ...` and returns its exit code.
+pub fn torture_main(args: &[String]) -> i32 {
+    let name = args.first().map_or("", String::as_str);
+    if let Some((_, _, run)) = ALL.iter().find(|(n, _, _)| *n == name) {
+        return run(&args[1..]);
+    }
+    let is_help = matches!(name, "-h" | "--help" | "help");
+    let mut text = String::from("nanoprobe torture NAME [OPTIONS]; NAME --help shows its options\n");
+    for (name, what, _) in ALL {
+        text += &format!("  {name:<10} {what}\n");
+    }
+    match is_help {
+        true => print!("{text}"),
+        false => eprint!("nanoprobe: torture: no '{name}'\n{text}"),
+    }
+    i32::from(!is_help)
+}

@@ -1,0 +1,53 @@
+//! The shared mapping: what stands where.
+//!
+//! For:     controller and agent finding each other's data.
+//! State:   written by the controller before the first site is armed, then only read.
+//! Context: hit, control.
+//! Keeps:   A1 the layout is the same in both builds (`repr(C)`, fixed sizes).
+//! Checked: `layout_is_the_same_on_both_sides`.
+
+/// First word of an arena.
+pub const ARENA_MAGIC: u64 = u64::from_le_bytes(*b"nprobeA1");
+/// Raised with every change of layout.
+pub const VERSION: u32 = 1;
+/// Name of the memfd behind an arena, as seen in /proc/PID/maps.
+pub const ARENA_NAME: &str = "nanoprobe";
+
+/// Copy for locked adds by threads that cannot use a CPU's copy.
+pub const COPY_SHARED: usize = 0;
+/// Copy for hits in forked children.
+pub const COPY_CHILDREN: usize = 1;
+/// Copy of CPU 0; CPU n has copy `COPY_CPU0 + n`.
+pub const COPY_CPU0: usize = 2;
+
+/// Byte offsets of cells that every copy begins with.
+pub mod cell {
+    /// Readers that entered by the general path.
+    pub const READERS_ENTERED: u32 = 0;
+    /// Readers that left.
+    pub const READERS_LEFT: u32 = 8;
+    /// First cell that a plan may give out; cells before it are the runtime's own.
+    pub const FIRST_FREE: u32 = 128;
+}
+
+/// Start of the arena.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ArenaHeader {
+    /// [`ARENA_MAGIC`].
+    pub magic: u64,
+    /// [`VERSION`].
+    pub version: u32,
+    /// Number of copies, `COPY_CPU0` + CPUs.
+    pub copies: u32,
+    /// Offset of copy 0 from the arena's start, in bytes.
+    pub copies_offset: u64,
+    /// Distance between copies, in bytes.
+    pub copy_stride: u64,
+    /// Process that made this arena.
+    pub controller_pid: i32,
+    /// Process it was made for.
+    pub target_pid: i32,
+}
+
+const _: () = assert!(size_of::<ArenaHeader>() == 40);

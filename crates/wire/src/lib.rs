@@ -1,0 +1,11 @@
+#![doc = include_str!("../README.md")]
+#![no_std]
+
+mod arena;
+mod site;
+pub mod table;
+mod trampoline;
+
+pub use arena::{ARENA_MAGIC, ARENA_NAME, ArenaHeader, COPY_CHILDREN, COPY_CPU0, COPY_SHARED, VERSION, cell};
+pub use site::{AgentExports, AgentTable, ConsumerDesc, HandlerKind, SiteDesc};
+pub use trampoline::{TRAMPOLINE_MAGIC, TrampolineHeader};

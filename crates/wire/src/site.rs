@@ -1,0 +1,69 @@
+//! What the agent knows of a site and of its consumers.
+//!
+//! For:     the general hit path: a site's trampoline passes its [`SiteDesc`] to the agent.
+//! State:   in the arena; the controller writes, hits read.
+//! Context: hit, control.
+//! Keeps:   S1 `first` points to a complete consumer, or is 0 (published with release order).
+//! Checked: session's tests, `bench trig-uprobe-nop` (hits = calls).
+
+use core::sync::atomic::AtomicU64;
+
+/// One armed site, as its trampoline passes it to the agent.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct SiteDesc {
+    /// Address of the first [`ConsumerDesc`] in the target, 0 for none.
+    pub first: AtomicU64,
+    /// Address in the target of CPU 0's entry of the table page.
+    pub table: u64,
+    /// Where the rseq area lies from the thread pointer; unused without rseq.
+    pub rseq_offset: i64,
+    /// The probed address.
+    pub addr: u64,
+    /// Address in the target of the copy for hits in forked children.
+    pub children: u64,
+}
+
+/// One consumer of a site.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct ConsumerDesc {
+    /// Address of the next consumer in the target, 0 for none.
+    pub next: AtomicU64,
+    /// Address of the handler in the target.
+    pub handler: u64,
+    /// Byte offset of the consumer's first cell in a copy.
+    pub cell: u32,
+    /// Handler's own: for a histogram, the byte offset of the argument in the saved registers.
+    pub arg: u32,
+}
+
+/// The handlers that the agent has.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandlerKind {
+    /// Adds one to its cell.
+    Count = 0,
+    /// Adds one to the cell of the argument's power of two: cell 0 for 0, cell n for `[2^(n-1), 2^n)`.
+    Log2Histogram = 1,
+}
+
+/// Entry points of one build of the handlers.
+#[repr(C)]
+#[derive(Debug)]
+pub struct AgentTable {
+    /// `extern "C" fn(&pt_regs, &SiteDesc, &ConsumerDesc)`, by [`HandlerKind`].
+    pub handlers: [u64; 2],
+}
+
+/// What the agent exports, found by the symbol `NANOPROBE_EXPORTS`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct AgentExports {
+    /// [`crate::VERSION`] the agent was built with.
+    pub version: u64,
+    /// For processes whose threads have rseq.
+    pub rseq: AgentTable,
+    /// For processes whose threads have not.
+    pub locked: AgentTable,
+}
