@@ -174,6 +174,30 @@ impl Tracing {
         self.child.wait().map_err(Error::io("waiting for a killed nanoprobe"))?;
         Ok(())
     }
+
+    /// Kills the processes that it started to do its work.
+    pub fn kill_children(&self) -> Result<()> {
+        for child in self.children()? {
+            kill(child, Signal::SIGKILL).map_err(|e| Error::io(format!("SIGKILL to {child}"))(e.into()))?;
+        }
+        Ok(())
+    }
+
+    /// Kills all of it as at one moment: stopped first, so that none sees another die.
+    pub fn kill_with_children(self) -> Result<()> {
+        let children = self.children()?;
+        self.signal(Signal::SIGSTOP)?;
+        for child in children {
+            kill(child, Signal::SIGKILL).map_err(|e| Error::io(format!("SIGKILL to {child}"))(e.into()))?;
+        }
+        self.kill()
+    }
+
+    fn children(&self) -> Result<Vec<Pid>> {
+        let path = format!("/proc/{0}/task/{0}/children", self.pid());
+        let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
+        Ok(text.split_whitespace().filter_map(|pid| pid.parse().ok()).map(Pid::from_raw).collect())
+    }
 }
 
 impl Drop for Tracing {

@@ -99,7 +99,7 @@ impl Outcome {
 
     /// Whether the closing block of the text form says that the detach was verified.
     pub fn says_detach_verified(&self) -> bool {
-        self.stderr.lines().any(|line| line.contains("detach verified: yes"))
+        self.stderr.lines().any(|line| line.starts_with("Detach verified: yes"))
     }
 }
 

@@ -147,7 +147,7 @@ static struct order {
     const struct row *row;
     uint64_t turns; /* of each thread */
 } order;
-static _Atomic unsigned done;
+static _Atomic unsigned done, settled;
 static _Atomic int quit;
 
 static struct seat {
@@ -159,6 +159,7 @@ static struct seat {
 static void *busy(void *arg) {
     struct seat *seat = arg;
     uint64_t seen = 0, x = 1;
+    settled++;
     while (!atomic_load_explicit(&quit, memory_order_relaxed)) {
         uint64_t number = atomic_load_explicit(&order.number, memory_order_acquire);
         if (number == seen) {
@@ -255,6 +256,7 @@ static int obey(char *line) {
 int main(int argc, char **argv) {
     pthread_t threads[THREADS];
     for (unsigned t = 0; t < THREADS; t++) pthread_create(&threads[t], NULL, busy, &seats[t]);
+    while (settled != THREADS) usleep(100); /* till then libc changes their signal masks */
     printf("ready pid=%d\n", getpid());
     fflush(stdout);
 

@@ -20,7 +20,7 @@ probed_fn work_short, work_tiny, work_nop5, work_push, work_ret, work_ret_next, 
 /* Unprobed twins, to know what the flags are without a probe. */
 probed_fn plain_flags;
 
-/* Calls a function that only returns; 0 if every register and the flags came back as they were. */
+/* Calls a function that only returns; 0 if every register came back as it was. */
 uint64_t registers_survive(probed_fn *tiny);
 
 /* Labels inside the functions, for probes at offsets. */

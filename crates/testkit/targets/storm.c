@@ -19,6 +19,7 @@
 #define MOST 1024
 
 static _Atomic int quit;
+static _Atomic unsigned settled;
 static struct seat {
     _Alignas(64) _Atomic uint64_t calls;
 } seats[MOST];
@@ -31,6 +32,7 @@ __attribute__((noinline)) int work(int x) {
 
 static void *busy(void *arg) {
     struct seat *seat = arg;
+    settled++;
     for (uint64_t i = 1; !atomic_load_explicit(&quit, memory_order_relaxed); i++) {
         int x = (int)(i & 0xffff);
         if (work(x) != x * 3 + 1) {
@@ -55,6 +57,7 @@ int main(int argc, char **argv) {
     if (argc > 1) threads = (unsigned)atoi(argv[1]);
     if (threads < 1 || threads > MOST) return 1;
     for (unsigned t = 0; t < threads; t++) pthread_create(&ids[t], NULL, busy, &seats[t]);
+    while (settled != threads) usleep(100); /* till then libc changes their signal masks */
     printf("ready pid=%d\n", getpid());
     while (fgets(line, sizeof line, stdin) && strcmp(line, "quit\n")) totals();
     quit = 1;

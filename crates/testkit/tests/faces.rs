@@ -38,7 +38,7 @@ fn first_line_tells_probes_time_and_stall() -> Result<()> {
         assert!(attached.line.contains(part), "{}", attached.line);
     }
     let outcome = tracing.interrupt_and_finish()?.success()?;
-    for part in ["hits", "handled", "skipped", "detach verified: yes"] {
+    for part in ["Hits ", "handled", "skipped", "Detach verified: yes"] {
         assert!(outcome.stderr.contains(part), "no `{part}` in {outcome}");
     }
     Ok(())

@@ -16,7 +16,19 @@ enum End {
     Term,
     Hangup,
     AfterAWhile,
-    Killed,
+    FrontKilled,
+    EngineKilled,
+    BothKilled,
+}
+
+/// Waits for the process to be as it was; the difference if it is not in time.
+fn comes_to_equal(before: &Snapshot) -> std::result::Result<(), String> {
+    let mut last = String::new();
+    let restored = wait_until("the process to be as before", Duration::from_secs(5), || {
+        last = before.difference_now().map_or_else(|e| e.to_string(), |difference| difference.to_string());
+        last == "no difference"
+    });
+    restored.map_err(|_| last)
 }
 
 fn comes_back(link: Link, end: End) -> Result<()> {
@@ -38,18 +50,19 @@ fn comes_back(link: Link, end: End) -> Result<()> {
     match end {
         End::Interrupt => drop(tracing.interrupt_and_finish()?.success()?),
         End::AfterAWhile => drop(tracing.finish()?.success()?),
-        End::Killed => tracing.kill()?,
+        End::FrontKilled => tracing.kill()?,
+        End::EngineKilled => {
+            tracing.kill_children()?;
+            // Nothing is verified, and it says so by its exit code.
+            assert_ne!(tracing.finish()?.code(), Some(0));
+        }
+        End::BothKilled => tracing.kill_with_children()?,
         End::Term | End::Hangup => {
             tracing.signal(if let End::Term = end { Signal::SIGTERM } else { Signal::SIGHUP })?;
             tracing.finish()?;
         }
     }
-    let mut last = None;
-    let restored = wait_until("the process to be as before", Duration::from_secs(5), || {
-        last = before.difference_now().ok();
-        last.as_ref().is_some_and(|difference| difference.is_empty())
-    });
-    assert!(restored.is_ok(), "{link:?} {end:?}: {last:?}");
+    comes_to_equal(&before).unwrap_or_else(|difference| panic!("{link:?} {end:?}: {difference}"));
     running.run(8_000, "work")?;
     assert_eq!(running.end()?.code(), Some(7), "{link:?} {end:?}");
     Ok(())
@@ -67,7 +80,17 @@ fn end_of_the_given_time_leaves_no_trace() -> Result<()> {
 
 #[test]
 fn kill_of_the_controller_leaves_no_trace() -> Result<()> {
-    Link::ALL.into_iter().try_for_each(|link| comes_back(link, End::Killed))
+    Link::ALL.into_iter().try_for_each(|link| comes_back(link, End::FrontKilled))
+}
+
+#[test]
+fn kill_of_the_engine_leaves_no_trace() -> Result<()> {
+    comes_back(Link::Pie, End::EngineKilled)
+}
+
+#[test]
+fn kill_of_every_process_of_the_controller_leaves_no_trace() -> Result<()> {
+    comes_back(Link::Pie, End::BothKilled)
 }
 
 #[test]
@@ -79,7 +102,8 @@ fn terminate_and_hangup_leave_no_trace() -> Result<()> {
 #[test]
 fn two_interrupts_in_a_row_still_restore_the_code() -> Result<()> {
     let target = Target::build(Program::Counted, Link::Pie)?;
-    let running = target.spawn()?;
+    let mut running = target.spawn()?;
+    running.run(800, "work")?;
     let before = Snapshot::take(running.pid())?;
     let spec = target.spec("*work*");
     let mut tracing = Nanoprobe::find()?.start(["count", &spec, "-p", &running.pid_text()])?;
@@ -87,18 +111,21 @@ fn two_interrupts_in_a_row_still_restore_the_code() -> Result<()> {
     tracing.interrupt()?;
     // It may have ended already, which is as good.
     let _ = tracing.interrupt();
-    tracing.finish()?;
-    let same = || before.difference_now().is_ok_and(|difference| difference.is_empty());
-    wait_until("the process to be as before", Duration::from_secs(5), same)?;
+    let outcome = tracing.finish()?;
+    comes_to_equal(&before).unwrap_or_else(|difference| panic!("{difference}\n{outcome}"));
     assert_eq!(running.end()?.code(), Some(7));
     Ok(())
 }
 
 #[test]
 fn go_and_rust_processes_have_their_code_back() -> Result<()> {
-    for (program, symbol) in [(Program::CountedGo, "main.*"), (Program::CountedRust, "*work*")] {
+    for (program, function, symbol) in
+        [(Program::CountedGo, "main.Work", "main.*"), (Program::CountedRust, "work", "*work*")]
+    {
         let target = Target::build(program, Link::Pie)?;
-        let running = target.spawn()?;
+        let mut running = target.spawn()?;
+        // By then every thread has its stacks and arenas.
+        running.run(8_000, function)?;
         let before = Snapshot::take(running.pid())?;
         let spec = target.spec(symbol);
         let mut tracing = Nanoprobe::find()?.start(["count", &spec, "-p", &running.pid_text()])?;

@@ -116,6 +116,7 @@ fn stopped_process_is_counted_after_it_continues_and_stays_stopped_until_then() 
 fn process_stopped_while_probed_is_left_stopped_and_whole() -> Result<()> {
     let target = Target::build(Program::Counted, Link::Pie)?;
     let mut running = target.spawn()?;
+    running.run(800, "work")?;
     let before = testkit::Snapshot::take(running.pid())?;
     let mut tracing = Nanoprobe::find()?.start(["count", &target.spec("work"), "-p", &running.pid_text()])?;
     tracing.attached()?;
@@ -128,7 +129,7 @@ fn process_stopped_while_probed_is_left_stopped_and_whole() -> Result<()> {
     running.signal(Signal::SIGCONT)?;
     running.run(8_000, "work")?;
     let difference = before.difference_now()?;
-    assert!(difference.is_empty(), "{difference}");
+    assert!(difference.is_empty(), "{difference}\n{outcome}");
     assert_eq!(running.end()?.code(), Some(7));
     Ok(())
 }
