@@ -1,7 +1,7 @@
 //! Entering a process and arming its sites.
 //!
 //! For:     `Session::attach`.
-//! State:   one thread stopped for the set-up, then all for the patch; the target runs in between.
+//! State:   the world stopped for the set-up and for the patch; the target runs in between.
 //! Context: control.
 //! Keeps:   A1 bytes are compared with the file before they are replaced; a site that differs is missed, not
 //!             forced.
@@ -17,7 +17,7 @@ use crate::region::{Region, Regions, Wish};
 use crate::remote::Remote;
 use crate::session::Session;
 use crate::site::{Action, Armed, Missed, SitePlan};
-use crate::world::{Reach, World};
+use crate::world::{Hurry, World};
 use crate::{chain, process, stacks};
 use image::Mapping;
 use std::time::{Duration, Instant};
@@ -36,6 +36,7 @@ impl Session {
     /// Why the process as a whole cannot be entered; single sites are missed with a reason instead.
     pub fn attach(pid: i32, sites: Vec<SitePlan>) -> Result<Session, Broken> {
         let began = Instant::now();
+        let _hurry = Hurry::begin();
         process::check(pid)?;
         if let Some(with) = process::memory_sharer(pid) {
             wait_for_exec(pid, with)?;
@@ -112,7 +113,7 @@ impl SetUp {
         let consumers = sites.iter().map(|s| s.action.consumers().len()).sum();
         let layout = Layout::new(possible_cpus(), general, consumers, cells as usize * 8);
         let wishes = wishes(sites);
-        let mut world = World::stop(memory.pid, Reach::One)?;
+        let mut world = World::stop(memory.pid)?;
         let rseq_offset = world.threads().next().and_then(|t| rseq_offset(t.tid, t.regs.fs_base));
         let regions = {
             let mut remote = Remote::begin(&mut world, gadget)?;
@@ -282,7 +283,7 @@ impl Session {
 
     /// Stops the world and writes every patch. Returns the longest stall.
     fn arm_all(&mut self) -> Result<Duration, ArmFailure> {
-        let mut world = World::stop(self.pid(), Reach::All)?;
+        let mut world = World::stop(self.pid())?;
         self.check_rseq(&world)?;
         let mut pages = Pages::of(&self.memory);
         for armed in &mut self.armed {

@@ -21,7 +21,7 @@ use crate::remote::Remote;
 use crate::session::Session;
 use crate::site::Armed;
 use crate::stacks;
-use crate::world::{Reach, Thread, World};
+use crate::world::{Hurry, Thread, World};
 use std::fs;
 use std::time::{Duration, Instant};
 use sys::ptrace::Regs;
@@ -66,6 +66,7 @@ impl Session {
     /// The process could not be stopped; nothing was changed.
     pub fn detach(&mut self) -> Result<Receipt, Broken> {
         let began = Instant::now();
+        let _hurry = Hurry::begin();
         let mut receipt = Receipt { is_verified: true, ..Receipt::default() };
         self.is_over = true;
         match self.leave(&mut receipt) {
@@ -148,7 +149,7 @@ fn leave_process(
     let mut pause = Duration::from_micros(500);
     let mut is_first = true;
     loop {
-        let mut world = World::stop(memory.pid, Reach::All)?;
+        let mut world = World::stop(memory.pid)?;
         let mut word = [0u8; 8];
         // The address space may have been replaced by an exec before all threads stood.
         memory.read(regions.arena.remote, &mut word).map_err(|_| Broken::Gone { pid: memory.pid })?;
@@ -156,11 +157,11 @@ fn leave_process(
             disarm(memory, &mut world, armed, receipt)?;
             is_first = false;
         }
+        if let Some(offset) = rseq_offset {
+            forget_rseq(memory, &world, regions, offset);
+        }
         receipt.held_by = occupant(&world, regions, &mappings);
         if receipt.held_by.is_none() {
-            if let Some(offset) = rseq_offset {
-                forget_rseq(memory, &world, regions, offset);
-            }
             let mut remote = Remote::begin(&mut world, gadget)?;
             regions.unmap(&mut remote)?;
             drop(remote);
@@ -285,9 +286,10 @@ fn occupant(world: &World, regions: &Regions, mappings: &[image::Mapping]) -> Op
 }
 
 /// The kernel reads the descriptor that a thread's rseq area names whenever it preempts the thread, and
-/// kills it if the descriptor is not mapped.
+/// kills it if the descriptor is not mapped. A thread that stands in our code may be in the section that it
+/// names, and keeps it.
 fn forget_rseq(memory: &Memory, world: &World, regions: &Regions, offset: i32) {
-    for thread in world.threads() {
+    for thread in world.threads().filter(|t| !regions.contains(t.pc())) {
         let at = thread.regs.fs_base.wrapping_add_signed(i64::from(offset) + RSEQ_CS);
         let mut word = [0u8; 8];
         if memory.read(at, &mut word).is_ok() && regions.contains(u64::from_le_bytes(word)) {

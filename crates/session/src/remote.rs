@@ -8,6 +8,7 @@
 //! Checked: testkit `blocked`, `handlers`, `sandboxed`.
 
 use crate::error::Broken;
+use crate::process;
 use crate::world::{Thread, World};
 use sys::ptrace::{self, Regs};
 use sys::wait::{self, Status};
@@ -31,6 +32,7 @@ impl<'a> Remote<'a> {
         let pid = world.pid;
         let thread = world.worker()?;
         let saved = thread.regs;
+        suspend_seccomp(pid, thread.tid)?;
         let gone = |_| Broken::Gone { pid };
         let mask = ptrace::sigmask(thread.tid).map_err(gone)?;
         ptrace::set_sigmask(thread.tid, u64::MAX).map_err(gone)?;
@@ -79,6 +81,14 @@ impl<'a> Remote<'a> {
             }
         }
     }
+}
+
+/// A seccomp filter could kill the thread for our calls: it is suspended while we trace, or we do not call.
+fn suspend_seccomp(pid: i32, tid: i32) -> Result<(), Broken> {
+    let Some(status) = process::Status::of(tid).filter(|s| s.seccomp != 0) else { return Ok(()) };
+    let options = ptrace::O_TRACESYSGOOD | ptrace::O_SUSPEND_SECCOMP;
+    let refused = Broken::Seccomp { pid, name: status.name, mode: status.seccomp };
+    ptrace::set_options(tid, options).map_err(|_| refused)
 }
 
 impl Drop for Remote<'_> {

@@ -78,25 +78,15 @@ pub(crate) struct World {
     pub pid: i32,
     threads: BTreeMap<i32, Thread>,
     stalls: Vec<Duration>,
-    _hurry: Hurry,
-}
-
-/// Which threads to stop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
-    /// All of them.
-    All,
-    /// One, to run system calls in.
-    One,
 }
 
 impl World {
     /// Stops the threads of `pid`.
-    pub fn stop(pid: i32, reach: Reach) -> Result<World, Broken> {
-        let status = process::check(pid)?;
+    pub fn stop(pid: i32) -> Result<World, Broken> {
+        process::check(pid)?;
         let mut last = Broken::Gone { pid };
         for attempt in 0..ATTEMPTS {
-            match World::try_stop(pid, reach, status.seccomp != 0) {
+            match World::try_stop(pid) {
                 Err(broken @ Broken::WontStop { .. }) => last = broken,
                 done => return done,
             }
@@ -105,22 +95,14 @@ impl World {
         Err(last)
     }
 
-    fn try_stop(pid: i32, reach: Reach, seccomp: bool) -> Result<World, Broken> {
-        let hurry = Hurry::begin();
-        let mut world = World { pid, threads: BTreeMap::new(), stalls: Vec::new(), _hurry: hurry };
-        let mut options = ptrace::O_TRACESYSGOOD;
-        if seccomp {
-            options |= ptrace::O_SUSPEND_SECCOMP;
-        }
+    fn try_stop(pid: i32) -> Result<World, Broken> {
+        let mut world = World { pid, threads: BTreeMap::new(), stalls: Vec::new() };
         loop {
-            let asked = world.ask(reach, options)?;
+            let asked = world.ask()?;
             if asked.is_empty() {
                 break;
             }
             world.await_stops(asked)?;
-            if reach == Reach::One && !world.threads.is_empty() {
-                break;
-            }
         }
         if world.threads.is_empty() {
             return Err(Broken::Gone { pid });
@@ -129,19 +111,19 @@ impl World {
     }
 
     /// Seizes and interrupts threads that are not yet ours.
-    fn ask(&self, reach: Reach, options: usize) -> Result<Vec<(i32, Instant)>, Broken> {
+    fn ask(&self) -> Result<Vec<(i32, Instant)>, Broken> {
         let mut asked = Vec::new();
         for tid in process::threads(self.pid) {
-            if self.threads.contains_key(&tid) || (reach == Reach::One && !asked.is_empty()) {
+            if self.threads.contains_key(&tid) {
                 continue;
             }
-            match ptrace::seize(tid, options) {
+            match ptrace::seize(tid, ptrace::O_TRACESYSGOOD) {
                 Ok(()) => {}
                 Err(Errno::ESRCH) => continue,
                 Err(_) if ended(self.pid, tid) => continue,
                 Err(errno) => {
                     release(&asked);
-                    return Err(self.why_not_seized(errno));
+                    return Err(process::why_not(self.pid, errno));
                 }
             }
             let now = Instant::now();
@@ -150,16 +132,6 @@ impl World {
             }
         }
         Ok(asked)
-    }
-
-    fn why_not_seized(&self, errno: Errno) -> Broken {
-        let cause = process::why_not(self.pid, errno);
-        match (&cause, process::Status::of(self.pid)) {
-            (Broken::NotAllowed { pid, name }, Some(s)) if s.seccomp != 0 => {
-                Broken::Seccomp { pid: *pid, name: name.clone(), mode: s.seccomp }
-            }
-            _ => cause,
-        }
     }
 
     fn await_stops(&mut self, mut asked: Vec<(i32, Instant)>) -> Result<(), Broken> {
@@ -275,12 +247,14 @@ fn release(asked: &[(i32, Instant)]) {
     }
 }
 
-/// Real-time priority while others stand still, where that is allowed.
+/// Real-time priority while others stand still or wait for us to get on, where that is allowed.
+///
+/// On a machine with 32 busy threads a CPU, a time-shared controller gets 3 % of one: an attach took seconds.
 #[derive(Debug)]
-struct Hurry(bool);
+pub(crate) struct Hurry(bool);
 
 impl Hurry {
-    fn begin() -> Hurry {
+    pub fn begin() -> Hurry {
         Hurry(sys::sched::set_policy(sys::sched::FIFO, 1).is_ok())
     }
 }
