@@ -12,8 +12,9 @@ mod mapping;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
-use crate::{Error, Result};
+use crate::{Error, Result, wait_until};
 pub(crate) use mapping::Mapping;
 
 /// Lines of /proc/PID/status that only a tracer would change.
@@ -35,6 +36,8 @@ const STATUS: &[&str] = &[
     "Umask",
     "CoreDumping",
 ];
+
+const NO_DIFFERENCE: &str = "no difference";
 
 /// A process as /proc shows it.
 pub struct Snapshot {
@@ -103,6 +106,21 @@ impl Snapshot {
         Ok(self.difference(&Self::take(self.pid)?))
     }
 
+    /// Returns once the same process is as it was; an error with the difference if that takes longer
+    /// than `within`.
+    pub fn comes_back(&self, within: Duration) -> Result<()> {
+        let mut last = String::new();
+        let waited = wait_until("the process to be as before", within, || {
+            last = self.difference_now().map_or_else(|e| e.to_string(), |d| d.to_string());
+            last == NO_DIFFERENCE
+        });
+        waited.map_err(|_| Error::Deadline {
+            waited_for: format!("process {} to be as before", self.pid),
+            within,
+            seen: last,
+        })
+    }
+
     /// Bytes of code that were copied.
     pub fn code_bytes(&self) -> usize {
         self.code.iter().map(|(_, bytes)| bytes.len()).sum()
@@ -124,7 +142,7 @@ impl Difference {
 impl std::fmt::Display for Difference {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.lines[..] {
-            [] => f.write_str("no difference"),
+            [] => f.write_str(NO_DIFFERENCE),
             _ => f.write_str(&self.lines.join("\n")),
         }
     }

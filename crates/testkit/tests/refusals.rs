@@ -225,7 +225,7 @@ fn kernel_thread_is_refused_as_such() -> Result<()> {
 #[test]
 fn own_process_is_refused_as_such() -> Result<()> {
     let nanoprobe = Nanoprobe::find()?.through(["/bin/sh", "-c", "exec \"$0\" \"$@\" -p $$"]);
-    let outcome = nanoprobe.run(["count", "u:libc:malloc"])?;
+    let outcome = nanoprobe.run(["count", "u:libc:malloc", "--for", "1s"])?;
     let text = refused(&outcome);
     assert!(text.contains("itself") || text.contains("own"), "{outcome}");
     Ok(())

@@ -7,7 +7,10 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use testkit::{Link, Nanoprobe, Program, Result, Snapshot, Target, wait_until};
+use testkit::{Link, Nanoprobe, Program, Result, Snapshot, Target};
+
+/// After the death of a controller; after its own end there is nothing to wait for.
+const LIMIT: Duration = Duration::from_secs(5);
 
 /// How the controller ends.
 #[derive(Clone, Copy, Debug)]
@@ -19,16 +22,6 @@ enum End {
     FrontKilled,
     EngineKilled,
     BothKilled,
-}
-
-/// Waits for the process to be as it was; the difference if it is not in time.
-fn comes_to_equal(before: &Snapshot) -> std::result::Result<(), String> {
-    let mut last = String::new();
-    let restored = wait_until("the process to be as before", Duration::from_secs(5), || {
-        last = before.difference_now().map_or_else(|e| e.to_string(), |difference| difference.to_string());
-        last == "no difference"
-    });
-    restored.map_err(|_| last)
 }
 
 fn comes_back(link: Link, end: End) -> Result<()> {
@@ -62,7 +55,7 @@ fn comes_back(link: Link, end: End) -> Result<()> {
             tracing.finish()?;
         }
     }
-    comes_to_equal(&before).unwrap_or_else(|difference| panic!("{link:?} {end:?}: {difference}"));
+    before.comes_back(LIMIT).unwrap_or_else(|error| panic!("{link:?} {end:?}: {error}"));
     running.run(8_000, "work")?;
     assert_eq!(running.end()?.code(), Some(7), "{link:?} {end:?}");
     Ok(())
@@ -112,7 +105,7 @@ fn two_interrupts_in_a_row_still_restore_the_code() -> Result<()> {
     // It may have ended already, which is as good.
     let _ = tracing.interrupt();
     let outcome = tracing.finish()?;
-    comes_to_equal(&before).unwrap_or_else(|difference| panic!("{difference}\n{outcome}"));
+    before.comes_back(LIMIT).unwrap_or_else(|error| panic!("{error}\n{outcome}"));
     assert_eq!(running.end()?.code(), Some(7));
     Ok(())
 }

@@ -62,8 +62,8 @@ fn second_works_on_when_the_first_is_killed() -> Result<()> {
     running.run(CALLS, "work")?;
     let outcome = second.interrupt_and_finish()?.success()?;
     assert_eq!(outcome.count("work"), 2 * CALLS, "{outcome}");
-    let same = || before.difference_now().is_ok_and(|difference| difference.is_empty());
-    testkit::wait_until("the process to be as before", std::time::Duration::from_secs(5), same)?;
+    let within = std::time::Duration::from_secs(5);
+    before.comes_back(within).unwrap_or_else(|error| panic!("{error}\n{outcome}"));
     assert_eq!(running.end()?.code(), Some(7));
     Ok(())
 }
