@@ -5,7 +5,7 @@
 //! Context: control.
 //! Keeps:   E1 `image_addr` and `file_offset` undo each other wherever both have an answer.
 //!          E2 no byte of the file makes this crate panic or read outside the file.
-//! Checked: tests/elf.rs (E1 over every executable byte range), `broken_files_give_errors` (E2).
+//! Checked: tests/suite/elf.rs (E1 over every executable byte range), `broken_files_give_errors_or_less_but_never_a_panic` (E2).
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ mod name;
 mod pointers;
 mod read;
 mod reloc;
-mod rseq;
+mod special;
 mod symbols;
 
 pub use eh::Fde;
@@ -31,7 +31,7 @@ pub use function::{Function, FunctionKind, SizeSource, Source};
 pub use name::{NameAt, SymbolName, Version, demangle};
 pub(crate) use name::{cpp_name, rust_name};
 pub use reloc::{ImportSlot, IrelativeSlot};
-pub use rseq::CriticalSection;
+pub use special::CriticalSection;
 
 /// The type of machine that an image is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -221,7 +221,8 @@ impl ElfImage {
 
     /// Whether it is a program that needs no dynamic loader.
     pub fn is_static(&self) -> bool {
-        self.head.interpreter.is_none() && self.head.needed.is_empty() && self.entry().is_some()
+        let asks_for_nothing = self.head.interpreter.is_none() && self.head.needed.is_empty();
+        asks_for_nothing && self.head.soname.is_none() && self.entry().is_some()
     }
 
     /// Whether the Go tool chain made it.

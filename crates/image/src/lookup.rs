@@ -4,15 +4,16 @@
 //! State:   none.
 //! Context: control.
 //! Keeps:   K1 a name that several different files answer to is an error that lists them, not a guess.
-//! Checked: lookup/tests.rs, tests/process.rs.
+//! Checked: lookup/tests.rs, tests/suite/process.rs.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::spec::Library;
-use crate::{Module, ModuleKind, Process};
+use crate::{ImageError, Module, ModuleKind, Process};
 
 mod cache;
 #[cfg(test)]
@@ -20,8 +21,11 @@ mod tests;
 
 pub use cache::{CacheEntry, parse_cache};
 
+/// How many modules a message lists.
+const SHOWN: usize = 12;
+
 /// Why a LIB name leads to no file.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum LookupError {
     /// Nothing was named, and there is no process whose main executable could be meant.
@@ -36,6 +40,13 @@ pub enum LookupError {
         near: Vec<String>,
         /// The program, if it is linked statically and so has its libraries inside.
         static_program: Option<PathBuf>,
+    },
+    /// The file that has the name is mapped, but cannot be read.
+    Unread {
+        /// Its path.
+        path: PathBuf,
+        /// Why not, for example because it was replaced on disk.
+        cause: Arc<ImageError>,
     },
     /// Several files have the name.
     Ambiguous {
@@ -66,7 +77,7 @@ impl LookupError {
             Self::Ambiguous { candidates, .. } => {
                 candidates.last().map(|c| format!("u:{}:{function}", c.display()))
             }
-            Self::NoProcess => None,
+            Self::NoProcess | Self::Unread { .. } => None,
         }
     }
 }
@@ -82,9 +93,15 @@ impl fmt::Display for LookupError {
                 "'{asked}' is not mapped: {} is statically linked, its libraries are inside it",
                 program.display()
             ),
-            Self::NotMapped { asked, mapped, .. } => {
-                write!(f, "'{asked}' is not mapped; mapped are {}", mapped.join(", "))
+            Self::NotMapped { asked, mapped, near, .. } => {
+                let shown = &mapped[..mapped.len().min(SHOWN)];
+                write!(f, "'{asked}' is not mapped; mapped are {}", shown.join(", "))?;
+                if mapped.len() > SHOWN {
+                    write!(f, " and {} more", mapped.len() - SHOWN)?;
+                }
+                if near.is_empty() { Ok(()) } else { write!(f, "; near: {}", near.join(", ")) }
             }
+            Self::Unread { cause, .. } => fmt::Display::fmt(cause, f),
             Self::Ambiguous { asked, candidates } => {
                 let paths: Vec<_> = candidates.iter().map(|c| c.display().to_string()).collect();
                 write!(f, "'{asked}' can be any of {}", paths.join(", "))
@@ -101,45 +118,70 @@ impl fmt::Display for LookupError {
 
 impl std::error::Error for LookupError {}
 
-/// The module of `process` that `library` means.
+/// The module of `process` that `library` means, the first if its file is loaded more than once.
+///
+/// # Errors
+/// As [`find_modules`].
+pub fn find_module<'p>(library: &Library, process: &'p Process) -> Result<&'p Module, LookupError> {
+    let modules = find_modules(library, process)?;
+    modules.first().copied().ok_or(LookupError::NoProcess)
+}
+
+/// The modules of `process` that `library` means: one, or all copies of a file that is loaded more than once.
 ///
 /// Tried in this order, the first that fits wins: the path, the file (whatever its path), the file name,
-/// the stem (`libc` for `libc.so.6` and for musl's `ld-musl-x86_64.so.1`), the soname, and a program found
-/// in `PATH`.
+/// the stem (`libc` for `libc.so.6` and for musl's `ld-musl-x86_64.so.1`), a program found in `PATH`, and the
+/// soname.
 ///
 /// # Errors
 /// [`LookupError::NotMapped`] or [`LookupError::Ambiguous`].
-pub fn find_module<'p>(library: &Library, process: &'p Process) -> Result<&'p Module, LookupError> {
+pub fn find_modules<'p>(library: &Library, process: &'p Process) -> Result<Vec<&'p Module>, LookupError> {
     let asked = match library {
-        Library::Main => return process.main_executable().ok_or_else(|| not_mapped("", process)),
+        Library::Main => {
+            let main = process.main_executable().ok_or_else(|| main_unread(process))?;
+            return Ok(vec![main]);
+        }
         Library::Named(name) => name.as_str(),
     };
     let those = |fits: &dyn Fn(&Module) -> bool| -> Vec<&'p Module> {
         process.modules.iter().filter(|m| m.kind != ModuleKind::Vdso && fits(m)).collect()
     };
-    if asked.contains('/') {
-        let found = those(&|m| is_file(m, Path::new(asked)));
-        return only(asked, found)?.ok_or_else(|| not_mapped(asked, process));
-    }
-    // From cheap to dear: sonames are read from the files, programs are searched for on disk.
-    let ways: [&dyn Fn(&Module) -> bool; 5] = [
+    // From cheap to dear: programs are searched for on disk, sonames are read from the files.
+    let by_path: [&dyn Fn(&Module) -> bool; 1] = [&|m| is_file(m, Path::new(asked))];
+    let by_name: [&dyn Fn(&Module) -> bool; 5] = [
         &|m| m.file_name() == asked,
         &|m| has_stem(m.file_name(), asked),
         &|m| is_musl(m.file_name(), asked),
-        &|m| soname_fits(m, process.pid, asked),
         &|m| in_path(asked).is_some_and(|p| is_file(m, &p)),
+        &|m| soname_fits(m, process.pid, asked),
     ];
-    for way in ways {
-        if let Some(module) = only(asked, those(way))? {
-            return Ok(module);
-        }
-    }
-    Err(not_mapped(asked, process))
+    let ways = if asked.contains('/') { &by_path[..] } else { &by_name[..] };
+    let found = ways.iter().map(|way| those(*way)).find(|found| !found.is_empty());
+    let missing = || unread(asked, process).unwrap_or_else(|| not_mapped(asked, process));
+    of_one_file(asked, found.ok_or_else(missing)?)
 }
 
-fn only<'p>(asked: &str, mut found: Vec<&'p Module>) -> Result<Option<&'p Module>, LookupError> {
-    if found.len() < 2 {
-        return Ok(found.pop());
+/// The mapped file of this name that could not be read.
+fn unread(asked: &str, process: &Process) -> Option<LookupError> {
+    let fits = |path: &Path| {
+        let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+        path == Path::new(asked) || name == asked || has_stem(name, asked) || is_musl(name, asked)
+    };
+    let (path, cause) = process.unread.iter().find(|(path, _)| fits(path))?;
+    Some(LookupError::Unread { path: path.clone(), cause: cause.clone() })
+}
+
+/// Why there is no main executable.
+fn main_unread(process: &Process) -> LookupError {
+    let link = std::fs::read_link(format!("/proc/{}/exe", process.pid)).unwrap_or_default();
+    let shown = link.to_str().unwrap_or_default();
+    let path = shown.strip_suffix(" (deleted)").unwrap_or(shown);
+    unread(path, process).unwrap_or_else(|| not_mapped(path, process))
+}
+
+fn of_one_file<'p>(asked: &str, found: Vec<&'p Module>) -> Result<Vec<&'p Module>, LookupError> {
+    if found.iter().all(|m| m.file == found[0].file) {
+        return Ok(found);
     }
     let candidates = found.iter().map(|m| m.path.clone()).collect();
     Err(LookupError::Ambiguous { asked: asked.to_owned(), candidates })
@@ -160,7 +202,8 @@ fn soname_fits(module: &Module, pid: u32, asked: &str) -> bool {
 }
 
 fn not_mapped(asked: &str, process: &Process) -> LookupError {
-    let mapped: Vec<_> = process.modules.iter().map(|m| m.file_name().to_owned()).collect();
+    let from_files = process.modules.iter().filter(|m| m.kind != ModuleKind::Vdso);
+    let mapped: Vec<_> = from_files.map(|m| m.file_name().to_owned()).collect();
     let program = process.main_executable();
     let static_program = program
         .filter(|m| looks_like_library(asked) && m.open(process.pid).is_ok_and(|i| i.is_static()))
@@ -211,11 +254,15 @@ pub fn find_file(library: &Library) -> Result<PathBuf, LookupError> {
     }
 }
 
-/// The paths of libraries whose names fit; of several names of one file (a link without a version, for
-/// example) the first.
+/// The paths of libraries whose names fit: of one name the loader's choice, of several names of one file (a
+/// link without a version, for example) the first.
 fn distinct_files(known: &[(String, PathBuf)], fits: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    let mut by_name = BTreeMap::new();
+    for (name, path) in known.iter().filter(|(name, _)| fits(name)) {
+        by_name.entry(name).or_insert(path);
+    }
     let mut by_file = BTreeMap::new();
-    for (_, path) in known.iter().filter(|(name, _)| fits(name)) {
+    for path in by_name.into_values() {
         if let Ok(metadata) = std::fs::metadata(path) {
             by_file.entry((metadata.dev(), metadata.ino())).or_insert_with(|| path.clone());
         }

@@ -4,7 +4,7 @@
 //! State:   a snapshot; the process goes on.
 //! Context: control.
 //! Keeps:   M1 a path is given as the file system knows it: escapes undone, the mark of deletion apart.
-//! Checked: tests below; tests/process.rs on live processes.
+//! Checked: tests below; tests/suite/process.rs on live processes.
 
 use std::ffi::OsString;
 use std::fmt;

@@ -6,9 +6,10 @@
 //! Keeps:   L1 one place is selected once, however many of its names match.
 //!          L2 an ifunc's resolver is never selected by its name.
 //!          L3 what matches and is not selected is refused with a reason.
-//! Checked: tests/select.rs.
+//! Checked: tests/suite/select.rs.
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::elf::{cpp_name, rust_name};
 use crate::spec::{FunctionSpec, Place};
@@ -17,6 +18,7 @@ use crate::{ElfImage, Function, FunctionKind, ImageAddr, Spec, SymbolName};
 mod ifunc;
 mod near;
 
+pub use ifunc::chosen_implementation;
 pub use near::NoMatch;
 
 /// The places that a specification selects in one image.
@@ -74,6 +76,10 @@ pub enum Reason {
     Untyped,
     /// The rarely used part of another function, which a pattern matched. Its exact name selects it.
     ColdPart,
+    /// Inside the code that returns from signal handlers, which unwinders recognise by its bytes.
+    SignalReturn,
+    /// Inside data that lies between functions.
+    Data,
     /// Inside a restartable sequence, which a probe would break.
     RestartableSequence {
         /// Where the sequence begins.
@@ -94,6 +100,8 @@ impl fmt::Display for Reason {
             Self::NotCode => f.write_str("no code at this address"),
             Self::Untyped => f.write_str("a label without a type, it may be data"),
             Self::ColdPart => f.write_str("the cold part of another function"),
+            Self::SignalReturn => f.write_str("the code that returns from signal handlers"),
+            Self::Data => f.write_str("data between functions"),
             Self::RestartableSequence { start } => {
                 write!(f, "inside the restartable sequence that starts at {start}")
             }
@@ -107,72 +115,94 @@ impl fmt::Display for Reason {
 /// people write them: C++ without parameters, and with them if the pattern has a parenthesis; Rust without
 /// the hash, and with it. If some name equals the pattern letter by letter, only that name is meant.
 pub fn select<'a>(spec: &Spec, image: &'a ElfImage) -> Selection<'a> {
-    let mut selection = Selection::default();
+    let mut chooser = Chooser { image, forbidden: forbidden(image), selection: Selection::default() };
     match &spec.place {
-        Place::Address(addr) => select_address(image, *addr, &mut selection),
-        Place::Function(wanted) => select_functions(image, wanted, &mut selection),
+        Place::Address(addr) => chooser.address(*addr),
+        Place::Function(wanted) => chooser.functions(wanted),
     }
-    selection.selected.sort_by_key(|s| s.addr);
+    let mut selection = chooser.selection;
+    // Of several ways to one place, the direct one is shown.
+    selection.selected.sort_by_key(|s| (s.addr, s.ifunc.is_some()));
     selection.selected.dedup_by_key(|s| s.addr);
+    selection.refused.sort_by_key(|r| r.addr);
     selection
 }
 
-fn select_address<'a>(image: &'a ElfImage, addr: ImageAddr, selection: &mut Selection<'a>) {
-    if image.is_code(addr) {
-        let function = image.function_at(addr);
-        accept(image, Selected { addr, function, name: None, ifunc: None }, selection);
-    } else {
-        selection.refused.push(Refused { addr, name: None, reason: Reason::NotCode });
-    }
+/// Where no probe may stand, and why.
+fn forbidden(image: &ElfImage) -> Vec<(Range<ImageAddr>, Reason)> {
+    let sequences = image.rseq_ranges().into_iter();
+    let sequences =
+        sequences.map(|s| (s.range.clone(), Reason::RestartableSequence { start: s.range.start }));
+    let returns = image.signal_return_ranges().into_iter().map(|r| (r, Reason::SignalReturn));
+    sequences.chain(returns).chain(image.data_in_code().into_iter().map(|r| (r, Reason::Data))).collect()
 }
 
-fn select_functions<'a>(image: &'a ElfImage, wanted: &FunctionSpec, selection: &mut Selection<'a>) {
-    for (function, name) in matching(image, wanted) {
-        let is_exact = wanted.pattern.is_exact() || &*name.text == wanted.pattern.text();
-        let mut refuse = |reason| {
-            selection.refused.push(Refused { addr: function.addr, name: Some(name), reason });
-        };
-        match function.kind {
-            FunctionKind::Ifunc => {
-                let found = ifunc::implementations(image, &name.text);
-                if found.is_empty() {
-                    refuse(Reason::Ifunc { resolver: function.addr });
+struct Chooser<'a> {
+    image: &'a ElfImage,
+    forbidden: Vec<(Range<ImageAddr>, Reason)>,
+    selection: Selection<'a>,
+}
+
+impl<'a> Chooser<'a> {
+    fn address(&mut self, addr: ImageAddr) {
+        if self.image.is_code(addr) {
+            let function = self.image.function_at(addr);
+            self.accept(Selected { addr, function, name: None, ifunc: None });
+        } else {
+            self.refuse(addr, None, Reason::NotCode);
+        }
+    }
+
+    fn functions(&mut self, wanted: &FunctionSpec) {
+        for (function, name) in matching(self.image, wanted) {
+            let is_exact = wanted.pattern.is_exact() || &*name.text == wanted.pattern.text();
+            match function.kind {
+                FunctionKind::Ifunc => self.ifunc(function, name, wanted.offset),
+                FunctionKind::Untyped if !is_exact => {
+                    self.refuse(function.addr, Some(name), Reason::Untyped);
                 }
-                for (implementation, name) in found {
-                    add(image, implementation, name, wanted.offset, Some(function), selection);
+                _ if !is_exact && is_cold(&name.text) => {
+                    self.refuse(function.addr, Some(name), Reason::ColdPart);
                 }
+                _ => self.function(function, name, wanted.offset, None),
             }
-            FunctionKind::Untyped if !is_exact => refuse(Reason::Untyped),
-            _ if !is_exact && is_cold(&name.text) => refuse(Reason::ColdPart),
-            _ => add(image, function, name, wanted.offset, None, selection),
         }
     }
-}
 
-fn add<'a>(
-    image: &ElfImage,
-    function: &'a Function,
-    name: &'a SymbolName,
-    offset: u64,
-    ifunc: Option<&'a Function>,
-    selection: &mut Selection<'a>,
-) {
-    if offset >= function.size_bytes.max(1) {
-        let reason = Reason::OffsetPastEnd { offset, size_bytes: function.size_bytes };
-        selection.refused.push(Refused { addr: function.addr, name: Some(name), reason });
-        return;
-    }
-    let addr = ImageAddr(function.addr.0 + offset);
-    accept(image, Selected { addr, function: Some(function), name: Some(name), ifunc }, selection);
-}
-
-fn accept<'a>(image: &ElfImage, place: Selected<'a>, selection: &mut Selection<'a>) {
-    match image.rseq_ranges().iter().find(|s| s.range.contains(&place.addr)) {
-        Some(s) => {
-            let reason = Reason::RestartableSequence { start: s.range.start };
-            selection.refused.push(Refused { addr: place.addr, name: place.name, reason });
+    fn ifunc(&mut self, resolver: &'a Function, name: &'a SymbolName, offset: u64) {
+        let found = ifunc::implementations(self.image, &name.text);
+        if found.is_empty() {
+            self.refuse(resolver.addr, Some(name), Reason::Ifunc { resolver: resolver.addr });
         }
-        None => selection.selected.push(place),
+        for (implementation, name) in found {
+            self.function(implementation, name, offset, Some(resolver));
+        }
+    }
+
+    fn function(
+        &mut self,
+        function: &'a Function,
+        name: &'a SymbolName,
+        offset: u64,
+        ifunc: Option<&'a Function>,
+    ) {
+        if offset >= function.size_bytes.max(1) {
+            let reason = Reason::OffsetPastEnd { offset, size_bytes: function.size_bytes };
+            return self.refuse(function.addr, Some(name), reason);
+        }
+        let addr = ImageAddr(function.addr.0 + offset);
+        self.accept(Selected { addr, function: Some(function), name: Some(name), ifunc });
+    }
+
+    fn accept(&mut self, place: Selected<'a>) {
+        match self.forbidden.iter().find(|(range, _)| range.contains(&place.addr)) {
+            Some(&(_, reason)) => self.refuse(place.addr, place.name, reason),
+            None => self.selection.selected.push(place),
+        }
+    }
+
+    fn refuse(&mut self, addr: ImageAddr, name: Option<&'a SymbolName>, reason: Reason) {
+        self.selection.refused.push(Refused { addr, name, reason });
     }
 }
 

@@ -8,10 +8,15 @@
 //! Checked: testkit `counted`; `bench` compares hits with calls after every run.
 
 use crate::error::Broken;
+use crate::footing::Footing;
 use std::fs::File;
+use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering};
 use sys::mapping::SharedMapping;
-use wire::{ARENA_MAGIC, ArenaHeader, COPY_CHILDREN, COPY_CPU0, ConsumerDesc, SiteDesc, VERSION, cell};
+use wire::{
+    ARENA_MAGIC, ArenaHeader, COPY_CHILDREN, COPY_CPU0, ConsumerDesc, NO_RSEQ, REGIONS_MAX, RegionDesc,
+    SiteDesc, VERSION, cell,
+};
 
 const PAGE: usize = 4096;
 
@@ -81,6 +86,11 @@ impl Arena {
             copy_stride: layout.copy_stride as u64,
             controller_pid: sys::sched::pid(),
             target_pid,
+            controller_start: crate::process::start_time(sys::sched::pid()).unwrap_or(0),
+            len: layout.len() as u64,
+            rseq_offset: NO_RSEQ,
+            regions_len: 0,
+            regions: [RegionDesc::default(); REGIONS_MAX],
         };
         // SAFETY: the mapping is at least a page long and page aligned, and nobody else has it yet.
         unsafe { map.base().cast::<ArenaHeader>().write(header) };
@@ -99,6 +109,19 @@ impl Arena {
     pub fn publish(&self, offset: usize, value: u64) {
         // [WIRE-1] Pairs with the acquire loads of `runtime::hit`: who sees the word sees what it leads to.
         self.word(offset).store(value, Ordering::Release);
+    }
+
+    /// Writes into the header what who finds us dead must know; before the first site is armed.
+    pub fn describe(&self, footing: &Footing) {
+        let rseq = footing.rseq_offset.map_or(NO_RSEQ, i64::from);
+        self.publish(offset_of!(ArenaHeader, rseq_offset), rseq as u64);
+        let at = offset_of!(ArenaHeader, regions);
+        for (i, r) in footing.regions.iter().take(REGIONS_MAX).enumerate() {
+            for (j, word) in [r.table, r.code, r.blocks, r.end].into_iter().enumerate() {
+                self.publish(at + i * size_of::<RegionDesc>() + j * 8, word);
+            }
+        }
+        self.publish(offset_of!(ArenaHeader, regions_len), footing.regions.len() as u64);
     }
 
     /// The sum of a cell over all copies that belong to the target itself.

@@ -13,6 +13,7 @@ use crate::arena::{Layout, possible_cpus};
 use crate::error::Broken;
 use crate::memory::Memory;
 use crate::pages::{Pages, is_split_after_one_byte, unshare};
+use crate::recover::recover;
 use crate::region::{Region, Regions, Wish};
 use crate::remote::Remote;
 use crate::session::Session;
@@ -41,6 +42,7 @@ impl Session {
         if let Some(with) = process::memory_sharer(pid) {
             wait_for_exec(pid, with)?;
         }
+        recover(pid)?;
         let memory = Memory::open(pid)?;
         let mappings = image_maps(pid)?;
         let mut setup = SetUp::enter(&memory, &mappings, &sites)?;
@@ -84,7 +86,7 @@ pub(crate) fn image_maps(pid: i32) -> Result<Vec<Mapping>, Broken> {
 }
 
 /// Address of a `syscall` instruction in the process.
-fn find_syscall(memory: &Memory, mappings: &[Mapping]) -> Result<u64, Broken> {
+pub(crate) fn find_syscall(memory: &Memory, mappings: &[Mapping]) -> Result<u64, Broken> {
     let is_vdso = |m: &&Mapping| m.is_vdso();
     let executable = mappings.iter().filter(|m| m.permissions.is_executable && m.file.is_some());
     for m in mappings.iter().filter(is_vdso).chain(executable) {
@@ -113,6 +115,9 @@ impl SetUp {
         let consumers = sites.iter().map(|s| s.action.consumers().len()).sum();
         let layout = Layout::new(possible_cpus(), general, consumers, cells as usize * 8);
         let wishes = wishes(sites);
+        if let Some(wish) = wishes.get(wire::REGIONS_MAX) {
+            return Err(Broken::NoRoom { module: wish.module.clone(), bytes: wish.bytes });
+        }
         let mut world = World::stop(memory.pid)?;
         let rseq_offset = world.threads().next().and_then(|t| rseq_offset(t.tid, t.regs.fs_base));
         let regions = {
@@ -192,6 +197,7 @@ impl Session {
     /// Writes a trampoline for each site.
     fn rebuild(&mut self, setup: &mut SetUp, sites: Vec<SitePlan>) -> Result<(), Broken> {
         self.rseq_offset = setup.rseq_offset;
+        self.regions.arena.describe(&self.regions.footing(self.rseq_offset));
         for region in &mut self.regions.regions {
             region.next = region.slow + 64;
         }
@@ -283,13 +289,14 @@ impl Session {
 
     /// Stops the world and writes every patch. Returns the longest stall.
     fn arm_all(&mut self) -> Result<Duration, ArmFailure> {
+        let windows = Windows::of(&self.armed);
         let mut world = World::stop(self.pid())?;
         self.check_rseq(&world)?;
         let mut pages = Pages::of(&self.memory);
         for armed in &mut self.armed {
             armed.missed = chain::join(&self.memory, &mut pages, armed)?;
         }
-        keep_out_of_windows(&mut self.armed, &self.mappings, &mut world);
+        windows.keep_out(&mut self.armed, &self.mappings, &mut world);
         // Islands first: a 2-byte jump must never lead to padding.
         for armed in self.armed.iter().filter(|a| a.missed.is_none()) {
             pages.set(armed.jump.addr, &armed.jump.new)?;
@@ -333,32 +340,39 @@ impl Session {
     }
 }
 
-/// Moves threads that stand inside a window to the copy of the instruction that they stand on, and
-/// gives up sites that a thread will return into.
-fn keep_out_of_windows(all: &mut [Armed], mappings: &[Mapping], world: &mut World) {
-    let mut windows: Vec<(std::ops::Range<u64>, usize)> = Vec::new();
-    for (i, armed) in all.iter().enumerate() {
-        if armed.missed.is_none() && armed.has_several_instructions() {
-            windows.push((armed.interior(), i));
-        }
+/// The windows of several instructions, by address: where no thread may stand when a jump is written.
+struct Windows(Vec<(std::ops::Range<u64>, usize)>);
+
+impl Windows {
+    fn of(armed: &[Armed]) -> Windows {
+        let several = armed.iter().enumerate().filter(|(_, a)| a.has_several_instructions());
+        let mut windows: Vec<_> = several.map(|(i, a)| (a.interior(), i)).collect();
+        windows.sort_by_key(|(w, _)| w.start);
+        Windows(windows)
     }
-    windows.sort_by_key(|(w, _)| w.start);
-    let Some(bounds) = windows.first().zip(windows.last()).map(|(a, b)| a.0.start..b.0.end) else { return };
-    let window_at = |addr: u64| {
-        let after = windows.partition_point(|(w, _)| w.start <= addr);
-        windows[..after].last().filter(|(w, _)| w.contains(&addr)).map(|(_, i)| *i)
-    };
-    for thread in world.threads_mut() {
-        let pc = thread.pc();
-        let Some(i) = window_at(pc) else { continue };
-        match all[i].moved(pc) {
-            Some(to) => thread.set_pc(to),
-            None => all[i].missed = Some(Missed::ThreadInside { tid: thread.tid }),
-        }
+
+    /// The site whose window holds `addr`.
+    fn at(&self, addr: u64) -> Option<usize> {
+        let after = self.0.partition_point(|(w, _)| w.start <= addr);
+        self.0[..after].last().filter(|(w, _)| w.contains(&addr)).map(|(_, i)| *i)
     }
-    for (tid, word) in stacks::find(world, mappings, bounds, |w| window_at(w).is_some()) {
-        if let Some(i) = window_at(word) {
-            all[i].missed = Some(Missed::ThreadInside { tid });
+
+    /// Moves threads that stand inside a window to the copy of the instruction that they stand on, and
+    /// gives up sites that a thread will return into.
+    fn keep_out(&self, armed: &mut [Armed], mappings: &[Mapping], world: &mut World) {
+        let Some(bounds) = self.0.first().zip(self.0.last()).map(|(a, b)| a.0.start..b.0.end) else { return };
+        for thread in world.threads_mut() {
+            let pc = thread.pc();
+            let Some(i) = self.at(pc).filter(|i| armed[*i].missed.is_none()) else { continue };
+            match armed[i].moved(pc) {
+                Some(to) => thread.set_pc(to),
+                None => armed[i].missed = Some(Missed::ThreadInside { tid: thread.tid }),
+            }
+        }
+        for (tid, word) in stacks::find(world, mappings, bounds, |w| self.at(w).is_some()) {
+            if let Some(i) = self.at(word) {
+                armed[i].missed.get_or_insert(Missed::ThreadInside { tid });
+            }
         }
     }
 }

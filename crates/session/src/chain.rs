@@ -11,24 +11,18 @@
 use crate::error::Broken;
 use crate::memory::Memory;
 use crate::pages::Pages;
-use crate::site::{Armed, Missed};
-use text::{JUMP_LEN, Patch, jump, jump_target};
-use wire::{TRAMPOLINE_MAGIC, TrampolineHeader};
+use crate::site::{Armed, Link, Missed};
+use text::{JUMP_LEN, jump, jump_target};
+use wire::TrampolineHeader;
 
-const HEADER: u64 = size_of::<TrampolineHeader>() as u64;
 const NOP5: [u8; JUMP_LEN] = [0x0f, 0x1f, 0x44, 0, 0];
 /// More controllers than this on one site are taken for a broken chain.
 const LONGEST: usize = 64;
 
 /// Reads the header before a trampoline's entry, if there is one.
 fn header(memory: &Memory, entry: u64) -> Option<TrampolineHeader> {
-    let bytes = memory.read_vec(entry.checked_sub(HEADER)?, HEADER as usize).ok()?;
-    let word = |i: usize| Some(u64::from_le_bytes(bytes.get(i..i + 8)?.try_into().ok()?));
-    let half = |i: usize| Some(u32::from_le_bytes(bytes.get(i..i + 4)?.try_into().ok()?));
-    let original = bytes.get(24..40)?.try_into().ok()?;
-    let header =
-        TrampolineHeader { magic: word(0)?, site: word(8)?, tail: half(16)?, patch_len: half(20)?, original };
-    (header.magic == TRAMPOLINE_MAGIC).then_some(header)
+    let len = TrampolineHeader::LEN;
+    TrampolineHeader::parse(&memory.read_vec(entry.checked_sub(len as u64)?, len).ok()?)
 }
 
 /// Compares what stands at a site with the file. If another controller's jump stands there, ours will go
@@ -50,11 +44,11 @@ pub(crate) fn join(
     let site = armed.plan.addr();
     let theirs = jump_target(armed.jump.addr, &found);
     let is_theirs = |entry: &u64| {
-        header(memory, *entry).is_some_and(|h| h.site == site && armed.jump.old[..] == h.original[..JUMP_LEN])
+        header(memory, *entry).is_some_and(|h| h.site == site && armed.jump.old[..] == h.jump_original)
     };
     match theirs.filter(is_theirs) {
         Some(entry) => {
-            let tail = armed.trampoline.at + armed.trampoline.tail as u64;
+            let tail = armed.trampoline.tail_addr();
             match jump(tail, entry) {
                 Ok(bytes) => memory.write(tail, &bytes)?,
                 Err(far) => return Ok(Some(Missed::TooFar(far))),
@@ -77,36 +71,41 @@ pub(crate) enum Left {
 }
 
 /// Takes one site's probe out.
-pub(crate) fn leave(memory: &Memory, pages: &mut Pages<'_>, armed: &Armed) -> Result<Left, Broken> {
-    let tail = armed.trampoline.at + armed.trampoline.tail as u64;
-    let below = jump_target(tail, &memory.read_vec(tail, JUMP_LEN)?);
-    let found = pages.bytes(armed.jump.addr, JUMP_LEN)?;
-    let entry = armed.trampoline.entry_addr();
-    match jump_target(armed.jump.addr, &found) {
-        Some(first) if first == entry => match below {
-            None => restore(pages, armed),
-            Some(below) => redirect(pages, &armed.jump, below),
+///
+/// `tail` are the bytes of the trampoline's tail as they are now.
+pub(crate) fn leave(
+    memory: &Memory,
+    pages: &mut Pages<'_>,
+    link: &Link<'_>,
+    tail: &[u8],
+) -> Result<Left, Broken> {
+    let below = jump_target(link.tail, tail);
+    let found = pages.bytes(link.jump_at, JUMP_LEN)?;
+    match jump_target(link.jump_at, &found) {
+        Some(first) if first == link.entry => match below {
+            None => restore(pages, link),
+            Some(below) => redirect(pages, link.jump_at, below),
         },
-        Some(first) => unlink(memory, first, entry, below),
-        None if found == armed.jump.old => Ok(Left::Restored),
+        Some(first) => unlink(memory, first, link.entry, below),
+        None if found == link.jump_original => Ok(Left::Restored),
         None => Ok(Left::Foreign),
     }
 }
 
 /// The 2-byte jump first: it must never lead to padding.
-fn restore(pages: &mut Pages<'_>, armed: &Armed) -> Result<Left, Broken> {
-    if let Some(Patch { addr, old, .. }) = &armed.short {
-        pages.set(*addr, old)?;
+fn restore(pages: &mut Pages<'_>, link: &Link<'_>) -> Result<Left, Broken> {
+    if let Some(short) = &link.short_original {
+        pages.set(link.site, short)?;
         pages.flush()?;
     }
-    pages.set(armed.jump.addr, &armed.jump.old)?;
+    pages.set(link.jump_at, &link.jump_original)?;
     Ok(Left::Restored)
 }
 
-fn redirect(pages: &mut Pages<'_>, patch: &Patch, below: u64) -> Result<Left, Broken> {
-    match jump(patch.addr, below) {
+fn redirect(pages: &mut Pages<'_>, at: u64, below: u64) -> Result<Left, Broken> {
+    match jump(at, below) {
         Ok(bytes) => {
-            pages.set(patch.addr, &bytes)?;
+            pages.set(at, &bytes)?;
             Ok(Left::HandedOver)
         }
         Err(_) => Ok(Left::Foreign),

@@ -14,12 +14,12 @@
 use crate::attach::image_maps;
 use crate::chain::{self, Left};
 use crate::error::Broken;
+use crate::footing::Footing;
 use crate::memory::Memory;
 use crate::pages::Pages;
-use crate::region::Regions;
 use crate::remote::Remote;
 use crate::session::Session;
-use crate::site::Armed;
+use crate::site::{Armed, Link};
 use crate::stacks;
 use crate::world::{Hurry, Thread, World};
 use std::fs;
@@ -85,13 +85,20 @@ impl Session {
     }
 
     fn leave(&mut self, receipt: &mut Receipt) -> Result<(), Broken> {
-        let stall =
-            leave_process(&self.memory, &self.armed, &self.regions, self.gadget, self.rseq_offset, receipt);
+        let stall = leave_process(&self.memory, &self.links(), &self.footing(), self.gadget, receipt);
         self.longest_stall = self.longest_stall.max(stall?);
         if receipt.restored > 0 && !self.is_text_restored() {
             receipt.is_verified = false;
         }
         Ok(())
+    }
+
+    fn footing(&self) -> Footing {
+        self.regions.footing(self.rseq_offset)
+    }
+
+    fn links(&self) -> Vec<Link<'_>> {
+        self.armed.iter().filter(|a| a.is_live).map(Armed::link).collect()
     }
 
     /// Reads every site back and compares it with the file.
@@ -111,8 +118,7 @@ impl Session {
             let mut receipt = Receipt::default();
             let memory = Memory::open(*pid);
             memory.is_ok_and(|m| {
-                leave_process(&m, &self.armed, &self.regions, self.gadget, self.rseq_offset, &mut receipt)
-                    .is_ok()
+                leave_process(&m, &self.links(), &self.footing(), self.gadget, &mut receipt).is_ok()
             })
         });
         freed.count()
@@ -135,12 +141,11 @@ fn heirs(inode: u64, pid: i32) -> Vec<i32> {
 }
 
 /// Disarms and unmaps in one process. Returns the longest stall.
-fn leave_process(
+pub(crate) fn leave_process(
     memory: &Memory,
-    armed: &[Armed],
-    regions: &Regions,
+    links: &[Link<'_>],
+    footing: &Footing,
     gadget: u64,
-    rseq_offset: Option<i32>,
     receipt: &mut Receipt,
 ) -> Result<Duration, Broken> {
     let mappings = image_maps(memory.pid)?;
@@ -152,18 +157,18 @@ fn leave_process(
         let mut world = World::stop(memory.pid)?;
         let mut word = [0u8; 8];
         // The address space may have been replaced by an exec before all threads stood.
-        memory.read(regions.arena.remote, &mut word).map_err(|_| Broken::Gone { pid: memory.pid })?;
+        memory.read(footing.arena.start, &mut word).map_err(|_| Broken::Gone { pid: memory.pid })?;
         if is_first {
-            disarm(memory, &mut world, armed, receipt)?;
+            disarm(memory, &mut world, links, footing, receipt)?;
             is_first = false;
         }
-        if let Some(offset) = rseq_offset {
-            forget_rseq(memory, &world, regions, offset);
+        if let Some(offset) = footing.rseq_offset {
+            forget_rseq(memory, &world, footing, offset);
         }
-        receipt.held_by = occupant(&world, regions, &mappings);
+        receipt.held_by = occupant(&world, footing, &mappings);
         if receipt.held_by.is_none() {
             let mut remote = Remote::begin(&mut world, gadget)?;
-            regions.unmap(&mut remote)?;
+            footing.unmap(&mut remote)?;
             drop(remote);
             receipt.is_unmapped = true;
         }
@@ -177,62 +182,65 @@ fn leave_process(
 }
 
 /// Restores the bytes of all sites and moves threads out of their trampolines.
-fn disarm(memory: &Memory, world: &mut World, armed: &[Armed], receipt: &mut Receipt) -> Result<(), Broken> {
+fn disarm(
+    memory: &Memory,
+    world: &mut World,
+    links: &[Link<'_>],
+    footing: &Footing,
+    receipt: &mut Receipt,
+) -> Result<(), Broken> {
     let mut pages = Pages::of(memory);
-    let mut restored = vec![false; armed.len()];
-    for (i, site) in armed.iter().enumerate().filter(|(_, a)| a.is_live) {
-        match chain::leave(memory, &mut pages, site)? {
-            Left::Restored => {
-                restored[i] = true;
-                receipt.restored += 1;
-            }
+    // One read for all tails: thousands of small ones would double the stall.
+    let code = footing.read_code(memory)?;
+    let mut restored: Vec<&Link<'_>> = Vec::with_capacity(links.len());
+    for link in links {
+        match chain::leave(memory, &mut pages, link, code.bytes(link.tail, text::JUMP_LEN))? {
+            Left::Restored => restored.push(link),
             Left::HandedOver => receipt.handed_over += 1,
             Left::Foreign => {
                 receipt.is_verified = false;
-                receipt.foreign.push(site.plan.name.clone());
+                receipt.foreign.push(link.name.to_owned());
             }
         }
     }
     pages.flush()?;
-    let mut by_block: Vec<usize> = (0..armed.len()).filter(|i| restored[*i]).collect();
-    by_block.sort_by_key(|i| armed[*i].trampoline.at);
-    let islands: Vec<(u64, u64)> = by_block
-        .iter()
-        .filter(|i| armed[**i].short.is_some())
-        .map(|i| (armed[*i].jump.addr, armed[*i].plan.addr()))
-        .collect();
+    receipt.restored = restored.len();
+    restored.sort_by_key(|link| link.entry);
+    let islands: Vec<_> =
+        restored.iter().filter(|l| l.jump_at != l.site).map(|l| (l.jump_at, l.site)).collect();
     for thread in world.threads_mut() {
         let pc = thread.pc();
         if let Some((_, site)) = islands.iter().find(|(island, _)| *island == pc) {
             thread.set_pc(*site);
             continue;
         }
-        let after = by_block.partition_point(|i| armed[*i].trampoline.at <= pc);
-        if let Some(i) = after.checked_sub(1) {
-            move_out(memory, thread, &armed[by_block[i]]);
+        // A block begins less than 256 bytes before its entry.
+        let near = restored.partition_point(|link| link.entry <= pc);
+        for link in restored.iter().skip(near.saturating_sub(1)).take(2) {
+            move_out(memory, thread, link);
         }
     }
     Ok(())
 }
 
 /// Gives a thread in this trampoline what it had at the site, and sends it back there.
-fn move_out(memory: &Memory, thread: &mut Thread, armed: &Armed) {
-    let site = armed.plan.addr();
-    match armed.trampoline.place_of(thread.pc()) {
+fn move_out(memory: &Memory, thread: &mut Thread, link: &Link<'_>) {
+    let Some(trampoline) = link.trampoline else { return };
+    match trampoline.place_of(thread.pc()) {
         Some(PcPlace::Body(rollback)) => {
             if let Some(mut regs) = rolled_back(memory, &thread.regs, &rollback) {
-                regs.rip = site;
+                regs.rip = link.site;
                 thread.set_regs(regs);
             }
         }
         Some(PcPlace::Displaced(offset)) => {
-            let Some(origin) = armed.trampoline.displaced.origin_of(offset) else { return };
+            let Some(origin) = trampoline.displaced.origin_of(offset) else { return };
             if origin.is_stack_shifted {
                 let mut regs = thread.regs;
                 regs.rsp += 8;
                 thread.set_regs(regs);
             }
-            thread.set_pc(site + u64::from(origin.offset));
+            thread.set_pc(link.site + u64::from(origin.offset));
         }
         Some(PcPlace::Elsewhere) | None => {}
     }
@@ -275,24 +283,23 @@ fn by_number(regs: &mut Regs, number: u8) -> Option<&mut u64> {
 }
 
 /// A thread that is in our memory, or will come back to it.
-fn occupant(world: &World, regions: &Regions, mappings: &[image::Mapping]) -> Option<i32> {
+fn occupant(world: &World, footing: &Footing, mappings: &[image::Mapping]) -> Option<i32> {
     // A thread that was moved out has its new place in `regs` already.
-    if let Some(thread) = world.threads().find(|t| regions.contains(t.pc())) {
+    if let Some(thread) = world.threads().find(|t| footing.contains(t.pc())) {
         return Some(thread.tid);
     }
-    let start = regions.regions.iter().map(|r| r.code.start).min()?;
-    let end = regions.regions.iter().map(|r| r.code.end).max()?;
-    stacks::find(world, mappings, start..end, |w| regions.contains(w)).first().map(|(tid, _)| *tid)
+    let found = stacks::find(world, mappings, footing.bounds()?, |w| footing.contains(w));
+    found.first().map(|(tid, _)| *tid)
 }
 
 /// The kernel reads the descriptor that a thread's rseq area names whenever it preempts the thread, and
 /// kills it if the descriptor is not mapped. A thread that stands in our code may be in the section that it
 /// names, and keeps it.
-fn forget_rseq(memory: &Memory, world: &World, regions: &Regions, offset: i32) {
-    for thread in world.threads().filter(|t| !regions.contains(t.pc())) {
+fn forget_rseq(memory: &Memory, world: &World, footing: &Footing, offset: i32) {
+    for thread in world.threads().filter(|t| !footing.contains(t.pc())) {
         let at = thread.regs.fs_base.wrapping_add_signed(i64::from(offset) + RSEQ_CS);
         let mut word = [0u8; 8];
-        if memory.read(at, &mut word).is_ok() && regions.contains(u64::from_le_bytes(word)) {
+        if memory.read(at, &mut word).is_ok() && footing.contains(u64::from_le_bytes(word)) {
             let _ = memory.write(at, &[0; 8]);
         }
     }

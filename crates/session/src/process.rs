@@ -52,6 +52,12 @@ pub(crate) fn thread_state(pid: i32, tid: i32) -> Option<char> {
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
+/// When a process started, in clock ticks since boot.
+pub(crate) fn start_time(pid: i32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
 /// The live threads of a process.
 pub(crate) fn threads(pid: i32) -> Vec<i32> {
     let Ok(dir) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };

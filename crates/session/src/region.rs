@@ -5,12 +5,13 @@
 //! Context: control; system calls are made by a stopped thread of the target.
 //! Keeps:   M1 no mapping is ever writable and executable.
 //!          M2 every descriptor opened in the target is closed before the thread runs on.
-//!          M3 `unmap` takes back exactly what was made.
+//!          M3 `footing` names all that was made.
 //! Checked: testkit snapshots (mappings and descriptors before and after).
 
 use crate::agent_image::AgentImage;
 use crate::arena::{Arena, Layout, errno_of};
 use crate::error::Broken;
+use crate::footing::Footing;
 use crate::memory::Memory;
 use crate::remote::Remote;
 use crate::space::rooms;
@@ -19,7 +20,7 @@ use std::fs::OpenOptions;
 use std::ops::Range;
 use sys::mapping as mm;
 use sys::{Errno, nr};
-use wire::{ARENA_NAME, AgentExports};
+use wire::{ARENA_NAME, AgentExports, RegionDesc};
 
 const PAGE: u64 = 4096;
 const MFD_CLOEXEC: u64 = 1;
@@ -78,19 +79,19 @@ impl Regions {
         Ok(Regions { arena, regions, table_len })
     }
 
-    /// True if an address is in memory of ours that threads may run or refer to.
-    pub fn contains(&self, addr: u64) -> bool {
-        self.regions.iter().any(|r| r.code.contains(&addr))
-    }
-
-    /// Takes all of it back.
-    pub fn unmap(&self, remote: &mut Remote<'_>) -> Result<(), Broken> {
-        let arena = self.arena.remote..self.arena.remote + self.arena.layout.len() as u64;
-        let regions = self.regions.iter().map(|r| r.table..r.code.end);
-        for range in regions.chain([arena]) {
-            remote.call("munmap", nr::MUNMAP, [range.start, range.end - range.start, 0, 0, 0, 0])?;
+    /// Where it all lies.
+    pub fn footing(&self, rseq_offset: Option<i32>) -> Footing {
+        let region = |r: &Region| RegionDesc {
+            table: r.table,
+            code: r.code.start,
+            blocks: r.slow + 64,
+            end: r.code.end,
+        };
+        Footing {
+            arena: self.arena.remote..self.arena.remote + self.arena.layout.len() as u64,
+            regions: self.regions.iter().map(region).collect(),
+            rseq_offset,
         }
-        Ok(())
     }
 
     /// Writes the table pages: from now on counts go to the CPUs' copies.

@@ -87,6 +87,17 @@ impl SitePlan {
     pub fn addr(&self) -> u64 {
         self.placement.site.wrapping_add(self.bias)
     }
+
+    /// What the file has where the 5-byte jump goes.
+    fn jump_original(&self) -> [u8; JUMP_LEN] {
+        let bytes = if self.placement.island.is_some() { &self.island_original } else { &self.original };
+        bytes.as_slice().try_into().unwrap_or_default()
+    }
+
+    /// What the file has where the 2-byte jump goes.
+    fn short_original(&self) -> Option<[u8; 2]> {
+        self.placement.island.and_then(|_| self.original.as_slice().try_into().ok())
+    }
 }
 
 /// Why a planned site was not armed after all.
@@ -123,6 +134,20 @@ impl std::fmt::Display for Missed {
     }
 }
 
+/// What must be known of an armed site to take its probe out.
+#[derive(Clone, Debug)]
+pub(crate) struct Link<'a> {
+    pub name: &'a str,
+    pub site: u64,
+    pub entry: u64,
+    pub tail: u64,
+    pub jump_at: u64,
+    pub jump_original: [u8; JUMP_LEN],
+    pub short_original: Option<[u8; 2]>,
+    /// With it, threads can be moved out of the trampoline; without, they are waited for.
+    pub trampoline: Option<&'a Trampoline>,
+}
+
 /// A site with its trampoline.
 #[derive(Debug)]
 pub(crate) struct Armed {
@@ -154,7 +179,8 @@ impl Armed {
             at,
             placement: &plan.placement,
             bias: plan.bias,
-            original: if plan.island_original.is_empty() { &plan.original } else { &plan.island_original },
+            jump_original: plan.jump_original(),
+            short_original: plan.short_original(),
             table,
             slow,
             rseq_offset,
@@ -189,6 +215,20 @@ impl Armed {
         let offset = u8::try_from(pc.checked_sub(self.plan.addr())?).ok()?;
         let copy = self.trampoline.displaced.copy_of(offset)?;
         Some(self.trampoline.displaced_addr() + u64::from(copy))
+    }
+
+    /// The site as `leave` sees it.
+    pub fn link(&self) -> Link<'_> {
+        Link {
+            name: &self.plan.name,
+            site: self.plan.addr(),
+            entry: self.trampoline.entry_addr(),
+            tail: self.trampoline.tail_addr(),
+            jump_at: self.jump.addr,
+            jump_original: self.plan.jump_original(),
+            short_original: self.plan.short_original(),
+            trampoline: Some(&self.trampoline),
+        }
     }
 
     /// All bytes that change.

@@ -255,7 +255,8 @@ pub(crate) struct Hurry(bool);
 
 impl Hurry {
     pub fn begin() -> Hurry {
-        Hurry(sys::sched::set_policy(sys::sched::FIFO, 1).is_ok())
+        let is_normal = sys::sched::policy() == Ok(sys::sched::NORMAL);
+        Hurry(is_normal && sys::sched::set_policy(sys::sched::FIFO, 1).is_ok())
     }
 }
 

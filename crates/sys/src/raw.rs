@@ -33,6 +33,7 @@ pub mod nr {
     pub const GETPPID: usize = 110;
     pub const SIGALTSTACK: usize = 131;
     pub const SCHED_SETSCHEDULER: usize = 144;
+    pub const SCHED_GETSCHEDULER: usize = 145;
     pub const PRCTL: usize = 157;
     pub const GETTID: usize = 186;
     pub const FUTEX: usize = 202;

@@ -23,6 +23,12 @@ pub fn set_policy(policy: usize, priority: i32) -> Result<(), Errno> {
     check(unsafe { syscall(nr::SCHED_SETSCHEDULER, args) }).map(drop)
 }
 
+/// The policy of the calling thread.
+pub fn policy() -> Result<usize, Errno> {
+    // SAFETY: sched_getscheduler takes a number only.
+    check(unsafe { syscall(nr::SCHED_GETSCHEDULER, [0; 6]) })
+}
+
 /// Lets the calling thread run on one CPU only.
 pub fn pin_to_cpu(cpu: usize) -> Result<(), Errno> {
     let mut mask = [0u64; 16];

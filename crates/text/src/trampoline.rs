@@ -18,7 +18,7 @@ mod hit;
 
 /// No body is longer; `a_block_is_never_longer_than_its_bound` sees to it.
 const LONGEST_BODY: usize = 256;
-const HEADER_LEN: usize = size_of::<TrampolineHeader>();
+const HEADER_LEN: usize = TrampolineHeader::LEN;
 /// Offset of a counting trampoline's entry from the start of its block.
 const ENTRY: usize = 128;
 /// Where the out-of-line count of threads without rseq stands: just before the header.
@@ -55,8 +55,10 @@ pub struct Request<'a> {
     pub placement: &'a Placement,
     /// What the process adds to the placement's addresses.
     pub bias: u64,
-    /// The bytes that the jump covers, as they were.
-    pub original: &'a [u8],
+    /// What the file has where the 5-byte jump goes.
+    pub jump_original: [u8; crate::JUMP_LEN],
+    /// What the file has at the site if a 2-byte jump goes there.
+    pub short_original: Option<[u8; 2]>,
     /// Address of the region's table page.
     pub table: u64,
     /// Address of the region's [`slow_routine`].
@@ -151,9 +153,14 @@ impl Trampoline {
         self.at + self.entry as u64
     }
 
+    /// Address of the tail.
+    pub fn tail_addr(&self) -> u64 {
+        self.at + self.tail as u64
+    }
+
     /// Address of the first displaced instruction.
     pub fn displaced_addr(&self) -> u64 {
-        self.at + self.tail as u64 + crate::JUMP_LEN as u64
+        self.tail_addr() + crate::JUMP_LEN as u64
     }
 
     /// Address after the block.
@@ -226,15 +233,19 @@ impl<'a> Builder<'a> {
     }
 
     fn header(&mut self, tail: usize) {
-        let mut original = [0u8; 16];
-        let len = self.request.original.len().min(16);
-        original[..len].copy_from_slice(&self.request.original[..len]);
-        let words = [TRAMPOLINE_MAGIC, self.site()];
-        let mut bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-        bytes.extend_from_slice(&((tail - self.entry) as u32).to_le_bytes());
-        bytes.extend_from_slice(&(len as u32).to_le_bytes());
-        bytes.extend_from_slice(&original);
-        self.code.bytes[self.entry - HEADER_LEN..self.entry].copy_from_slice(&bytes);
+        let (bias, request) = (self.request.bias, self.request);
+        let island = request.placement.island.map(|i| i.wrapping_add(bias));
+        let header = TrampolineHeader {
+            magic: TRAMPOLINE_MAGIC,
+            site: self.site(),
+            jump_at: island.unwrap_or(self.site()),
+            tail: (tail - self.entry) as u32,
+            reserve: 0,
+            jump_original: request.jump_original,
+            short_original: request.short_original.unwrap_or_default(),
+            has_short: u8::from(request.short_original.is_some()),
+        };
+        self.code.bytes[self.entry - HEADER_LEN..self.entry].copy_from_slice(&header.bytes());
     }
 
     fn site(&self) -> u64 {

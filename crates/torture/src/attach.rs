@@ -162,11 +162,13 @@ fn rounds(options: &Options, target: &Target, tally: &mut Tally) -> Result<(), S
     let before = Footprint::of(target.pid())?;
     let (mut random, end) = (options.seed | 1, Instant::now() + options.limit);
     let mut last = Instant::now();
+    let plan = session::plan(target.pid(), &specs, options.verb).map_err(|e| e.to_string())?;
+    let planned = plan.sites.len();
+    // With 32 busy threads a CPU a time-shared tester would get through some rounds a second only.
+    let _ = sys::sched::set_policy(sys::sched::FIFO, 1);
     while tally.rounds < options.rounds && Instant::now() < end {
         tally.rounds += 1;
-        let plan = session::plan(target.pid(), &specs, options.verb).map_err(|e| e.to_string())?;
-        let planned = plan.sites.len();
-        let mut session = Session::attach(target.pid(), plan.sites).map_err(|e| e.to_string())?;
+        let mut session = Session::attach(target.pid(), plan.sites.clone()).map_err(|e| e.to_string())?;
         tally.missed += session.missed().len() as u64;
         // xorshift: replayable, and nothing hangs on its quality.
         random ^= random << 13;

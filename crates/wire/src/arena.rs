@@ -48,6 +48,35 @@ pub struct ArenaHeader {
     pub controller_pid: i32,
     /// Process it was made for.
     pub target_pid: i32,
+    /// When the controller started, in clock ticks since boot: with its pid this names it for ever.
+    pub controller_start: u64,
+    /// Length of the arena in bytes.
+    pub len: u64,
+    /// Where the threads' rseq areas lie from the thread pointer; `NO_RSEQ` if counts are locked adds.
+    pub rseq_offset: i64,
+    /// How many of `regions` there are.
+    pub regions_len: u64,
+    /// Everything else of ours in the target.
+    pub regions: [RegionDesc; REGIONS_MAX],
 }
 
-const _: () = assert!(size_of::<ArenaHeader>() == 40);
+/// One region: a table page and the code behind it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RegionDesc {
+    /// Address of the table page, where the region starts.
+    pub table: u64,
+    /// Address of the code.
+    pub code: u64,
+    /// Address of the first trampoline's block; blocks stand at multiples of 64.
+    pub blocks: u64,
+    /// End of the region.
+    pub end: u64,
+}
+
+/// Neighbourhoods of modules that one session can have.
+pub const REGIONS_MAX: usize = 64;
+/// [`ArenaHeader::rseq_offset`] without rseq.
+pub const NO_RSEQ: i64 = i64::MIN;
+
+const _: () = assert!(size_of::<ArenaHeader>() <= 4096);

@@ -6,6 +6,9 @@ mod site;
 pub mod table;
 mod trampoline;
 
-pub use arena::{ARENA_MAGIC, ARENA_NAME, ArenaHeader, COPY_CHILDREN, COPY_CPU0, COPY_SHARED, VERSION, cell};
+pub use arena::{
+    ARENA_MAGIC, ARENA_NAME, ArenaHeader, COPY_CHILDREN, COPY_CPU0, COPY_SHARED, NO_RSEQ, REGIONS_MAX,
+    RegionDesc, VERSION, cell,
+};
 pub use site::{AgentExports, AgentTable, ConsumerDesc, HandlerKind, SiteDesc};
 pub use trampoline::{TRAMPOLINE_MAGIC, TrampolineHeader};

@@ -1,6 +1,7 @@
 //! What stands before a trampoline's first instruction.
 //!
-//! For:     another controller that finds our jump at a site it wants too.
+//! For:     another controller that finds our jump at a site it wants too, and one that finds our probes
+//!          after we were killed.
 //! State:   in the code region, written once.
 //! Context: control.
 //! Keeps:   H1 the tail of a trampoline is one 5-byte instruction: a nop, or a jump to the next
@@ -18,12 +19,75 @@ pub struct TrampolineHeader {
     pub magic: u64,
     /// The probed address.
     pub site: u64,
+    /// Where the 5-byte jump stands: at the site, or at an island.
+    pub jump_at: u64,
     /// Offset of the tail from the entry.
     pub tail: u32,
-    /// How many bytes of the site the patch covers.
-    pub patch_len: u32,
-    /// What the patched bytes were before the first controller came.
-    pub original: [u8; 16],
+    /// Not used yet, 0.
+    pub reserve: u32,
+    /// What the file has at `jump_at`.
+    pub jump_original: [u8; 5],
+    /// What the file has at the site, if a 2-byte jump to an island stands there.
+    pub short_original: [u8; 2],
+    /// 1 if there is a 2-byte jump.
+    pub has_short: u8,
+}
+
+impl TrampolineHeader {
+    /// Its length, which is also its distance from the entry.
+    pub const LEN: usize = size_of::<TrampolineHeader>();
+
+    /// The header in these bytes, if they hold one.
+    pub fn parse(bytes: &[u8]) -> Option<TrampolineHeader> {
+        let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+        let header = TrampolineHeader {
+            magic: word(0)?,
+            site: word(8)?,
+            jump_at: word(16)?,
+            tail: word(24)? as u32,
+            reserve: (word(24)? >> 32) as u32,
+            jump_original: bytes.get(32..37)?.try_into().ok()?,
+            short_original: bytes.get(37..39)?.try_into().ok()?,
+            has_short: *bytes.get(39)?,
+        };
+        (header.magic == TRAMPOLINE_MAGIC).then_some(header)
+    }
+
+    /// The bytes of this header.
+    pub fn bytes(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        bytes[0..8].copy_from_slice(&self.magic.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.site.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.jump_at.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.tail.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.reserve.to_le_bytes());
+        bytes[32..37].copy_from_slice(&self.jump_original);
+        bytes[37..39].copy_from_slice(&self.short_original);
+        bytes[39] = self.has_short;
+        bytes
+    }
 }
 
 const _: () = assert!(size_of::<TrampolineHeader>() == 40);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_written_and_read_is_the_same() {
+        let header = TrampolineHeader {
+            magic: TRAMPOLINE_MAGIC,
+            site: 0x5555_0000_1234,
+            jump_at: 0x5555_0000_1240,
+            tail: 57,
+            reserve: 0,
+            jump_original: [1, 2, 3, 4, 5],
+            short_original: [6, 7],
+            has_short: 1,
+        };
+        assert_eq!(TrampolineHeader::parse(&header.bytes()), Some(header));
+        assert_eq!(TrampolineHeader::parse(&[0; 40]), None);
+        assert_eq!(TrampolineHeader::parse(&header.bytes()[..39]), None);
+    }
+}

@@ -4,7 +4,7 @@
 //! State:   none.
 //! Context: control.
 //! Keeps:   D1 a debug file is used only if its build id is the image's.
-//! Checked: tests/elf.rs: `a_debug_file_is_found_by_build_id`, `compressed_symbols_are_read`.
+//! Checked: tests/suite/elf.rs: `a_debug_file_is_found_by_build_id_and_only_by_it`, `compressed_symbols_are_read`.
 
 use std::path::{Path, PathBuf};
 
@@ -22,8 +22,9 @@ impl ElfImage {
     /// The debug file's needed parts, if it is there and belongs to this image.
     pub(super) fn debug_file(&self) -> Option<Vec<u8>> {
         let path = self.debug_file_path()?;
-        let debug = ElfImage::open(path).ok()?;
-        (debug.build_id() == self.build_id()).then_some(debug.data)
+        let file = std::fs::File::open(&path).ok()?;
+        let data = super::read::needed_parts(&file, &path).ok()?;
+        (super::header::build_id(&data).as_deref() == self.build_id()).then_some(data)
     }
 
     /// The ELF file inside `.gnu_debugdata`.

@@ -4,7 +4,7 @@
 //! State:   none; `ElfImage` keeps the result.
 //! Context: control.
 //! Keeps:   F1 entries are sorted, none is empty, all start in code.
-//! Checked: `unwind_entries_cover_libc` in tests/elf.rs.
+//! Checked: `unwind_entries_cover_the_functions_of_libc` in tests/suite/elf.rs.
 
 use std::collections::HashMap;
 

@@ -5,7 +5,7 @@
 //! Context: control.
 //! Keeps:   U1 sorted by address, no two with the same one; each in code.
 //!          U2 names of one function are distinct, the one to show comes first.
-//! Checked: tests/elf.rs on libc, libstdc++, python3, Go, musl and stripped programs.
+//! Checked: tests/suite/elf.rs on libc, libstdc++, python3, Go, musl and stripped programs.
 
 use std::ops::Range;
 

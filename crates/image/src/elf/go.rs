@@ -4,8 +4,8 @@
 //! State:   none.
 //! Context: control.
 //! Keeps:   O1 entries that lead outside the table are left out.
-//! Checked: `a_stripped_go_program_keeps_its_names` in tests/languages.rs.
-//! Source:  the layout of Go 1.16 to 1.26 (runtime's pcHeader, _func); older ones have no names here.
+//! Checked: `a_stripped_go_program_keeps_its_names` in tests/suite/languages.rs.
+//! Source:  the layout of Go 1.18 to 1.26 (runtime's pcHeader, _func); older ones have no names here.
 
 use super::symbols::{Symbol, SymbolKind};
 use super::{ElfImage, Source};

@@ -4,7 +4,7 @@
 //! State:   plain data, made once.
 //! Context: control.
 //! Keeps:   H1 every segment's file range lies inside the file; code ranges are sorted and disjoint.
-//! Checked: tests/elf.rs, `broken_files_give_errors`.
+//! Checked: tests/suite/elf.rs, `broken_files_give_errors_or_less_but_never_a_panic`.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ impl Head {
             },
             is_fixed: header.e_type(LE) == elf::ET_EXEC,
             entry: ImageAddr(header.e_entry(LE)),
-            build_id: build_id(header, programs, data),
+            build_id: build_id(data),
             interpreter: interpreter(programs, data),
             segments,
             sections,
@@ -169,7 +169,10 @@ fn interpreter(programs: &[ProgramHeader], data: &[u8]) -> Option<PathBuf> {
     Some(PathBuf::from(String::from_utf8_lossy(bytes).into_owned()))
 }
 
-fn build_id(header: &Header, programs: &[ProgramHeader], data: &[u8]) -> Option<Vec<u8>> {
+/// The build id in the ELF file `data`, be it an image or a debug file.
+pub(super) fn build_id(data: &[u8]) -> Option<Vec<u8>> {
+    let header = Header::parse(data).ok()?;
+    let programs = header.program_headers(LE, data).unwrap_or_default();
     let in_segments = programs.iter().filter_map(|p| p.notes(LE, data).ok().flatten());
     // A debug file keeps the note's section, but its program headers lead to other bytes.
     let table = header.sections(LE, data).unwrap_or_default();

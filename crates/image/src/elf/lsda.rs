@@ -4,7 +4,7 @@
 //! State:   none.
 //! Context: control.
 //! Keeps:   L1 every landing pad of a table that could be read to its end is in the result.
-//! Checked: `landing_pads_of_a_thrower_are_found` in tests/pointers.rs.
+//! Checked: `landing_pads_of_a_thrower_are_those_of_its_assembly` in tests/suite/pointers.rs.
 //! Source:  the LSDA layout of the Itanium C++ ABI, as GCC and LLVM write it.
 
 use gimli::{DwEhPe, EndianSlice, LittleEndian, Reader, constants as c};

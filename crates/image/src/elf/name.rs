@@ -4,7 +4,7 @@
 //! State:   none.
 //! Context: control.
 //! Keeps:   N1 the order of names does not depend on the order of symbols.
-//! Checked: tests below, tests/elf.rs.
+//! Checked: tests below, tests/suite/elf.rs.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -141,6 +141,30 @@ impl ElfImage {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn symbol(name: &'static str, version: Option<(&'static str, bool)>) -> Symbol<'static> {
+        let version = version.map(|(v, is_default)| (v.as_bytes(), is_default));
+        let (kind, source) = (SymbolKind::Func, crate::Source::Symtab);
+        Symbol { addr: 1, size_bytes: 1, name: name.as_bytes(), version, kind, source }
+    }
+
+    #[test]
+    fn public_names_come_first_and_none_comes_twice() {
+        let mut symbols = [
+            symbol("__f", None),
+            symbol("public_name", None),
+            symbol("f_1", Some(("V1", false))),
+            symbol("f_1", None),
+            symbol("f_1", Some(("V2", true))),
+            symbol("public_name", None),
+        ];
+        let expected = ["f_1@@V2", "f_1@V1", "public_name", "__f"];
+        for _ in 0..symbols.len() {
+            symbols.rotate_left(1);
+            let shown: Vec<_> = names(&symbols).iter().map(SymbolName::to_string).collect();
+            assert_eq!(shown, expected);
+        }
+    }
 
     #[test]
     fn names_of_cpp_and_rust_read_as_in_the_source() {

@@ -6,13 +6,18 @@
 //! Keeps:   C1 the list is sorted, without repetition, and every entry is in code.
 //!          C2 it may hold places where nothing lands (a number that looks like an address); what it can
 //!          miss is said at `code_pointers`.
-//! Checked: tests/pointers.rs.
+//! Checked: tests/suite/pointers.rs.
+
+use std::ops::Range;
 
 use super::{ElfImage, Section, go, lsda};
 use crate::ImageAddr;
 
 /// Entries of one table of 32-bit offsets that are read at most.
-pub const MAX_TABLE_ENTRIES: usize = 4096;
+///
+/// A bound that cuts a real table short hides places where execution lands, so that it is generous
+/// (2026-11-21); most addresses that are no table end at their first entry.
+const MAX_TABLE_ENTRIES: usize = 1 << 16;
 
 impl ElfImage {
     /// Every place in code that data of the image or its unwinder leads to, sorted.
@@ -23,7 +28,8 @@ impl ElfImage {
     /// places where Go continues after a recovered panic.
     ///
     /// Not here: tables of 32-bit offsets (ask [`ElfImage::rel32_table_targets`] for each table that code
-    /// refers to), addresses that code computes by itself, and direct branches.
+    /// refers to, and [`ElfImage::rel32_label_targets`] where code also refers to a label of its own),
+    /// addresses that code computes by itself, and direct branches.
     pub fn code_pointers(&self) -> &[ImageAddr] {
         self.pointers.get_or_init(|| {
             let mut found = Vec::new();
@@ -44,18 +50,39 @@ impl ElfImage {
         })
     }
 
-    /// The places that a table of 32-bit offsets from its own start leads to.
+    /// The places that a table of 32-bit offsets from its own start leads to, as a `switch` has it.
     ///
-    /// Reads entries while they lead into code, [`MAX_TABLE_ENTRIES`] at most. The result is in table
-    /// order; it is empty if there is no such table at `table`. Where a table ends is not written
+    /// Reads entries while they lead into code, 65,536 at most. The result is in table order; it is empty if there is no such table at `table`. Where a table ends is not written
     /// anywhere, so that the last results may come from data behind it.
     pub fn rel32_table_targets(&self, table: ImageAddr) -> Vec<ImageAddr> {
+        self.rel32_targets(table, table, |to| self.is_code(to))
+    }
+
+    /// The places that a table of 32-bit offsets from a label leads to, as computed jumps in C have it.
+    ///
+    /// `base` is the label, `within` the function that jumps: such tables do not lead out of it. glibc's
+    /// vfprintf is made of them; code loads the address of the label and that of the table, in any order.
+    pub fn rel32_label_targets(
+        &self,
+        table: ImageAddr,
+        base: ImageAddr,
+        within: &Range<ImageAddr>,
+    ) -> Vec<ImageAddr> {
+        self.rel32_targets(table, base, |to| within.contains(&to))
+    }
+
+    fn rel32_targets(
+        &self,
+        table: ImageAddr,
+        base: ImageAddr,
+        fits: impl Fn(ImageAddr) -> bool,
+    ) -> Vec<ImageAddr> {
         let Some(bytes) = self.bytes_from(table) else { return Vec::new() };
         let entries = bytes.chunks_exact(4).take(MAX_TABLE_ENTRIES);
         let target = |entry: &[u8]| {
             let offset = i32::from_le_bytes(entry.try_into().ok()?);
-            let to = ImageAddr(table.0.wrapping_add_signed(i64::from(offset)));
-            self.is_code(to).then_some(to)
+            let to = ImageAddr(base.0.wrapping_add_signed(i64::from(offset)));
+            fits(to).then_some(to)
         };
         entries.map_while(target).collect()
     }
@@ -73,12 +100,21 @@ fn absolute(image: &ElfImage, found: &mut Vec<ImageAddr>) {
     let Some((first, last)) = image.code_ranges().first().zip(image.code_ranges().last()) else { return };
     let hull = first.start.0..last.end.0;
     let in_hull = |word: &u64| hull.contains(word);
-    for section in image.sections().iter().filter(|s| may_hold_addresses(image, s)) {
-        let Some(bytes) = image.section_bytes(section) else { continue };
-        let skip = (section.range.start.0.wrapping_neg() & 7) as usize;
+    let mut scan = |start: ImageAddr, bytes: &[u8]| {
+        let skip = (start.0.wrapping_neg() & 7) as usize;
         let words = bytes.get(skip..).unwrap_or_default().chunks_exact(8);
         let words = words.filter_map(|w| w.try_into().ok().map(u64::from_le_bytes));
         found.extend(words.filter(in_hull).map(ImageAddr).filter(|&p| image.is_code(p)));
+    };
+    for section in image.sections().iter().filter(|s| may_hold_addresses(image, s)) {
+        if let Some(bytes) = image.section_bytes(section) {
+            scan(section.range.start, bytes);
+        }
+    }
+    // Without section headers, everything that is loaded may be data.
+    let is_unknown = image.sections().is_empty() && image.is_fixed();
+    for segment in image.segments().iter().filter(|_| is_unknown) {
+        scan(segment.range.start, image.bytes_from(segment.range.start).unwrap_or_default());
     }
 }
 

@@ -5,7 +5,7 @@
 //! Context: control.
 //! Keeps:   P1 headers, loaded segments, symbol tables, notes and `.gnu_debugdata` are as in the file;
 //!          other bytes are zero, and their pages are never touched.
-//! Checked: `only_needed_parts_are_read` in tests/elf.rs.
+//! Checked: tests below.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -20,7 +20,7 @@ use crate::ImageError;
 type Header = elf::FileHeader64<LE>;
 
 /// Larger files are refused: no image is this large, and a sparse file might be.
-const MAX_BYTES: u64 = 8 << 30;
+const MAX_BYTES: u64 = 4 << 30;
 
 /// The bytes of the file, those that tracing does not need left zero.
 pub(super) fn needed_parts(file: &File, path: &Path) -> Result<Vec<u8>, ImageError> {
@@ -96,4 +96,33 @@ fn wanted_ranges(data: &[u8]) -> Vec<(u64, u64)> {
         }
     }
     wanted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_and_symbols_are_read_and_debug_information_is_not() {
+        let path = std::env::current_exe().unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        let parts = needed_parts(&File::open(&path).unwrap(), &path).unwrap();
+        assert_eq!(whole.len(), parts.len());
+        let header = Header::parse(whole.as_slice()).unwrap();
+        let sections = header.sections(LE, whole.as_slice()).unwrap();
+        for (name, is_read) in [
+            (".text", true),
+            (".symtab", true),
+            (".strtab", true),
+            (".eh_frame", true),
+            (".debug_line", false),
+        ] {
+            let (_, section) =
+                sections.section_by_name(LE, name.as_bytes()).unwrap_or_else(|| panic!("{name}"));
+            let (start, len) = section.file_range(LE).unwrap();
+            let range = start as usize..(start + len) as usize;
+            let (was, is) = (&whole[range.clone()], &parts[range]);
+            assert!(if is_read { was == is } else { is.iter().all(|&b| b == 0) }, "{name}");
+        }
+    }
 }

@@ -4,7 +4,7 @@
 //! State:   none; `ElfImage` keeps the result.
 //! Context: control.
 //! Keeps:   Q1 `relative` is sorted by slot and holds RELATIVE and RELR entries alike.
-//! Checked: tests/pointers.rs.
+//! Checked: tests/suite/pointers.rs.
 
 use object::elf::{self, RelocationType};
 use object::endian::LittleEndian as LE;

@@ -4,7 +4,9 @@
 //! State:   none.
 //! Context: control.
 //! Keeps:   S1 every record's address is in code of the image; records of data, sections and files are left out.
-//! Checked: tests/elf.rs.
+//! Checked: tests/suite/elf.rs.
+
+use std::ops::Range;
 
 use object::elf;
 use object::endian::LittleEndian as LE;
@@ -13,6 +15,7 @@ use object::read::elf::{FileHeader as _, SectionTable, Sym as _, SymbolTable, Ve
 
 use super::header::Header;
 use super::{ElfImage, Source};
+use crate::ImageAddr;
 
 /// One symbol that stands for code.
 pub(super) struct Symbol<'d> {
@@ -71,7 +74,7 @@ fn one_table<'d>(
             _ => continue,
         };
         let addr = symbol.st_value(LE);
-        if symbol.is_undefined(LE) || symbol.is_absolute(LE) || !image.is_code(crate::ImageAddr(addr)) {
+        if symbol.is_undefined(LE) || symbol.is_absolute(LE) || !image.is_code(ImageAddr(addr)) {
             continue;
         }
         let Ok(name) = table.symbol_name(LE, symbol) else { continue };
@@ -108,6 +111,26 @@ fn split_version(name: &[u8]) -> (&[u8], Option<(&[u8], bool)>) {
     let is_default = rest.starts_with(b"@@");
     let version = &rest[if is_default { 2 } else { 1 }..];
     if version.is_empty() { (bare, None) } else { (bare, Some((version, is_default))) }
+}
+
+/// Ranges in code whose symbols say that they are data, from the file itself and sorted.
+pub(super) fn data_in_code(image: &ElfImage) -> Vec<Range<ImageAddr>> {
+    let data = image.data.as_slice();
+    let Ok(header) = Header::parse(data) else { return Vec::new() };
+    let Ok(sections) = header.sections(LE, data) else { return Vec::new() };
+    let mut found = Vec::new();
+    for kind in [elf::SHT_SYMTAB, elf::SHT_DYNSYM] {
+        let Ok(table) = sections.symbols(LE, data, kind) else { continue };
+        let objects = table.iter().filter(|s| s.st_type() == elf::STT_OBJECT && s.st_size(LE) > 0);
+        let ranges = objects.map(|s| {
+            let start = s.st_value(LE);
+            ImageAddr(start)..ImageAddr(start.saturating_add(s.st_size(LE)))
+        });
+        found.extend(ranges.filter(|r| image.is_code(r.start)));
+    }
+    found.sort_by_key(|r| r.start);
+    found.dedup();
+    found
 }
 
 /// Names of functions that the image asks other images for, without repetition.

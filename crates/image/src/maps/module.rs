@@ -5,10 +5,11 @@
 //! Context: control.
 //! Keeps:   D1 a file that is loaded twice is two modules.
 //!          D2 every executable mapping of an ELF file is in exactly one module.
-//! Checked: tests/process.rs.
+//! Checked: tests/suite/process.rs.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use object::elf;
 use object::endian::LittleEndian as LE;
@@ -97,7 +98,7 @@ pub struct Process {
     /// The images among them, the main executable first, then by address.
     pub modules: Vec<Module>,
     /// Executable mappings of files that are not readable ELF files, with the cause.
-    pub unread: Vec<(PathBuf, String)>,
+    pub unread: Vec<(PathBuf, Arc<ImageError>)>,
 }
 
 impl Process {
@@ -114,7 +115,7 @@ impl Process {
             match bias(pid, m) {
                 Ok(Some(bias)) => add(&mut modules, m, bias, &main),
                 Ok(None) => {}
-                Err(e) => unread.push((m.path.clone(), e.to_string())),
+                Err(e) => unread.push((m.path.clone(), Arc::new(e))),
             }
         }
         modules.sort_by_key(|m| (m.kind != ModuleKind::MainExecutable, m.exec[0].range.start));
@@ -207,13 +208,15 @@ fn head_bytes(file: &std::fs::File) -> std::io::Result<Vec<u8>> {
 }
 
 fn bias_by_headers(head: &[u8], m: &Mapping) -> Option<Bias> {
-    const PAGE_BYTES: u64 = 4096;
+    /// The smallest and the largest page of the machines we know.
+    const PAGE_BYTES: (u64, u64) = (4 << 10, 64 << 10);
     let header = elf::FileHeader64::<LE>::parse(head).ok()?;
     let programs = header.program_headers(LE, head).ok()?;
     let loaded = programs.iter().filter(|p| p.p_type(LE) == elf::PT_LOAD);
     let executable = loaded.filter(|p| p.p_flags(LE).contains(elf::PF_X));
     let segment = executable.into_iter().find(|p| {
-        let start = p.p_offset(LE) & !(PAGE_BYTES - 1);
+        let page = p.p_align(LE).clamp(PAGE_BYTES.0, PAGE_BYTES.1);
+        let start = p.p_offset(LE) & !(page.next_power_of_two() - 1);
         let end = p.p_offset(LE).saturating_add(p.p_filesz(LE));
         (start..end).contains(&m.offset.0)
     })?;

@@ -4,8 +4,9 @@
 //! State:   none.
 //! Context: control.
 //! Keeps:   O1 the file that is returned has the device and inode of the mapping, or comes from
-//!          /proc/PID/map_files, which leads to nothing else.
-//! Checked: tests/process.rs: `a_replaced_file_is_noticed`.
+//!          /proc/PID/map_files, which leads to nothing else; only where that is closed to us and the path
+//!          was not deleted, the inode alone decides.
+//! Checked: tests/suite/process.rs: `a_replaced_file_is_noticed`.
 
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
@@ -22,16 +23,28 @@ pub(super) fn open(pid: u32, mapping: &Mapping) -> Result<(File, PathBuf), Image
         return Err(ImageError::NoFile { name: mapping.path.clone() });
     };
     let in_root = in_root_of(pid, &mapping.path);
-    let by_path = File::open(&in_root).and_then(|f| f.metadata().map(|m| (f, file_id(&m))));
-    if let Ok((file, id)) = by_path
-        && id == wanted
-    {
-        return Ok((file, in_root));
+    // A process that changed its root directory is shown with paths from ours; the link to the main
+    // executable leads to the file itself, whatever became of its path.
+    let executable = PathBuf::from(format!("/proc/{pid}/exe"));
+    for path in [&in_root, &mapping.path, &executable] {
+        let by_path = File::open(path).and_then(|f| f.metadata().map(|m| (f, file_id(&m))));
+        if let Ok((file, id)) = by_path
+            && id == wanted
+        {
+            return Ok((file, path.clone()));
+        }
     }
     let range = &mapping.range;
-    let map_file = PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", range.start, range.end));
+    let map_file = PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", range.start.0, range.end.0));
     if let Ok(file) = File::open(&map_file) {
         return Ok((file, map_file));
+    }
+    // Some file systems (btrfs, overlays) show one device here and another there, but the same inode.
+    if let Ok(file) = File::open(&in_root)
+        && !mapping.is_deleted
+        && file.metadata().is_ok_and(|m| m.ino() == wanted.inode)
+    {
+        return Ok((file, in_root));
     }
     let on_disk = std::fs::metadata(&in_root).ok().map(|m| file_id(&m));
     Err(ImageError::Replaced { path: mapping.path.clone(), mapped: wanted, on_disk })

@@ -4,7 +4,7 @@
 //! State:   none.
 //! Context: control.
 //! Keeps:   N1 at most as many names as asked for, the closest first.
-//! Checked: tests/select.rs.
+//! Checked: tests/suite/select.rs.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use crate::{ElfImage, Spec};
 const SHOWN: usize = 3;
 
 /// Names longer than this are not compared letter by letter.
-const COMPARED_CHARS: usize = 64;
+const COMPARED_BYTES: usize = 64;
 
 /// Nothing in an image matches a specification.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -109,8 +109,11 @@ fn distance(asked: &str, raw: &str, shown: &str) -> Option<usize> {
     if plain.eq_ignore_ascii_case(asked) || last == asked {
         return Some(1);
     }
-    let allowed = 1 + asked.chars().count() / 5;
-    let is_close = |a: &str| a.len().abs_diff(asked.len()) <= allowed && a.len() <= COMPARED_CHARS;
-    let of = |a: &str| is_close(a).then(|| strsim::osa_distance(a, asked)).filter(|&d| d <= allowed);
-    of(plain).into_iter().chain(of(last)).min().map(|d| d + 1)
+    let asked_last = asked.rsplit("::").next().unwrap_or(asked);
+    let by_letters = |a: &str, b: &str| {
+        let allowed = 1 + b.chars().count() / 5;
+        let is_close = a.len().abs_diff(b.len()) <= allowed && a.len() <= COMPARED_BYTES;
+        is_close.then(|| strsim::osa_distance(a, b)).filter(|&d| d <= allowed)
+    };
+    by_letters(plain, asked).into_iter().chain(by_letters(last, asked_last)).min().map(|d| d + 1)
 }

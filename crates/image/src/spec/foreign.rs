@@ -75,13 +75,6 @@ fn frida(text: &str) -> Option<Answer> {
 /// What the part of `text` from `start`, where the function should be, is a spelling of.
 pub(super) fn in_function(text: &str, start: usize) -> Option<Answer> {
     let (before, function) = text.split_at(start);
-    if let Some(name) = function.strip_suffix("%return") {
-        return Some((
-            "perf for return probes, which are not yet in this version; its entry is",
-            Some(format!("{before}{name}")),
-        ))
-        .map(|(tool, here)| (tool, here));
-    }
     if function.starts_with("%sdt_") || function.contains(';') {
         return Some(("perf", None));
     }

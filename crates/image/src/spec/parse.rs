@@ -100,6 +100,9 @@ fn place(text: &str, start: usize) -> Result<Place, Fault> {
             .map(|a| Place::Address(ImageAddr(a)))
             .ok_or((start..text.len(), SpecProblem::BadAddress));
     }
+    if rest.ends_with("%return") {
+        return Err((start..text.len(), not_yet("return probes (FUNC%return)")));
+    }
     if let Some((tool, here)) = foreign::in_function(text, start) {
         return Err((start..text.len(), SpecProblem::Foreign { tool, here }));
     }

@@ -1,15 +1,17 @@
-//! Restartable sequences: code where no probe may stand.
+//! Stretches of the code segment where no probe may stand: restartable sequences, the code that returns
+//! from signal handlers, and data between functions.
 //!
-//! For:     refusing sites whose displacement would lose the kernel's protection.
+//! For:     refusing sites that would lose the kernel's protection, blind unwinders or change data.
 //! State:   none.
 //! Context: control.
-//! Keeps:   R1 every descriptor in the `__rseq_cs` section is in the result, or the section is not one.
-//! Checked: `critical_sections_are_read_through_relocations` in tests/pointers.rs.
+//! Keeps:   R1 every descriptor in the `__rseq_cs` section whose start is in code is in the result.
+//! Checked: tests/suite/pointers.rs: `critical_sections_are_read_through_relocations`,
+//!          `signal_return_code_and_data_in_text_are_known`.
 //! Source:  struct rseq_cs of the kernel's rseq interface.
 
 use std::ops::Range;
 
-use super::ElfImage;
+use super::{ElfImage, Function, symbols};
 use crate::ImageAddr;
 
 /// One restartable sequence.
@@ -38,6 +40,25 @@ impl ElfImage {
         }
         found.sort_by_key(|s| s.range.start);
         found
+    }
+
+    /// The code that returns from signal handlers, which unwinders and debuggers recognise by its bytes.
+    ///
+    /// Known by its mark in the unwind table, and by the names that C libraries and Go give it.
+    pub fn signal_return_ranges(&self) -> Vec<Range<ImageAddr>> {
+        let marked = self.fdes().iter().filter(|f| f.is_signal_frame).map(|f| f.start..f.end());
+        let is_named = |f: &&Function| {
+            f.names.iter().any(|n| {
+                matches!(&*n.text, "__restore_rt" | "__restore") || n.text.starts_with("runtime.sigreturn")
+            })
+        };
+        let named = self.functions().iter().filter(is_named).map(Function::range);
+        marked.chain(named).collect()
+    }
+
+    /// Data between functions, as far as symbols say that it is data.
+    pub fn data_in_code(&self) -> Vec<Range<ImageAddr>> {
+        symbols::data_in_code(self)
     }
 }
 

@@ -1,0 +1,77 @@
+//! Taking out probes whose controller was killed.
+//!
+//! For:     `nanoprobe recover`, the front when its engine was killed, and every attach.
+//! State:   all in the target: the arena's header, and a header before each trampoline.
+//! Context: control.
+//! Keeps:   R1 probes of a controller that lives are left alone.
+//!          R2 what is found is left as a detach leaves it, except that threads inside trampolines are
+//!             waited for and not moved.
+//! Checked: testkit `killed`.
+
+use crate::attach::{find_syscall, image_maps};
+use crate::detach::{Receipt, leave_process};
+use crate::error::Broken;
+use crate::footing::{Footing, Found};
+use crate::memory::Memory;
+use crate::process;
+use crate::site::Link;
+use crate::world::Hurry;
+use text::JUMP_LEN;
+use wire::TrampolineHeader;
+
+/// Frees `pid` of the probes of controllers that are gone; a receipt for each.
+///
+/// # Errors
+/// The process cannot be entered.
+pub fn recover(pid: i32) -> Result<Vec<Receipt>, Broken> {
+    process::check(pid)?;
+    let _hurry = Hurry::begin();
+    let memory = Memory::open(pid)?;
+    let mappings = image_maps(pid)?;
+    let marker = format!("/memfd:{}", wire::ARENA_NAME);
+    let arenas = mappings.iter().filter(|m| m.path.as_os_str() == marker.as_str()).map(|m| m.range.start.0);
+    let orphans: Vec<Found> =
+        arenas.filter_map(|at| Footing::read(&memory, at)).filter(|f| !is_alive(f)).collect();
+    let mut receipts = Vec::new();
+    for orphan in orphans {
+        let gadget = find_syscall(&memory, &mappings)?;
+        let links = links(&memory, &orphan.footing)?;
+        let mut receipt = Receipt { is_verified: true, ..Receipt::default() };
+        receipt.longest_stall = leave_process(&memory, &links, &orphan.footing, gadget, &mut receipt)?;
+        receipt.is_verified &= receipt.foreign.is_empty();
+        receipts.push(receipt);
+    }
+    Ok(receipts)
+}
+
+fn is_alive(found: &Found) -> bool {
+    process::start_time(found.controller) == Some(found.controller_start)
+}
+
+/// Every trampoline in the regions, by its header.
+fn links(memory: &Memory, footing: &Footing) -> Result<Vec<Link<'static>>, Broken> {
+    let code = footing.read_code(memory)?;
+    let mut links = Vec::new();
+    for (start, bytes) in &code.0 {
+        // Blocks stand at multiples of 64, and so do their entries.
+        for entry in (64..bytes.len()).step_by(64) {
+            let header = bytes.get(entry - TrampolineHeader::LEN..entry).and_then(TrampolineHeader::parse);
+            links.extend(header.map(|h| link(start + entry as u64, &h)));
+        }
+    }
+    Ok(links)
+}
+
+fn link(entry: u64, header: &TrampolineHeader) -> Link<'static> {
+    const _: () = assert!(JUMP_LEN == 5);
+    Link {
+        name: "a site of a controller that is gone",
+        site: header.site,
+        entry,
+        tail: entry + u64::from(header.tail),
+        jump_at: header.jump_at,
+        jump_original: header.jump_original,
+        short_original: (header.has_short == 1).then_some(header.short_original),
+        trampoline: None,
+    }
+}
