@@ -17,8 +17,13 @@ fn main() {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            let _ = error.print();
-            exit(if error.use_stderr() { 1 } else { 0 });
+            if !error.use_stderr() {
+                let _ = error.print();
+                exit(0);
+            }
+            let text = error.render().to_string();
+            eprint!("nanoprobe: {}", text.strip_prefix("error: ").unwrap_or(&text));
+            exit(1);
         }
     };
     let code = match cli.command {

@@ -33,6 +33,9 @@ fn run(specs: &[String], verb: Verb, args: RunArgs) -> i32 {
         let tries = ["add -p PID".into(), "add -- COMMAND ARGUMENTS".into()];
         return advice::fail(&"no process to trace", &[], &tries);
     }
+    if let Some(pid) = args.pid.filter(|p| *p == std::process::id() as i32) {
+        return advice::cannot_attach(&session::Broken::Ourselves { pid });
+    }
     front::run(args.pid, |stop| engine::run(Job { specs: parsed, verb, args }, stop))
 }
 

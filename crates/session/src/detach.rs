@@ -237,12 +237,14 @@ fn move_out(memory: &Memory, thread: &mut Thread, link: &Link<'_>) {
         }
         Some(PcPlace::Displaced(offset)) => {
             let Some(origin) = trampoline.displaced.origin_of(offset) else { return };
-            if origin.is_stack_shifted {
-                let mut regs = thread.regs;
-                regs.rsp += 8;
-                thread.set_regs(regs);
+            // An operand may be gone already: the thread runs on to the end of the copy by itself.
+            if !origin.is_restartable {
+                return;
             }
-            thread.set_pc(link.site + u64::from(origin.offset));
+            let mut regs = thread.regs;
+            regs.rsp += u64::from(origin.stack_shift_bytes);
+            thread.set_regs(regs);
+            thread.set_pc(origin.leads_to.unwrap_or(link.site + u64::from(origin.offset)));
         }
         Some(PcPlace::Elsewhere) | None => {}
     }

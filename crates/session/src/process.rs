@@ -144,7 +144,7 @@ pub fn check_process(pid: i32) -> Result<(), Broken> {
         // A program that we have just started is traced by us; another nanoprobe is waited for.
         Err(Broken::Traced { by, .. }) if by == sys::sched::pid() => Ok(()),
         Err(Broken::Traced { by_name, .. }) if by_name == crate::ENGINE_NAME => Ok(()),
-        other => other.map(drop),
+        other => other.and_then(|_| check_maps(pid)),
     }
 }
 
@@ -154,7 +154,13 @@ pub fn check_process(pid: i32) -> Result<(), Broken> {
 /// The cause, found by looking.
 pub fn check_readable(pid: i32) -> Result<(), Broken> {
     match check(pid) {
-        Err(Broken::Traced { .. }) => Ok(()),
-        other => other.map(drop),
+        Err(Broken::Traced { .. }) => check_maps(pid),
+        other => other.and_then(|_| check_maps(pid)),
     }
+}
+
+/// The kernel lets those read the maps who may trace.
+fn check_maps(pid: i32) -> Result<(), Broken> {
+    let maps = fs::File::open(format!("/proc/{pid}/maps"));
+    maps.map(drop).map_err(|e| why_not(pid, Errno(e.raw_os_error().unwrap_or(0))))
 }
