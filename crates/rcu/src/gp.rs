@@ -118,7 +118,9 @@ impl<'a> Block<'a> {
             now = now.wrapping_add(1);
             gp.seq.store(now, Relaxed);
             // [RCU-10] Orders the start before every sum: a cookie taken after this start does not
-            // count on this grace period. Pairs with [RCU-9].
+            // count on this grace period. Pairs with [RCU-9]. Not strictly needed: the fence of the
+            // first scan stands between the start and the locks, and a mutant without this one lived.
+            // Kept because it is cheap and makes the argument local.
             prim::full();
         }
         if seq::phase(now) == Phase::Scan1 {

@@ -81,7 +81,7 @@ fn start(world: &'static World) -> Vec<thread::JoinHandle<()>> {
     if world.subject.has_updown() && options.n_up_down > 0 {
         jobs.push(("updown".into(), updown::run));
     }
-    if world.subject.is_on_block() {
+    if !options.edge.is_zero() {
         jobs.push(("edge-reader".into(), edge::reader));
         jobs.push(("edge-writer".into(), edge::writer));
     }
@@ -99,7 +99,7 @@ fn direct(world: &'static World, end: Instant) {
     let options = &world.options;
     let mut next_report = Instant::now() + options.stat_interval;
     while Instant::now() < end && !world.should_stop_early() {
-        if world.subject.is_on_block() {
+        if !options.edge.is_zero() {
             world.phase(world::EDGE, options.edge, end);
         }
         world.phase(world::RUN, options.stutter, end);

@@ -133,7 +133,7 @@ fn idle_parts(world: &World) -> Vec<&'static str> {
     if o.read_exit_burst > 0 {
         parts.push(("read-exits", &c.read_exits));
     }
-    if world.subject.is_on_block() && !o.edge.is_zero() {
+    if !o.edge.is_zero() {
         parts.push(("edge", &c.edge_periods));
     }
     if world.subject.has_updown() && o.n_up_down > 0 {

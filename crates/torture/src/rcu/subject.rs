@@ -65,11 +65,6 @@ impl Subject {
         self.kinds.contains(&Kind::UpDown)
     }
 
-    /// True if readers count in a block of their own domain.
-    pub fn is_on_block(&self) -> bool {
-        !self.kinds.contains(&Kind::Holdout) && !self.kinds.contains(&Kind::OnFast)
-    }
-
     /// Enters; `straggle` runs between fetching the rank and counting, where there is such a gap.
     #[inline]
     pub fn enter(&self, kind: Kind, straggle: impl FnOnce()) -> Section {
