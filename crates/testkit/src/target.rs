@@ -50,6 +50,12 @@ impl Target {
         Ok(Self { path: find_in_path(tool).ok_or_else(missing)? })
     }
 
+    /// The same file at another place, for users who cannot reach this one.
+    pub fn copied_to(&self, path: &Path) -> Result<Self> {
+        fs::copy(&self.path, path).map_err(Error::io(path.display()))?;
+        Ok(Self { path: path.into() })
+    }
+
     /// Where the file is.
     pub fn path(&self) -> &Path {
         &self.path
@@ -67,8 +73,19 @@ impl Target {
 
     /// The same, with arguments.
     pub fn spawn_with<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Result<Running> {
-        let mut command = Command::new(&self.path);
-        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        self.spawn_through(&[], arguments)
+    }
+
+    /// The same, started by another command such as setpriv that replaces itself with it.
+    pub fn spawn_through<S: AsRef<OsStr>>(&self, prefix: &[&str], arguments: &[S]) -> Result<Running> {
+        let mut words = prefix.iter().map(OsStr::new).chain([self.path.as_os_str()]);
+        let mut command = Command::new(words.next().expect("the path is always there"));
+        command
+            .args(words)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut running = Running::start(command, self.path.display().to_string())?;
         running.expect("ready pid=")?;
         Ok(running)

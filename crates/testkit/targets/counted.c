@@ -87,6 +87,7 @@ TURN(work_vector, i, 40, 50, i + 90, 1)
 TURN(work_stack, i, 0, 0, i, 1)
 TURN(work_recursive, i % 4, 0, 0, i % 4, i % 4 + 1)
 TURN(work_jump_table, i, 0, 0, 10 + i % 4, 1)
+TURN(work_page_end, i, 0, 0, i + 8, 1)
 TURN(work_big, i, 0, 0, i + 2 * 0x0102030405060708, 1)
 
 static uint64_t turn_work(uint64_t i) {
@@ -127,7 +128,7 @@ static const struct row {
     ROW(work_ret), ROW(work_ret_next), ROW(work_loop_head), ROW(work_loop_self),
     ROW(work_call_first), ROW(work_redzone), ROW(work_flags), ROW(work_rip), ROW(work_jmp_first),
     ROW(work_jcc_first), ROW(work_endbr), ROW(work_rep), ROW(work_vector), ROW(work_stack),
-    ROW(work_recursive), ROW(work_jump_table), ROW(work_big), ROW(getppid), ROW(wcsnlen),
+    ROW(work_recursive), ROW(work_jump_table), ROW(work_big), ROW(work_page_end), ROW(getppid), ROW(wcsnlen),
 };
 #define ROWS (sizeof rows / sizeof rows[0])
 
@@ -140,6 +141,7 @@ static const struct label {
     {"work_flags_mid", "work_flags", work_flags_mid, (uintptr_t)work_flags},
     {"work_vector_mid", "work_vector", work_vector_mid, (uintptr_t)work_vector},
     {"work_big_mid", "work_big", work_big_mid, (uintptr_t)work_big},
+    {"work_page_end_mid", "work_page_end", work_page_end_mid, (uintptr_t)work_page_end},
 };
 
 static struct order {

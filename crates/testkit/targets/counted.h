@@ -15,7 +15,7 @@ typedef uint64_t probed_fn(uint64_t a, uint64_t b, uint64_t c);
 probed_fn work_short, work_tiny, work_nop5, work_push, work_ret, work_ret_next, work_loop_head,
     work_loop_self, work_call_first, work_redzone, work_flags, work_rip, work_jmp_first,
     work_jcc_first, work_endbr, work_rep, work_vector, work_stack, work_recursive, work_jump_table,
-    work_big;
+    work_big, work_page_end;
 
 /* Unprobed twins, to know what the flags are without a probe. */
 probed_fn plain_flags;
@@ -25,6 +25,6 @@ uint64_t registers_survive(probed_fn *tiny);
 
 /* Labels inside the functions, for probes at offsets. */
 extern const char work_redzone_mid[], work_flags_mid[], work_vector_mid[], work_big_mid[],
-    work_call_first_return[];
+    work_page_end_mid[], work_call_first_return[];
 
 #endif

@@ -4,6 +4,7 @@
 # gives the bytes that matter to a patcher.
 
         .text
+        .p2align 12                     # none but work_page_end crosses a page, however it is linked
 
         .macro  FUNCTION name
         .p2align 4
@@ -253,6 +254,19 @@ MARK work_big_mid
         addq    %rdx, %rax
         ret
 END work_big
+
+# Four bytes up to the last of a page, then one instruction that crosses into the next. a + 8.
+        .p2align 12
+        .fill   4091, 1, 0x90
+        .globl  work_page_end
+        .type   work_page_end, @function
+work_page_end:
+        .cfi_startproc
+        leaq    8(%rdi), %rax
+MARK work_page_end_mid
+        movl    $0, %ecx
+        ret
+END work_page_end
 
 # uint64_t registers_survive(probed_fn *tiny)
 # Fills every register with a pattern, sets the direction flag, calls, compares. The status flags

@@ -128,22 +128,57 @@ fn unknown_flag_verb_and_duration_are_usage_errors() -> Result<()> {
     Ok(())
 }
 
+/// A directory that every user can reach, as a home directory is not; gone when dropped.
+struct Open(std::path::PathBuf);
+
+impl Open {
+    fn new(name: &str) -> Result<Self> {
+        let path = std::env::temp_dir().join(format!("nanoprobe-{name}-{}", std::process::id()));
+        std::fs::create_dir(&path).map_err(Error::io(path.display()))?;
+        let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&path, all).map_err(Error::io(path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs what follows as the user nobody.
+const NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+
 #[test]
 fn process_of_another_user_is_refused_with_the_user() -> Result<()> {
-    let setpriv = Target::installed("setpriv", "util-linux")?;
-    // A place that anyone may read, as a home directory is not.
-    let copy = std::env::temp_dir().join(format!("nanoprobe-e2e-{}", std::process::id()));
-    let nanoprobe = Nanoprobe::find()?.copied_to(&copy)?;
-    let path = setpriv.path().display().to_string();
-    let nobody = nanoprobe.through([&path, "--reuid=65534", "--regid=65534", "--clear-groups"]);
+    Target::installed("setpriv", "util-linux")?;
+    let open = Open::new("other-user")?;
+    let nobody = Nanoprobe::find()?.copied_to(&open.0.join("nanoprobe"))?.through(NOBODY);
     let mut running = Target::build(Program::Counted, Link::Pie)?.spawn()?;
-    let outcome = nobody.run(["count", "u:libc:getppid", "-p", &running.pid_text()]);
-    let _ = std::fs::remove_file(&copy);
-    let outcome = outcome?;
+    let outcome = nobody.run(["count", "u:libc:getppid", "-p", &running.pid_text()])?;
     let text = refused(&outcome);
     assert!(text.contains("user") || text.contains("uid"), "{outcome}");
     assert!(text.contains("sudo") || text.contains("root"), "no cure in {outcome}");
     running.run(800, "work")?;
+    Ok(())
+}
+
+#[test]
+fn ordinary_user_counts_in_a_process_of_their_own() -> Result<()> {
+    Target::installed("setpriv", "util-linux")?;
+    let open = Open::new("own-user")?;
+    let nobody = Nanoprobe::find()?.copied_to(&open.0.join("nanoprobe"))?.through(NOBODY);
+    let target = Target::build(Program::Counted, Link::Pie)?.copied_to(&open.0.join("counted"))?;
+    let mut running = target.spawn_through::<&str>(&NOBODY, &[])?;
+    let before = Snapshot::take(running.pid())?;
+    let mut tracing = nobody.start(["count", &target.spec("work"), "-p", &running.pid_text()])?;
+    tracing.attached()?;
+    let hits = running.run(80_000, "work")?;
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    assert_eq!(outcome.count("work"), hits, "{outcome}");
+    let difference = before.difference_now()?;
+    assert!(difference.is_empty(), "{difference}");
     Ok(())
 }
 

@@ -110,25 +110,37 @@ fn all_shapes_together_are_counted_exactly() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn one_byte_function_with_no_room_is_counted_or_refused_with_its_reason() -> Result<()> {
+/// A site that stands where no rung may reach: counted exactly, or refused by name, and unharmed.
+fn counted_or_refused(symbol: &str, function: &str) -> Result<()> {
     let target = Target::build(Program::Counted, Link::Pie)?;
     let mut running = target.spawn()?;
-    let spec = target.spec("work_ret");
+    let spec = target.spec(symbol);
     let mut tracing = Nanoprobe::find()?.start(["count", &spec, "-p", &running.pid_text()])?;
     if tracing.attached().is_ok() {
-        let hits = running.run(80_000, "work_ret")?;
+        let hits = running.run(80_000, function)?;
         assert_eq!(running.run(80_000, "work_ret_next")?, 80_000);
         let outcome = tracing.interrupt_and_finish()?.success()?;
-        assert_eq!(outcome.count("work_ret"), hits, "{outcome}");
+        assert_eq!(outcome.table()[0].1, hits, "{outcome}");
     } else {
         let outcome = tracing.finish()?;
         assert_eq!(outcome.code(), Some(1), "{outcome}");
-        assert!(outcome.stderr.contains("work_ret"), "{outcome}");
+        assert!(outcome.stderr.contains(symbol), "{outcome}");
+        assert_eq!(running.run(80_000, function)?, 80_000);
         assert_eq!(running.run(80_000, "work_ret_next")?, 80_000);
     }
     assert_eq!(running.end()?.code(), Some(7));
     Ok(())
+}
+
+#[test]
+fn one_byte_function_with_no_room_is_counted_or_refused_with_its_reason() -> Result<()> {
+    counted_or_refused("work_ret", "work_ret")
+}
+
+#[test]
+fn site_at_the_end_of_a_page_is_counted_or_refused_with_its_reason() -> Result<()> {
+    counted_or_refused("work_page_end", "work_page_end")?;
+    counted_or_refused("work_page_end+0x4", "work_page_end")
 }
 
 #[test]

@@ -32,6 +32,7 @@ const FUNCTIONS: &[&str] = &[
     "work_stack",
     "work_jump_table",
     "work_big",
+    "work_page_end",
     "getppid",
     "wcsnlen",
 ];

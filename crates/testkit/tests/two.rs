@@ -83,3 +83,23 @@ fn two_on_different_functions_do_not_meet() -> Result<()> {
     assert_eq!((first.count("work"), second.count("work_push")), (CALLS, 2 * CALLS));
     Ok(())
 }
+
+#[test]
+fn both_end_at_the_same_moment_and_the_site_is_restored() -> Result<()> {
+    let target = Target::build(Program::Counted, Link::Pie)?;
+    let mut running = target.spawn()?;
+    let before = Snapshot::take(running.pid())?;
+    // Each must not leave the site to the other: seen once in ten times.
+    for round in 0..20 {
+        let first = attach(&target, &running.pid_text())?;
+        let second = attach(&target, &running.pid_text())?;
+        first.interrupt()?;
+        second.interrupt()?;
+        let (first, second) = (first.finish()?.success()?, second.finish()?.success()?);
+        let difference = before.difference_now()?;
+        assert!(difference.is_empty(), "round {round}: {difference}\n{first}\n{second}");
+    }
+    running.run(CALLS, "work")?;
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
