@@ -117,6 +117,7 @@ int main(int argc, char **argv)
 		readers = atol(argv[2]);
 		if (readers > 256)
 			return 2;
+		pin(0);
 		for (long i = 0; i < readers; i++)
 			pthread_create(&thread[i], NULL, read_on, (void *)i);
 		while (ready < readers)

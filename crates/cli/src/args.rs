@@ -41,12 +41,21 @@ pub enum Command {
     List(LookArgs),
     /// Show how each site would be probed, and why not on a higher rung; touches nothing
     Explain(LookArgs),
+    /// Free a process of probes whose nanoprobe was killed (a new attach does it too)
+    Recover(RecoverArgs),
     /// What a probe costs, in the kernel's bench format: bench -w1 -d3 -p2 -a trig-uprobe-nop
     Bench(RestArgs),
     /// Long random runs that must end in PASS: torture attach, torture rcu ...
     Torture(RestArgs),
     #[command(hide = true)]
     TortureTarget(RestArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct RecoverArgs {
+    /// The process
+    #[arg(short, long, value_name = "PID")]
+    pub pid: i32,
 }
 
 /// Words that another crate's parser reads.

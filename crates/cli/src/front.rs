@@ -5,6 +5,7 @@
 //! Context: control.
 //! Keeps:   F1 no ptrace stop is ever owned by the process that users kill.
 //!          F2 the front exits with the engine's code.
+//!          F3 if the engine is killed, the front frees the target; if both are, `nanoprobe recover` does.
 //! Checked: testkit `killed`.
 
 use crate::stop::Stop;
@@ -18,9 +19,9 @@ pub const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// Runs `work` in an engine process and exits with its code.
 ///
-/// `is_apart`: the engine leaves the terminal's process group, so that Ctrl-C reaches the front alone. A
-/// launched program must stay in it, and its engine with it.
-pub fn run(is_apart: bool, work: impl FnOnce(Stop) -> i32) -> i32 {
+/// With a `pid` to attach to, the engine leaves the terminal's process group, so that Ctrl-C reaches the front
+/// alone. A launched program must stay in it, and its engine with it.
+pub fn run(pid: Option<i32>, work: impl FnOnce(Stop) -> i32) -> i32 {
     let (reader, writer) = match std::io::pipe() {
         Ok(ends) => ends,
         Err(e) => {
@@ -37,12 +38,12 @@ pub fn run(is_apart: bool, work: impl FnOnce(Stop) -> i32) -> i32 {
         }
         0 => {
             drop(writer);
-            become_engine(is_apart);
+            become_engine(pid.is_some());
             exit(work(Stop::new(OwnedFd::from(reader))))
         }
         engine => {
             drop(reader);
-            wait(engine, OwnedFd::from(writer))
+            wait(engine, OwnedFd::from(writer), pid)
         }
     }
 }
@@ -52,7 +53,7 @@ fn become_engine(is_apart: bool) {
         // SAFETY: setsid takes no argument; a forked child is never a group leader, so it succeeds.
         unsafe { libc::setsid() };
     }
-    rename(c"np-engine");
+    rename(session::ENGINE_NAME);
     for signal in ENDING {
         // A handler, not SIG_IGN: a launched program must not inherit it. The front passes the signal on.
         // SAFETY: the handler does nothing, which is safe wherever the signal arrives.
@@ -61,7 +62,8 @@ fn become_engine(is_apart: bool) {
 }
 
 /// Gives this process another name, so that who kills `nanoprobe` by name kills the front.
-fn rename(name: &std::ffi::CStr) {
+fn rename(name: &str) {
+    let name = std::ffi::CString::new(name).unwrap_or_default();
     // SAFETY: the kernel copies at most 16 bytes of a string that lives for ever.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
     let Ok(stat) = fs::read_to_string("/proc/self/stat") else { return };
@@ -76,7 +78,7 @@ fn rename(name: &std::ffi::CStr) {
     let _ = memory.and_then(|m| m.write_all_at(&title, start));
 }
 
-fn wait(engine: i32, writer: OwnedFd) -> i32 {
+fn wait(engine: i32, writer: OwnedFd, pid: Option<i32>) -> i32 {
     for signal in ENDING {
         if let Ok(end) = writer.try_clone() {
             let _ = signal_hook::low_level::pipe::register(signal, end);
@@ -92,6 +94,9 @@ fn wait(engine: i32, writer: OwnedFd) -> i32 {
                 libc::WEXITSTATUS(status)
             } else {
                 eprintln!("nanoprobe: the engine was killed by signal {}", libc::WTERMSIG(status));
+                if let Some(pid) = pid {
+                    crate::look::recover(pid);
+                }
                 128 + libc::WTERMSIG(status)
             };
         }

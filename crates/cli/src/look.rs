@@ -1,9 +1,9 @@
-//! `list` and `explain`: looking without touching.
+//! `list` and `explain`: looking without touching; `recover`: cleaning up.
 //!
 //! For:     main.
 //! State:   none.
 //! Context: control.
-//! Keeps:   the target is read, never stopped or written.
+//! Keeps:   for `list` and `explain` the target is read, never stopped or written.
 //! Checked: testkit `cli`.
 
 use crate::args::{Format, LookArgs};
@@ -113,6 +113,21 @@ fn totals(sites: &[Explained], refused: usize) -> String {
         on(3),
         on(4)
     )
+}
+
+/// Takes out probes whose controller was killed.
+pub fn recover(pid: i32) -> i32 {
+    match session::recover(pid) {
+        Ok(receipts) if receipts.is_empty() => {
+            eprintln!("Nothing to recover: no probes of a nanoprobe that is gone.");
+            0
+        }
+        Ok(receipts) => {
+            receipts.iter().for_each(|r| eprintln!("{}", crate::render::detach_line(r)));
+            i32::from(!receipts.iter().all(|r| r.is_verified && r.is_unmapped))
+        }
+        Err(broken) => advice::cannot_attach(&broken),
+    }
 }
 
 fn print(lines: impl Iterator<Item = String>) {

@@ -26,6 +26,7 @@ fn main() {
         Command::Hist(args) => run::hist(args),
         Command::List(args) => look::list(&args),
         Command::Explain(args) => look::explain(&args),
+        Command::Recover(args) => look::recover(args.pid),
         Command::Bench(rest) => bench::bench_main(&rest.words),
         Command::Torture(rest) => torture::torture_main(&rest.words),
         Command::TortureTarget(rest) => torture::attach_target_main(&rest.words),

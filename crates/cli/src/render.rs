@@ -231,7 +231,8 @@ fn why_nothing(receipt: &Receipt, cpu_ticks: Option<u64>) -> &'static str {
     }
 }
 
-fn detach_line(receipt: &Receipt) -> String {
+/// What became of the target, in one line.
+pub fn detach_line(receipt: &Receipt) -> String {
     let stall = time(receipt.longest_stall);
     if receipt.was_gone {
         return format!("Detach verified: nothing to restore, the process ended; longest stall {stall}.");

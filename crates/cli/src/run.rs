@@ -33,8 +33,7 @@ fn run(specs: &[String], verb: Verb, args: RunArgs) -> i32 {
         let tries = ["add -p PID".into(), "add -- COMMAND ARGUMENTS".into()];
         return advice::fail(&"no process to trace", &[], &tries);
     }
-    let is_apart = args.pid.is_some();
-    front::run(is_apart, |stop| engine::run(Job { specs: parsed, verb, args }, stop))
+    front::run(args.pid, |stop| engine::run(Job { specs: parsed, verb, args }, stop))
 }
 
 /// The specifications of a command that only looks.

@@ -6,8 +6,8 @@
 //! Keeps:   G1 in the set: the targets of all direct branches, the given indirect targets, all function starts,
 //!          the entries of all jump tables that the table reader finds, and all code that is referred to relative
 //!          to rip.
-//!          G2 not in the set, and the one risk that remains: targets computed at run time from no table and no
-//!          relocation (hand-written computed gotos).
+//!          G2 not in the set, and the risks that remain: targets computed at run time from no table and no relocation
+//!          (hand-written computed gotos), and the rest of a table into whose middle other code points.
 //! Checked: flow tests; tests/objdump.rs.
 
 use std::ops::Range;
@@ -37,6 +37,8 @@ pub enum Source {
 pub struct Flow {
     targets: Targets,
     starts: Vec<u64>,
+    /// Where `targets` is complete; everywhere when there is none.
+    analysed: Option<Vec<Range<u64>>>,
 }
 
 impl Flow {
@@ -44,12 +46,13 @@ impl Flow {
     ///
     /// `function_starts` is sorted. `indirect_targets` are the code addresses that the file keeps in data
     /// (relocations, landing pads). `table_reader` is called once with each address outside code that may be a jump
-    /// table, and returns the code addresses that it holds, or none; entries outside code are ignored. It is
-    /// asked about position-independent tables (32-bit offsets from the table, formed by `lea`) and
+    /// table, and returns the code addresses that it holds, in table order, or none; what lies behind the start of the
+    /// next table and what is outside code is ignored. It is asked about position-independent tables (32-bit offsets from the table, formed by `lea`) and
     /// absolute ones (64-bit, the base of a scaled load or jump), and is not told which.
     ///
     /// # Cost
-    /// About 20 ns an instruction: `cargo test --release -p nanoprobe-insn -- --ignored --nocapture sweep`.
+    /// 16 to 20 ns an instruction (2026-11, AMD EPYC): `cargo test --release -p nanoprobe-insn --test real -- --ignored
+    /// --nocapture speed`.
     pub fn analyse(
         code: &[Code<'_>],
         function_starts: &[u64],
@@ -60,18 +63,82 @@ impl Flow {
         let mut targets = Targets::new(code);
         let mut tables = Vec::new();
         for segment in code {
-            let range = segment.range();
-            let from = function_starts.partition_point(|start| *start < range.start);
-            let to = function_starts.partition_point(|start| *start < range.end);
-            native::sweep(segment, &function_starts[from..to], &mut targets, &mut tables);
+            native::sweep(segment, within(function_starts, segment.range()), &mut targets, &mut tables);
         }
+        let mut flow = Flow { targets, starts: function_starts.to_vec(), analysed: None };
+        flow.add_data(tables, indirect_targets, table_reader);
+        flow
+    }
+
+    /// The same, but only complete for sites in `near`: other sites are refused.
+    ///
+    /// For a few functions of a large file. The functions and their neighbourhood are decoded; in all other code it is
+    /// only looked for displacements that lead there, at whatever byte, so that some targets may be none.
+    ///
+    /// # Cost
+    /// 0.7 to 2.5 ns a byte of code, tables included: `speed_of_the_sweep` in tests/real prints both.
+    pub fn analyse_near(
+        code: &[Code<'_>],
+        function_starts: &[u64],
+        indirect_targets: &[u64],
+        table_reader: &dyn Fn(u64) -> Vec<u64>,
+        near: &[Range<u64>],
+    ) -> Flow {
+        // A jump, its padding and its island.
+        let margin = native::SHORT_BRANCH_REACH + 2 * u64::from(native::JUMP_BYTES);
+        let wanted = widen(near, margin);
+        let mut targets = Targets::new(code);
+        let mut tables = Vec::new();
+        let mut flow = Flow { targets: Targets::new(&[]), starts: function_starts.to_vec(), analysed: None };
+        let around = widen(near, margin + native::SHORT_BRANCH_REACH);
+        let mut parts: Vec<Code<'_>> = Vec::new();
+        for segment in code {
+            parts.extend(around.iter().filter_map(|range| flow.whole_functions(segment, range)));
+        }
+        let decoded = widen(&parts.iter().map(Code::range).collect::<Vec<_>>(), 0);
+        for segment in code {
+            native::scan(segment, &wanted, &decoded, &mut targets, &mut tables);
+        }
+        for part in &parts {
+            native::sweep(part, within(function_starts, part.range()), &mut targets, &mut tables);
+        }
+        flow.targets = targets;
+        flow.analysed = Some(wanted);
+        flow.add_data(tables, indirect_targets, table_reader);
+        flow
+    }
+
+    /// The part of a segment that holds `range` and begins and ends with a function.
+    fn whole_functions<'a>(&self, segment: &Code<'a>, range: &Range<u64>) -> Option<Code<'a>> {
+        let all = segment.range();
+        if range.end <= all.start || all.end <= range.start {
+            return None;
+        }
+        let from = self.start_before(range.start).unwrap_or(all.start).max(all.start);
+        let to = self.next_start(range.end).unwrap_or(all.end).min(all.end);
+        Some(Code { base: from, bytes: &segment.from_addr(from)[..(to - from) as usize] })
+    }
+
+    /// What is known from data: tables, code pointers, function starts.
+    fn add_data(&mut self, mut tables: Vec<u64>, indirect: &[u64], table_reader: &dyn Fn(u64) -> Vec<u64>) {
         tables.sort_unstable();
         tables.dedup();
-        let entries = tables.into_iter().flat_map(table_reader);
-        for target in entries.chain(indirect_targets.iter().copied()).chain(function_starts.iter().copied()) {
-            targets.insert(target);
+        for (number, table) in tables.iter().enumerate() {
+            let limit = table_limit(*table, &tables[number + 1..]);
+            for target in table_reader(*table).into_iter().take(limit) {
+                self.targets.insert(target);
+            }
         }
-        Flow { targets, starts: function_starts.to_vec() }
+        for target in indirect.iter().chain(&self.starts) {
+            self.targets.insert(*target);
+        }
+    }
+
+    /// Whether all that leads into `range` is known.
+    pub fn is_analysed(&self, range: Range<u64>) -> bool {
+        let Some(analysed) = &self.analysed else { return true };
+        let after = analysed.partition_point(|part| part.end <= range.start);
+        analysed.get(after).is_some_and(|part| part.start <= range.start && range.end <= part.end)
     }
 
     /// Whether something is known to jump to or point at `addr`.
@@ -118,9 +185,7 @@ impl Flow {
         near.or_else(|| {
             code.iter().find_map(|segment| {
                 let range = segment.range();
-                let from = self.starts.partition_point(|start| *start < range.start);
-                let to = self.starts.partition_point(|start| *start < range.end);
-                let starts = self.starts[from..to].iter().copied();
+                let starts = within(&self.starts, range.clone()).iter().copied();
                 let bounds: Vec<u64> = [range.start].into_iter().chain(starts).chain([range.end]).collect();
                 bounds.windows(2).find_map(|pair| native::source(segment, pair[0], pair[1], target))
             })
@@ -159,6 +224,38 @@ impl Flow {
     }
 }
 
+/// How many 4-byte entries fit between a table and the next address, of those in `above`, that may be one.
+///
+/// Where a table ends is not written anywhere, and tables stand side by side: without this, each would be read on
+/// through its successors with the wrong base (17 M targets that are none in librustc_driver).
+fn table_limit(table: u64, above: &[u64]) -> usize {
+    const ENTRY_BYTES: u64 = 4;
+    let next = above.iter().find(|next| (*next - table).is_multiple_of(ENTRY_BYTES));
+    next.map_or(usize::MAX, |next| ((next - table) / ENTRY_BYTES) as usize)
+}
+
+/// Those of some sorted addresses that are in `range`.
+fn within(starts: &[u64], range: Range<u64>) -> &[u64] {
+    let from = starts.partition_point(|start| *start < range.start);
+    let to = starts.partition_point(|start| *start < range.end);
+    &starts[from..to]
+}
+
+/// Each range and `margin` bytes around it, sorted, those that touch joined.
+fn widen(ranges: &[Range<u64>], margin: u64) -> Vec<Range<u64>> {
+    let wide = |range: &Range<u64>| range.start.saturating_sub(margin)..range.end.saturating_add(margin);
+    let mut wide: Vec<Range<u64>> = ranges.iter().map(wide).collect();
+    wide.sort_unstable_by_key(|range| range.start);
+    let mut joined: Vec<Range<u64>> = Vec::with_capacity(wide.len());
+    for range in wide {
+        match joined.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => joined.push(range),
+        }
+    }
+    joined
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,6 +292,19 @@ mod tests {
     }
 
     #[test]
+    fn a_table_ends_where_the_next_begins() {
+        // lea rax,[rip+0x1000] -> 0x2007; lea rcx,[rip+0x1001] -> 0x200f, two entries on; nop x 8
+        let head = [0x48, 0x8d, 0x05, 0, 0x10, 0, 0, 0x48, 0x8d, 0x0d, 0x01, 0x10, 0, 0];
+        let bytes = [&head[..], &[0x90; 8]].concat();
+        let flow = analyse(0x1000, &bytes, &[0x1000], &|table| match table {
+            0x2007 => vec![0x100f, 0x1010, 0x1011],
+            _ => vec![0x1012, 0x1013, 0x1014],
+        });
+        let found: Vec<u64> = (0x100e..0x1016).filter(|addr| flow.is_target(*addr)).collect();
+        assert_eq!(found, [0x100f, 0x1010, 0x1012, 0x1013, 0x1014]);
+    }
+
+    #[test]
     fn the_table_of_an_absolute_jump_is_read_too() {
         // jmp [rax*8+0x402000]
         let bytes = [0xff, 0x24, 0xc5, 0x00, 0x20, 0x40, 0x00, 0x90];
@@ -226,6 +336,22 @@ mod tests {
         // 06 is no instruction in 64-bit mode; then jmp 0x1004
         let bytes = [0x06, 0x06, 0xeb, 0x00, 0x90];
         assert!(analyse(0x1000, &bytes, &[], &|_| vec![]).is_target(0x1004));
+    }
+
+    #[test]
+    fn a_function_that_was_not_asked_for_is_not_analysed() {
+        // 0x1000: call 0x4004; the rest is nops
+        let mut bytes = vec![0x90; 0x4000];
+        bytes[..5].copy_from_slice(&[0xe8, 0xff, 0x2f, 0, 0]);
+        let code = [Code { base: 0x1000, bytes: &bytes }];
+        let near = 0x4000..0x4010;
+        let flow =
+            Flow::analyse_near(&code, &[0x1000, 0x4000], &[], &|_| vec![], std::slice::from_ref(&near));
+        assert!(flow.is_target(0x4004));
+        assert!(flow.is_analysed(0x4000..0x4005) && flow.is_analysed(0x400f..0x4014));
+        assert!(!flow.is_analysed(0x2000..0x2005));
+        let whole = Flow::analyse(&code, &[0x1000], &[], &|_| vec![]);
+        assert!(whole.is_analysed(0x2000..0x2005));
     }
 
     #[test]

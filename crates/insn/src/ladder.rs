@@ -51,8 +51,7 @@ impl<'a> Ladder<'a> {
         let site = asked.site;
         let forbidden = |what| Refusal::Forbidden { site, what };
         let bytes = code.from_addr(site);
-        let before = &code.bytes[..(site - code.base) as usize];
-        if native::is_signal_return(before, bytes) {
+        if native::is_signal_return(code, site) {
             return Err(forbidden(Forbidden::SignalReturn));
         }
         let first = native::decode(bytes, site).ok_or(forbidden(Forbidden::Undecodable))?;
@@ -114,13 +113,16 @@ impl<'a> Ladder<'a> {
             last = self.next(&last)?;
             insns.push(last.insn);
         }
-        Ok(Window { insns, ends_with_flow: last.ends, padding_used: 0 })
+        Ok(Window { insns, ends_with_flow: last.ends || last.is_call, padding_used: 0 })
     }
 
     /// Nothing comes in, and nobody else is there.
     fn check_free(&self, jump: Range<u64>) -> Result<(), Reason> {
         if jump.end > self.code.range().end {
             return Err(Reason::EndOfCode { at: self.code.range().end });
+        }
+        if !self.flow.is_analysed(jump.clone()) {
+            return Err(Reason::NotAnalysed);
         }
         let next_start = self.asked.next_function.or_else(|| self.flow.next_start(jump.start));
         if let Some(at) = next_start.filter(|start| *start < jump.end) {

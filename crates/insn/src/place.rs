@@ -52,7 +52,8 @@ pub struct Placement {
     pub displaced_len: u8,
     /// Bytes of the jump that lie in padding behind the last displaced instruction.
     pub padding_used: u8,
-    /// The last displaced instruction never falls through.
+    /// The copy needs no jump back: the last displaced instruction is a jump, a return, a trap, or a call, which
+    /// returns to the original code.
     pub ends_with_flow: bool,
     /// Image address of the five-byte jump that the two-byte jump goes to.
     pub island: Option<u64>,

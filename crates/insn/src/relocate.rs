@@ -4,8 +4,8 @@
 //! State:   none outside the values returned.
 //! Context: control.
 //! Keeps:   G1 the bytes do what the displaced instructions did, then go on behind them.
-//!          G2 `origin_of` names, for each byte offset of the copy, the instruction it came from, and by how much
-//!          the stack pointer is off there.
+//!          G2 `origin_of` tells, for each instruction of the copy, from where and with which stack pointer the
+//!          original goes on.
 //!          G3 what cannot reach its operand is refused; nothing is approximated.
 //! Checked: tests/differential.rs (G1), tests/ladder.rs (G2, G3).
 
@@ -38,12 +38,21 @@ pub struct Displaced {
     pub bytes: Vec<u8>,
     /// For each displaced instruction, its offset from the site and the offset of its copy.
     pub map: Vec<(u8, u16)>,
-    /// The last instruction never falls through: there is no jump back.
+    /// There is no jump back: the last instruction is a jump, a return, a trap, or a call, which returns to the
+    /// original code.
     pub ends_with_flow: bool,
     /// Offset of the jump back; `bytes.len()` when there is none.
     pub resume_offset: u16,
-    /// Offsets at which the stack pointer is eight lower than at the original: in the copy of a call.
+    /// Offsets at which the stack pointer is lower than at the original: in the copy of a call.
     pub shifted: Option<std::ops::Range<u16>>,
+    steps: Vec<Step>,
+}
+
+/// What holds from one offset of a copy to the next step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Step {
+    from: u16,
+    origin: Origin,
 }
 
 /// What a program counter inside a copy stands for.
@@ -53,8 +62,12 @@ pub struct Origin {
     pub offset: u8,
     /// Nothing of the instruction's copy has run yet.
     pub is_at_start: bool,
-    /// The stack pointer is eight lower than it was at the original.
+    /// The stack pointer is lower than it was at the original, by `stack_shift_bytes`.
     pub is_stack_shifted: bool,
+    /// 8 in the copy of a call, 16 in the last instructions of one through a slot below the stack pointer, else 0.
+    pub stack_shift_bytes: u8,
+    /// The branch at `offset` was taken already: the process goes on at this address, and not at `offset`.
+    pub leads_to: Option<u64>,
 }
 
 impl Displaced {
@@ -63,10 +76,12 @@ impl Displaced {
         if usize::from(offset) >= self.bytes.len() {
             return None;
         }
-        let is_stack_shifted = self.shifted.as_ref().is_some_and(|range| range.contains(&offset));
-        // Instructions without code share an offset with their successor: the last entry is the one that runs.
-        let (original, copy) = *self.map.iter().rev().find(|(_, copy)| *copy <= offset)?;
-        Some(Origin { offset: original, is_at_start: copy == offset, is_stack_shifted })
+        // Instructions without code share an offset with their successor: the last step is the one that runs.
+        self.steps
+            .iter()
+            .rev()
+            .find(|step| step.from <= offset)
+            .map(|step| Origin { is_at_start: step.origin.is_at_start && step.from == offset, ..step.origin })
     }
 
     /// Where a thread that stands `offset` bytes behind the site goes on in the copy.
@@ -82,6 +97,7 @@ pub(crate) struct Copy {
     dest: u64,
     pub(crate) bytes: Vec<u8>,
     shifted_from: Option<u16>,
+    steps: Vec<Step>,
 }
 
 impl Copy {
@@ -93,9 +109,36 @@ impl Copy {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// From here on the stack pointer is eight lower.
+    /// From here on it is as if the original stood before the instruction `offset` bytes behind the site.
+    pub(crate) fn begin(&mut self, offset: u8) {
+        let origin = Origin {
+            offset,
+            is_at_start: true,
+            is_stack_shifted: false,
+            stack_shift_bytes: 0,
+            leads_to: None,
+        };
+        self.steps.push(Step { from: self.bytes.len() as u16, origin });
+    }
+
+    /// From here on the stack pointer is eight lower than before.
     pub(crate) fn shift_stack(&mut self) {
-        self.shifted_from.get_or_insert(self.bytes.len() as u16);
+        let from = self.bytes.len() as u16;
+        self.shifted_from.get_or_insert(from);
+        if let Some(last) = self.steps.last() {
+            let stack_shift_bytes = last.origin.stack_shift_bytes + 8;
+            let origin =
+                Origin { is_at_start: false, is_stack_shifted: true, stack_shift_bytes, ..last.origin };
+            self.steps.push(Step { from, origin });
+        }
+    }
+
+    /// From here on the branch has been taken.
+    pub(crate) fn take(&mut self, offset: u8, to: u64) {
+        self.begin(offset);
+        if let Some(last) = self.steps.last_mut() {
+            last.origin = Origin { is_at_start: false, leads_to: Some(to), ..last.origin };
+        }
     }
 
     /// The 32-bit distance from the end of an instruction to what it refers to.
@@ -110,20 +153,23 @@ impl Copy {
 /// The code that stands at `dest` for the displaced instructions of `placement`.
 ///
 /// `bias` is what the process adds to image addresses. The code ends in a jump to the instruction behind the
-/// displaced ones, unless the last of them never falls through.
+/// displaced ones, unless [`Placement::ends_with_flow`].
 ///
 /// # Errors
 /// The first branch, operand or return that `dest` cannot reach.
 pub fn relocate(placement: &Placement, bias: u64, dest: u64) -> Result<Displaced, Unreachable> {
-    let mut copy = Copy { dest, bytes: Vec::new(), shifted_from: None };
+    let mut copy = Copy { dest, bytes: Vec::new(), shifted_from: None, steps: Vec::new() };
     let mut map = Vec::with_capacity(placement.displaced.len() + 1);
     for insn in &placement.displaced {
-        map.push(((insn.addr - placement.site) as u8, copy.bytes.len() as u16));
-        native::relocate(insn, bias, &mut copy)?;
+        let offset = (insn.addr - placement.site) as u8;
+        map.push((offset, copy.bytes.len() as u16));
+        copy.begin(offset);
+        native::relocate(insn, offset, bias, &mut copy)?;
     }
     let end = copy.bytes.len() as u16;
     if !placement.ends_with_flow {
         map.push((placement.displaced_len, end));
+        copy.begin(placement.displaced_len);
         copy.jump(placement.site.wrapping_add(u64::from(placement.displaced_len)).wrapping_add(bias))?;
     }
     Ok(Displaced {
@@ -131,6 +177,7 @@ pub fn relocate(placement: &Placement, bias: u64, dest: u64) -> Result<Displaced
         ends_with_flow: placement.ends_with_flow,
         resume_offset: end,
         shifted: copy.shifted_from.map(|from| from..end),
+        steps: copy.steps,
         bytes: copy.bytes,
     })
 }

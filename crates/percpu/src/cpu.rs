@@ -22,6 +22,10 @@ pub fn possible() -> u32 {
     use std::sync::OnceLock;
     static COUNT: OnceLock<u32> = OnceLock::new();
     *COUNT.get_or_init(|| {
+        // Miri has no such file, and one copy would hide mistakes in addressing.
+        if cfg!(miri) {
+            return 2;
+        }
         std::fs::read_to_string("/sys/devices/system/cpu/possible")
             .ok()
             .and_then(|list| highest(&list))

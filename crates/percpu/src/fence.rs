@@ -8,6 +8,9 @@
 
 use crate::arch;
 
+/// True if the processor keeps every load before the stores that follow it (x86-64: total store order).
+pub const IS_TSO: bool = cfg!(target_arch = "x86_64");
+
 /// Orders every load and store before it against every one after it.
 ///
 /// # Cost

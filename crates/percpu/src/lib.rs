@@ -13,5 +13,5 @@ pub use counter::Counter;
 pub use cpu::current as current_cpu;
 #[cfg(feature = "std")]
 pub use cpu::possible as possible_cpus;
-pub use fence::full as full_fence;
+pub use fence::{IS_TSO, full as full_fence};
 pub use rseq::{RseqOffset, SIGNATURE, store_if, try_add, try_inc};

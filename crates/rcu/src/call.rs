@@ -45,16 +45,16 @@ unsafe fn run_boxed<F: FnOnce()>(node: NonNull<Head>) {
 struct BarrierNode {
     head: Head,
     left: Arc<AtomicU32>,
+    updater: Arc<Updater>,
 }
 
 unsafe fn run_barrier(node: NonNull<Head>) {
     // SAFETY: `barrier` made the box, with the node first, and gave it up to this call alone.
     let node = unsafe { Box::from_raw(node.cast::<BarrierNode>().as_ptr()) };
-    // [RCU-12] What the callbacks before did is visible to who sees the count at zero.
-    // Pairs with [RCU-13].
-    if node.left.fetch_sub(1, Release) == 1 {
-        let _ = sys::futex_wake(&node.left, u32::MAX);
-    }
+    // The barrier returns a little later: when the list no longer counts what has run, so that
+    // closing the domain after a barrier finds it idle.
+    node.updater.passed.lock().push(node.left.clone());
+    node.updater.has_passed.store(1, Relaxed);
 }
 
 impl Domain {
@@ -163,15 +163,17 @@ impl Updater {
     fn wait_for_callbacks(self: &Arc<Self>) {
         let left = Arc::new(AtomicU32::new(1));
         for list in &self.lists {
-            let node = Box::new(BarrierNode { head: Head::new(), left: left.clone() });
+            let node = Box::new(BarrierNode { head: Head::new(), left: left.clone(), updater: self.clone() });
             let node = NonNull::from(Box::leak(node)).cast::<Head>();
             left.fetch_add(1, Relaxed);
+            self.counts.called.fetch_add(1, Relaxed);
             let mut list = list.lock();
             // SAFETY: the node is the first field of a leaked box that `run_barrier` takes back.
             let queued = unsafe { list.entrain(node, run_barrier) };
             drop(list);
             if !queued {
                 left.fetch_sub(1, Relaxed);
+                self.counts.called.fetch_sub(1, Relaxed);
                 // SAFETY: the list did not take the node, so the box is still ours.
                 drop(unsafe { Box::from_raw(node.cast::<BarrierNode>().as_ptr()) });
             }
@@ -249,7 +251,7 @@ impl Updater {
 
     fn sleep(&self, seen: u32) {
         self.asleep.store(1, Relaxed);
-        // [RCU-16] See [RCU-15], with which it pairs.
+        // [RCU-16] Orders the sleeper before the look at the kick. Pairs with [RCU-15].
         prim::full();
         if self.kick.load(Relaxed) == seen && self.stop.load(Relaxed) == 0 {
             let _ = sys::futex_wait(&self.kick, seen, None);
@@ -270,6 +272,7 @@ impl Updater {
                 continue;
             }
             ran = true;
+            let mut count = 0;
             while let Some((node, func)) = queue.pop() {
                 self.counts.invoked.fetch_add(1, Relaxed);
                 // SAFETY: `push` was told that `func` may run with the node; its grace period is over
@@ -278,10 +281,27 @@ impl Updater {
                 if outcome.is_err() {
                     report(&Report::CallbackPanicked { domain: self.name.clone() });
                 }
+                count += 1;
+                if self.has_passed.load(Relaxed) != 0 {
+                    list.lock().ran(core::mem::take(&mut count));
+                    self.tell_barriers();
+                }
             }
-            list.lock().ran();
+            list.lock().ran(count);
         }
         ran
+    }
+
+    #[cold]
+    fn tell_barriers(&self) {
+        self.has_passed.store(0, Relaxed);
+        for left in core::mem::take(&mut *self.passed.lock()) {
+            // [RCU-12] What the callbacks before did is visible to who sees the count at zero.
+            // Pairs with [RCU-13], [RCU-14].
+            if left.fetch_sub(1, Release) == 1 {
+                let _ = sys::futex_wake(&left, u32::MAX);
+            }
+        }
     }
 }
 

@@ -20,7 +20,7 @@ pub enum Rule {
     Watched,
     /// 3: grace periods of fenceless readers are never expedited by themselves.
     NoAutoExpedite,
-    /// 4: a grace period of fenceless readers takes at least two process-wide fences.
+    /// 4: a plain grace period of fenceless readers takes at least two process-wide fences.
     TwoFences,
     /// 5: an expedited request takes no lesser fence than a plain one.
     SameFence,

@@ -94,7 +94,9 @@ impl Updater {
         self.down.lock().clear();
         self.lists.iter().for_each(|list| list.reset());
         // What the parent's worker had taken runs in the parent alone.
-        self.lists.iter().for_each(|list| list.lock().ran());
+        self.lists.iter().for_each(|list| list.lock().ran(usize::MAX));
+        self.passed.reset();
+        self.passed.lock().clear();
         self.worker.reset();
         core::mem::forget(self.worker.lock().take());
         self.worker_tid.store(0, Relaxed);

@@ -80,7 +80,7 @@ impl<'a> Block<'a> {
     /// The number of the current grace period, with its phase.
     pub fn gp_seq(self) -> u64 {
         // [RCU-7] What a finished grace period waited for is visible to who reads its number.
-        // Pairs with [RCU-8].
+        // Pairs with [RCU-8], [RCU-21].
         self.head().gp.seq.load(Acquire)
     }
 
@@ -88,6 +88,7 @@ impl<'a> Block<'a> {
     pub fn snap(self) -> Cookie {
         // [RCU-9] Orders the caller's unlinking before the number is read: a grace period that the
         // cookie counts on has then begun after it. Pairs with [RCU-10].
+        #[cfg(not(mutant = "RCU-9"))]
         prim::full();
         let cookie = Cookie::snap(self.head().gp.seq.load(Relaxed));
         prim::full();
@@ -112,7 +113,7 @@ impl<'a> Block<'a> {
     pub fn run_gp(self, env: &mut impl Env, expedited: bool) {
         let gp = &self.head().gp;
         let mut now = gp.seq.load(Relaxed);
-        let fences_before = gp.heavy_fences.load(Relaxed);
+        let mut first_fence = false;
         if seq::phase(now) == Phase::Idle {
             now = now.wrapping_add(1);
             gp.seq.store(now, Relaxed);
@@ -123,7 +124,7 @@ impl<'a> Block<'a> {
         if seq::phase(now) == Phase::Scan1 {
             let current = self.rank();
             if env.broken() != Some(Broken::OneRank) && cfg!(not(mutant = "one-rank")) {
-                self.wait_for(current.other(), Phase::Scan1, env, expedited);
+                first_fence = self.wait_for(current.other(), Phase::Scan1, env, expedited, false);
             }
             // New readers go to the other rank from here on; those that are slow to notice are
             // what the next grace period's first scan is for. The control dependency on the first
@@ -136,21 +137,34 @@ impl<'a> Block<'a> {
             prim::full();
         }
         let previous = self.rank().other();
-        self.wait_for(previous, Phase::Scan2, env, expedited);
+        // One process-wide fence serves both scans of an expedited grace period where loads are not
+        // moved below later stores: every reader that may hold what was unlinked has its lock counted
+        // by the first fence, on either rank; and an unlock that is seen says that its section is
+        // over. Plain grace periods keep the second, as promised (restriction 4).
+        let skip = first_fence && expedited && percpu::IS_TSO;
+        self.wait_for(previous, Phase::Scan2, env, expedited, skip);
         gp.periods.fetch_add(1, Relaxed);
-        let _ = fences_before;
         prim::full();
         // [RCU-8] Publishes the end: who reads the number may free what readers have left.
         // Pairs with [RCU-7].
         gp.seq.store(seq::ended(now), Release);
     }
 
-    fn wait_for(self, rank: Rank, phase: Phase, env: &mut impl Env, expedited: bool) {
+    /// Returns when the rank is quiet; true if that took a process-wide fence.
+    fn wait_for(self, rank: Rank, phase: Phase, env: &mut impl Env, expedited: bool, skip: bool) -> bool {
         if env.broken() == Some(Broken::NoWait) {
-            return;
+            return false;
         }
         let mut polls = 0;
-        while !(self.looks_quiet(rank) && self.is_quiet(rank, env)) {
+        loop {
+            // The guess sums in the right order, and would hide the wrong one.
+            let guess = env.broken() != Some(Broken::SwappedSums);
+            if !guess || self.looks_quiet(rank) {
+                let heavy = self.needs_heavy_fence();
+                if self.is_quiet(rank, env, heavy, skip) {
+                    return heavy;
+                }
+            }
             polls += 1;
             env.pause(&Waiting { rank, phase, polls, expedited });
         }
@@ -174,18 +188,22 @@ impl<'a> Block<'a> {
 
     /// True if there was an instant, after the call began, without readers of `rank` that may hold
     /// what was unlinked before it. The order of the steps is the heart: unlocks, fence, locks.
-    fn is_quiet(self, rank: Rank, env: &mut impl Env) -> bool {
+    fn is_quiet(self, rank: Rank, env: &mut impl Env, heavy: bool, skip: bool) -> bool {
         if env.broken() == Some(Broken::SwappedSums) || cfg!(mutant = "sum-order") {
             return self.is_quiet_swapped(rank, env);
         }
         // Unlocks first: a reader that comes and goes between the two sums must make them
         // differ, never agree.
         let unlocks = self.sum_unlocks(rank);
-        let heavy = self.needs_heavy_fence();
         // [RCU-3] Orders the unlocks seen after their sections, and the locks not yet seen before
         // theirs. Pairs with [RCU-1], [RCU-2], [RCU-4], [RCU-5], [RCU-6].
+        // Where `skip` is set, the first scan's fence has done the latter, and an acquire the former.
         #[cfg(not(mutant = "RCU-3"))]
-        self.fence(heavy, env);
+        if skip {
+            prim::acquire()
+        } else {
+            self.fence(heavy, env)
+        }
         let locks = self.sum_locks(rank);
         // A fenceless flavour that was recorded meanwhile has not been fenced for: not quiet.
         unlocks == locks && heavy == self.needs_heavy_fence()

@@ -1,5 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(not(any(feature = "std", test)), no_std)]
+// Models leave the sequences out.
+#![cfg_attr(loom, allow(dead_code, unused_imports))]
 #[cfg(any(feature = "std", test))]
 extern crate std;
 
@@ -13,6 +15,8 @@ mod prim;
 mod reader;
 mod seq;
 
+#[cfg(all(feature = "std", not(loom)))]
+mod builder;
 #[cfg(all(feature = "std", not(loom)))]
 mod call;
 #[cfg(all(feature = "std", not(loom)))]
@@ -46,7 +50,9 @@ pub use reader::FastCookie;
 pub use seq::{Cookie, FIRST as FIRST_GP, Phase};
 
 #[cfg(all(feature = "std", not(loom)))]
-pub use domain::{BuildError, Builder, CloseError, Domain, InUse};
+pub use builder::{BuildError, Builder};
+#[cfg(all(feature = "std", not(loom)))]
+pub use domain::{CloseError, Domain, InUse};
 #[cfg(all(feature = "std", not(loom)))]
 pub use guard::{Down, ReadGuard};
 #[cfg(all(feature = "std", not(loom)))]

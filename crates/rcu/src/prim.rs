@@ -4,6 +4,7 @@
 //! State:   none.
 //! Context: hit, signal, target.
 //! Keeps:   M1 `light` in a reader and `heavy` in a grace period together order like two full fences.
+//! Orderings: this file makes fences; the labels stand where they are used.
 //! Checked: the models run with both as full fences; `torture rcu` runs the real ones.
 
 #[cfg(not(loom))]
@@ -35,6 +36,15 @@ pub fn full() {
     }
     #[cfg(loom)]
     loom::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+}
+
+/// Orders the loads before against everything after.
+#[inline(always)]
+pub fn acquire() {
+    #[cfg(not(loom))]
+    core::sync::atomic::fence(core::sync::atomic::Ordering::Acquire);
+    #[cfg(loom)]
+    loom::sync::atomic::fence(core::sync::atomic::Ordering::Acquire);
 }
 
 /// Adds with an atomic read-modify-write that is also a full fence.

@@ -271,7 +271,7 @@ impl<'a> Block<'a> {
 #[inline(always)]
 pub(crate) fn fence_after_enter<F: Reader>() {
     // [RCU-1] Orders the reader's count before every load of its section.
-    // Pairs with [RCU-3]. Without it a grace period can miss a reader that already holds an item.
+    // Pairs with [RCU-3], [RCU-11]. Without it a grace period can miss a reader that already holds an item.
     #[cfg(not(mutant = "RCU-1"))]
     if F::FENCED { prim::full() } else { prim::light() }
 }

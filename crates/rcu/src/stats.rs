@@ -32,7 +32,7 @@ pub struct Stats {
     pub readers: Vec<(i64, i64)>,
     /// Callbacks waiting per list.
     pub callbacks: Vec<usize>,
-    /// Callbacks called so far, and run so far.
+    /// Callbacks called so far, those of barriers among them; and run so far.
     pub called: u64,
     /// See `called`.
     pub invoked: u64,

@@ -19,6 +19,7 @@ use core::time::Duration;
 use std::boxed::Box;
 use std::collections::BTreeMap;
 use std::string::String;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::vec::Vec;
 
@@ -69,6 +70,9 @@ pub(crate) struct Updater {
     pub(crate) worker: Lock<Option<JoinHandle<()>>>,
     pub(crate) worker_tid: AtomicU32,
     pub(crate) barrier: Lock<()>,
+    /// Barriers whose node has run, to be told once their list says that all before it have run.
+    pub(crate) passed: Lock<Vec<Arc<AtomicU32>>>,
+    pub(crate) has_passed: AtomicU32,
     pub(crate) barrier_seq: AtomicU64,
     /// Updown readers of a checked domain: token, thread, since when.
     pub(crate) down: Lock<BTreeMap<u64, (u32, u64)>>,
@@ -155,7 +159,8 @@ impl Updater {
         }
         let seen = self.block.heavy_fences().wrapping_sub(before);
         let wanted = recorded.meets(FlavourSet::FENCELESS) && !self.block.has_reader_fences();
-        if wanted && seen < 2 && self.broken.is_none() && self.block.declared().0 != 0 {
+        let least = if expedited { 1 } else { 2 };
+        if wanted && seen < least && self.broken.is_none() && self.block.declared().0 != 0 {
             let misuse = if expedited { Misuse::LesserFence } else { Misuse::TooFewFences { seen } };
             report(&Report::Misuse { domain: self.name.clone(), misuse });
         }

@@ -79,6 +79,16 @@ fn barrier_without_callbacks_returns_at_once_even_beside_a_reader() {
 }
 
 #[test]
+fn a_domain_is_idle_as_soon_as_a_barrier_returns() {
+    for _ in 0..if cfg!(miri) { 1 } else { 2_000 } {
+        let domain = lite(false);
+        domain.call(|| {});
+        domain.barrier();
+        domain.close().unwrap();
+    }
+}
+
+#[test]
 fn many_barriers_at_once_all_see_their_callbacks_run() {
     let domain = lite(true);
     thread::scope(|s| {

@@ -17,18 +17,21 @@ fn all_domains() -> Vec<Domain> {
     out
 }
 
-fn enter(domain: &Domain) -> Box<dyn Drop + '_> {
-    struct Any<'d>(Box<dyn FnMut() + 'd>);
-    impl Drop for Any<'_> {
-        fn drop(&mut self) {
-            (self.0)();
-        }
+/// A section of any flavour.
+struct Inside<'d>(Box<dyn FnMut() + 'd>);
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        (self.0)();
     }
+}
+
+fn enter(domain: &Domain) -> Inside<'_> {
     let recorded = domain.block().declared();
     macro_rules! by {
         ($f:ty) => {{
             let rank = domain.lock::<$f>().unwrap();
-            Box::new(Any(Box::new(move || domain.unlock::<$f>(rank))))
+            Inside(Box::new(move || domain.unlock::<$f>(rank)))
         }};
     }
     match Flavour::ALL.into_iter().find(|f| recorded.has(*f)) {
@@ -148,7 +151,9 @@ fn a_grace_period_of_a_fenceless_flavour_takes_two_process_wide_fences_or_more()
             for _ in 0..10 {
                 if expedited { domain.synchronize_expedited() } else { domain.synchronize() }
             }
-            assert!(domain.block().heavy_fences() - before >= 20, "{flavour} expedited {expedited}");
+            // An expedited one may share one fence between its two scans; it never goes without.
+            let least = if expedited { 10 } else { 20 };
+            assert!(domain.block().heavy_fences() - before >= least, "{flavour} expedited {expedited}");
         }
     }
 }

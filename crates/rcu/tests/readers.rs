@@ -7,9 +7,12 @@ fn domain<F: Reader>(checked: bool, rseq: bool) -> Domain {
     Domain::builder("readers").flavour(F::FLAVOUR).checked(checked).rseq(rseq).build().unwrap()
 }
 
+/// A case gets the domain, its flavour, and how to enter and leave.
+type Case = fn(&Domain, Flavour, fn(&Domain) -> rcu::Rank, fn(&Domain, rcu::Rank));
+
 /// Runs one case over every flavour, checked and not, with rseq and without.
-fn each(case: fn(&Domain, Flavour, fn(&Domain) -> rcu::Rank, fn(&Domain, rcu::Rank))) {
-    fn one<F: Reader>(case: fn(&Domain, Flavour, fn(&Domain) -> rcu::Rank, fn(&Domain, rcu::Rank))) {
+fn each(case: Case) {
+    fn one<F: Reader>(case: Case) {
         for checked in [false, true] {
             for rseq in [true, false] {
                 let domain = domain::<F>(checked, rseq);

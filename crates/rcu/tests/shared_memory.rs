@@ -3,7 +3,7 @@
 use rcu::{Block, BlockOptions, Env, Fences, Flavour, FlavourSet, Lite, Waiting};
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
@@ -54,12 +54,17 @@ fn grace_periods_and_readers_work_over_given_memory() {
         });
         thread::sleep(Duration::from_millis(20));
         // The controller's view, through the same bytes at another address.
-        // SAFETY: the bytes of the block, read as such.
-        let bytes = unsafe { std::slice::from_raw_parts(mem.as_ptr(), layout.size()) };
+        // SAFETY: the words of the block; its writers use atomics too.
+        let words =
+            unsafe { std::slice::from_raw_parts(mem.as_ptr().cast::<AtomicU32>(), layout.size() / 4) };
         // SAFETY: the layout has a size.
         let copy = NonNull::new(unsafe { alloc(layout) }).unwrap();
-        // SAFETY: both have the size, and do not overlap.
-        unsafe { copy.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        for (i, word) in words.iter().enumerate() {
+            // SAFETY: `copy` has the size, and word `i` lies inside.
+            let at = unsafe { copy.as_ptr().cast::<u32>().add(i) };
+            // SAFETY: as above; fresh memory of this thread's own.
+            unsafe { at.write(word.load(SeqCst)) };
+        }
         {
             // SAFETY: `copy` holds a block's bytes and lives to the end of this scope.
             let seen = unsafe { Block::at(copy) }.unwrap();

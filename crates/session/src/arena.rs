@@ -87,6 +87,7 @@ impl Arena {
             controller_pid: sys::sched::pid(),
             target_pid,
             controller_start: crate::process::start_time(sys::sched::pid()).unwrap_or(0),
+            pid_namespace: crate::process::pid_namespace(),
             len: layout.len() as u64,
             rseq_offset: NO_RSEQ,
             regions_len: 0,
@@ -107,7 +108,7 @@ impl Arena {
 
     /// Writes a word that hits read; all that it leads to must be written before.
     pub fn publish(&self, offset: usize, value: u64) {
-        // [WIRE-1] Pairs with the acquire loads of `runtime::hit`: who sees the word sees what it leads to.
+        // [WIRE-1] Pairs with the walk in text/trampoline/hit.rs, whose loads x86 does not reorder: who sees the word sees what it leads to.
         self.word(offset).store(value, Ordering::Release);
     }
 

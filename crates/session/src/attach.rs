@@ -18,7 +18,7 @@ use crate::region::{Region, Regions, Wish};
 use crate::remote::Remote;
 use crate::session::Session;
 use crate::site::{Action, Armed, Missed, SitePlan};
-use crate::world::{Hurry, World};
+use crate::world::{ENGINE_NAME, Hurry, World};
 use crate::{chain, process, stacks};
 use image::Mapping;
 use std::time::{Duration, Instant};
@@ -38,7 +38,11 @@ impl Session {
     pub fn attach(pid: i32, sites: Vec<SitePlan>) -> Result<Session, Broken> {
         let began = Instant::now();
         let _hurry = Hurry::begin();
-        process::check(pid)?;
+        match process::check(pid) {
+            // Waited for when we stop it.
+            Err(Broken::Traced { by_name, .. }) if by_name == ENGINE_NAME => {}
+            other => drop(other?),
+        }
         if let Some(with) = process::memory_sharer(pid) {
             wait_for_exec(pid, with)?;
         }

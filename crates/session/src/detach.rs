@@ -29,6 +29,8 @@ use text::{PcPlace, Rollback};
 
 /// How long we try to get our memory back before we say that we could not.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long we wait for another tracer to go before we say that we could not leave.
+const TRACER_PATIENCE: Duration = Duration::from_secs(10);
 /// Offset of `rseq_cs` in an rseq area.
 const RSEQ_CS: i64 = 8;
 
@@ -154,7 +156,7 @@ pub(crate) fn leave_process(
     let mut pause = Duration::from_micros(500);
     let mut is_first = true;
     loop {
-        let mut world = World::stop(memory.pid)?;
+        let mut world = World::stop_to_leave(memory.pid, TRACER_PATIENCE)?;
         let mut word = [0u8; 8];
         // The address space may have been replaced by an exec before all threads stood.
         memory.read(footing.arena.start, &mut word).map_err(|_| Broken::Gone { pid: memory.pid })?;

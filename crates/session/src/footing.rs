@@ -27,7 +27,11 @@ pub(crate) struct Found {
     pub footing: Footing,
     pub controller: i32,
     pub controller_start: u64,
+    pub pid_namespace: u64,
 }
+
+/// No arena and no region of ours is longer; what a target's memory says is not trusted beyond it.
+const LONGEST: u64 = 1 << 32;
 
 impl Footing {
     /// Reads the header of the arena that is mapped at `addr`.
@@ -51,14 +55,19 @@ impl Footing {
             })
         };
         let rseq = word(core::mem::offset_of!(ArenaHeader, rseq_offset))? as i64;
+        let is_sound = |r: &RegionDesc| {
+            r.table <= r.code && r.code <= r.blocks && r.blocks <= r.end && r.end - r.table < LONGEST
+        };
+        let arena_len = word(core::mem::offset_of!(ArenaHeader, len))?;
         let footing = Footing {
-            arena: addr..addr + word(core::mem::offset_of!(ArenaHeader, len))?,
-            regions: (0..len).filter_map(region).collect(),
+            arena: addr..addr.checked_add(arena_len).filter(|_| arena_len < LONGEST)?,
+            regions: (0..len).filter_map(region).filter(is_sound).collect(),
             rseq_offset: (rseq != NO_RSEQ).then_some(i32::try_from(rseq).ok()).flatten(),
         };
         let controller = half(core::mem::offset_of!(ArenaHeader, controller_pid))? as i32;
         let controller_start = word(core::mem::offset_of!(ArenaHeader, controller_start))?;
-        Some(Found { footing, controller, controller_start })
+        let pid_namespace = word(core::mem::offset_of!(ArenaHeader, pid_namespace))?;
+        Some(Found { footing, controller, controller_start, pid_namespace })
     }
 
     /// True if an address is in code of ours.

@@ -29,3 +29,4 @@ pub use process::{check_process, check_readable};
 pub use recover::recover;
 pub use session::{Session, SiteView};
 pub use site::{Action, Consumer, HISTOGRAM_CELLS, Missed, SitePlan};
+pub use world::ENGINE_NAME;

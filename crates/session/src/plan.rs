@@ -11,7 +11,7 @@ use crate::error::Broken;
 use crate::memory::Memory;
 use crate::site::{Action, Consumer, SitePlan};
 use image::lookup::{LookupError, find_file, find_module};
-use image::select::Selected;
+use image::select::{Selected, chosen_implementation};
 use image::{ElfImage, ImageAddr, ImageError, Module, NoMatch, Process, Reason, Spec, select};
 use insn::{Asked, Code, Flow, Placement, Refusal, place};
 use std::cell::RefCell;
@@ -256,26 +256,31 @@ impl<'p> Planner<'p> {
     fn resolve(&mut self, spec: &Spec, left_out: &mut Vec<RefusedSite>) -> Result<Vec<Match>, PlanError> {
         let index = self.find(spec)?;
         self.load(index)?;
-        let (module, memory, process) = (self.module(index), self.memory, self.process);
+        let module = self.module(index);
+        let selection = select(spec, &self.images[&index].image);
+        let ifuncs = ifuncs(&selection);
+        let chosen = self.choices(index, &ifuncs);
         let loaded = &self.images[&index];
         let selection = select(spec, &loaded.image);
-        let mut found: Vec<Match> = selection
-            .selected
-            .iter()
-            .map(|s| Match {
-                module: index,
-                addr: s.addr.0,
-                function: s.function.map(|f| f.range().start.0..f.range().end.0),
-                name: name_of(s),
-            })
-            .collect();
+        let mut found: Vec<Match> = Vec::new();
+        for s in &selection.selected {
+            let choice = s.ifunc.and_then(|f| Some((f, *chosen.get(&f.addr.0)?)));
+            // Of an ifunc's implementations only the one counts that the loader chose, by the ifunc's name.
+            let name = match choice {
+                Some((_, addr)) if addr != s.addr.0 => continue,
+                Some((ifunc, _)) => ifunc.name().map_or_else(|| name_of(s), str::to_owned),
+                None => name_of(s),
+            };
+            let function = s.function.map(|f| f.range().start.0..f.range().end.0);
+            found.push(Match { module: index, addr: s.addr.0, function, name });
+        }
         for refused in &selection.refused {
             let name = refused.name.map_or_else(|| refused.addr.to_string(), |n| n.text.to_string());
-            let chosen = match refused.reason {
-                Reason::Ifunc { .. } => chosen_implementation(process, memory, module, &loaded.image, &name),
+            let choice = match refused.reason {
+                Reason::Ifunc { resolver } => chosen.get(&resolver.0).copied(),
                 _ => None,
             };
-            let Some(addr) = chosen else {
+            let Some(addr) = choice else {
                 let (addr, why) = (refused.addr.0, refused.reason.to_string());
                 left_out.push(RefusedSite { name, module: module.path.display().to_string(), addr, why });
                 continue;
@@ -285,6 +290,34 @@ impl<'p> Planner<'p> {
             found.push(Match { module: index, addr, function, name });
         }
         Ok(found)
+    }
+
+    /// For each ifunc's resolver, the implementation that the loader chose in this process, where a slot
+    /// tells.
+    fn choices(&self, owner: usize, resolvers: &[u64]) -> BTreeMap<u64, u64> {
+        let mut choices = BTreeMap::new();
+        if resolvers.is_empty() {
+            return choices;
+        }
+        let (module, image) = (self.module(owner), &self.images[&owner].image);
+        let modules = self.process.modules.iter().enumerate();
+        let others: Vec<(&Module, ElfImage)> = modules
+            .filter(|(i, _)| *i != owner)
+            .filter_map(|(_, m)| Some((m, m.open(self.process.pid).ok()?)))
+            .collect();
+        let others: Vec<(&Module, &ElfImage)> = others.iter().map(|(m, i)| (*m, i)).collect();
+        let read = |at: image::Addr| {
+            let mut word = [0u8; 8];
+            self.memory.read(at.0, &mut word).ok()?;
+            Some(u64::from_le_bytes(word))
+        };
+        for resolver in resolvers {
+            let Some(ifunc) = image.function_at(ImageAddr(*resolver)) else { continue };
+            if let Some(chosen) = chosen_implementation(ifunc, (module, image), &others, read) {
+                choices.insert(*resolver, chosen.0);
+            }
+        }
+        choices
     }
 
     fn place(
@@ -377,29 +410,17 @@ fn module_range(process: &Process, module: &Module) -> Range<u64> {
     start..end.max(start)
 }
 
-/// The implementation that the loader chose for an ifunc, from a slot of some module that it filled.
-fn chosen_implementation(
-    process: &Process,
-    memory: &Memory,
-    module: &Module,
-    image: &ElfImage,
-    name: &str,
-) -> Option<u64> {
-    let name = name.split('@').next()?;
-    let read = |at: u64| {
-        let mut word = [0u8; 8];
-        memory.read(at, &mut word).ok()?;
-        Some(image::Addr(u64::from_le_bytes(word)))
-    };
-    let in_module = |addr: image::Addr| {
-        let chosen = module.image_addr(addr);
-        let is_plt = image.plt_ranges().iter().any(|r| r.contains(&chosen));
-        (module.contains(addr) && !is_plt).then_some(chosen.0)
-    };
-    process.modules.iter().find_map(|m| {
-        let other = m.open(process.pid).ok()?;
-        other.import_slots(name).find_map(|s| in_module(read(m.addr(s.slot).0)?))
-    })
+/// The resolvers of the ifuncs that a selection has met.
+fn ifuncs(selection: &image::Selection<'_>) -> Vec<u64> {
+    let selected = selection.selected.iter().filter_map(|s| Some(s.ifunc?.addr.0));
+    let refused = selection.refused.iter().filter_map(|r| match r.reason {
+        Reason::Ifunc { resolver } => Some(resolver.0),
+        _ => None,
+    });
+    let mut all: Vec<u64> = selected.chain(refused).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
 }
 
 /// Byte offsets in `pt_regs` of the registers that hold arguments.

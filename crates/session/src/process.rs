@@ -58,6 +58,12 @@ pub(crate) fn start_time(pid: i32) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
+/// Which pid namespace we are in, 0 if that cannot be told.
+pub(crate) fn pid_namespace() -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata("/proc/self/ns/pid").map_or(0, |m| m.ino())
+}
+
 /// The live threads of a process.
 pub(crate) fn threads(pid: i32) -> Vec<i32> {
     let Ok(dir) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
@@ -135,8 +141,9 @@ pub(crate) fn memory_sharer(pid: i32) -> Option<i32> {
 /// The cause, found by looking.
 pub fn check_process(pid: i32) -> Result<(), Broken> {
     match check(pid) {
-        // A program that we have just started is traced by us.
+        // A program that we have just started is traced by us; another nanoprobe is waited for.
         Err(Broken::Traced { by, .. }) if by == sys::sched::pid() => Ok(()),
+        Err(Broken::Traced { by_name, .. }) if by_name == crate::ENGINE_NAME => Ok(()),
         other => other.map(drop),
     }
 }

@@ -20,8 +20,8 @@ use sys::{Errno, nr};
 
 /// How long a thread may take to stop before we let all go and try again.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// How often that is tried: a thread that waits for its vfork child comes back within milliseconds.
-const ATTEMPTS: u32 = 40;
+/// What the command names its engine process.
+pub const ENGINE_NAME: &str = "np-engine";
 
 /// One stopped thread.
 #[derive(Debug)]
@@ -82,17 +82,35 @@ pub(crate) struct World {
 
 impl World {
     /// Stops the threads of `pid`.
+    ///
+    /// Another nanoprobe at work on it is waited for; any other tracer is an error.
     pub fn stop(pid: i32) -> Result<World, Broken> {
-        process::check(pid)?;
-        let mut last = Broken::Gone { pid };
-        for attempt in 0..ATTEMPTS {
-            match World::try_stop(pid) {
-                Err(broken @ Broken::WontStop { .. }) => last = broken,
+        World::stop_within(pid, Duration::from_secs(2), |tracer| tracer == ENGINE_NAME)
+    }
+
+    /// The same for leaving: whoever traces the process is waited for, up to `patience`.
+    pub fn stop_to_leave(pid: i32, patience: Duration) -> Result<World, Broken> {
+        World::stop_within(pid, patience, |_| true)
+    }
+
+    fn stop_within(pid: i32, patience: Duration, is_awaited: impl Fn(&str) -> bool) -> Result<World, Broken> {
+        let began = Instant::now();
+        let mut pause = Duration::from_micros(500);
+        loop {
+            let broken = match process::check(pid).and_then(|_| World::try_stop(pid)) {
+                Err(broken @ Broken::WontStop { .. }) => broken,
+                Err(broken @ Broken::Traced { .. }) => match &broken {
+                    Broken::Traced { by_name, .. } if is_awaited(by_name) => broken,
+                    _ => return Err(broken),
+                },
                 done => return done,
+            };
+            if began.elapsed() > patience {
+                return Err(broken);
             }
-            std::thread::sleep(Duration::from_millis(u64::from(attempt).min(20)));
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(20));
         }
-        Err(last)
     }
 
     fn try_stop(pid: i32) -> Result<World, Broken> {

@@ -432,3 +432,6 @@ impl<'a> Builder<'a> {
 
 /// Where the kernel sends a thread whose count it interrupted.
 const ABORT: usize = 36;
+
+#[cfg(test)]
+mod tests;

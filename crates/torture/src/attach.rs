@@ -93,7 +93,7 @@ pub fn attach_main(args: &[String]) -> i32 {
     let options = match parse(args) {
         Ok(Some(options)) => options,
         Ok(None) => {
-            println!("{HELP}");
+            let _ = writeln!(std::io::stdout(), "{HELP}");
             return 0;
         }
         Err(why) => {

@@ -6,10 +6,15 @@
 //! Keeps:   nothing.
 //! Checked: by use.
 
+use std::io::Write;
+
 /// A torture: its name, what it does, its main function.
 type Torture = (&'static str, &'static str, fn(&[String]) -> i32);
 
-const ALL: &[Torture] = &[("attach", "attach and detach under busy threads", crate::attach_main)];
+const ALL: &[Torture] = &[
+    ("attach", "attach and detach under busy threads", crate::attach_main),
+    ("rcu", "reader flavours and grace periods, and broken ones", crate::rcu_main),
+];
 
 /// Runs `nanoprobe torture NAME ...` and returns its exit code.
 pub fn torture_main(args: &[String]) -> i32 {
@@ -23,7 +28,7 @@ pub fn torture_main(args: &[String]) -> i32 {
         text += &format!("  {name:<10} {what}\n");
     }
     match is_help {
-        true => print!("{text}"),
+        true => drop(std::io::stdout().write_all(text.as_bytes())),
         false => eprint!("nanoprobe: torture: no '{name}'\n{text}"),
     }
     i32::from(!is_help)

@@ -2,6 +2,9 @@
 
 mod attach;
 mod dispatch;
+mod rcu;
+mod rng;
 
 pub use attach::{attach_main, attach_target_main};
 pub use dispatch::torture_main;
+pub use rcu::rcu_main;

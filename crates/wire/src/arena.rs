@@ -50,6 +50,8 @@ pub struct ArenaHeader {
     pub target_pid: i32,
     /// When the controller started, in clock ticks since boot: with its pid this names it for ever.
     pub controller_start: u64,
+    /// The controller's pid namespace, by inode.
+    pub pid_namespace: u64,
     /// Length of the arena in bytes.
     pub len: u64,
     /// Where the threads' rseq areas lie from the thread pointer; `NO_RSEQ` if counts are locked adds.

@@ -13,22 +13,26 @@
 
 mod live;
 mod relocate;
+mod scan;
 mod sweep;
 
 use iced_x86::{Code as Op, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
-use crate::code::{INSN_MAX_BYTES, Insn};
+use crate::code::{Code, INSN_MAX_BYTES, Insn};
 use crate::reason::Forbidden;
 
 pub use live::RegSet;
 pub(crate) use live::liveness;
 pub(crate) use relocate::{len_bound, relocate};
+pub(crate) use scan::scan;
 pub(crate) use sweep::{follow, source, sweep};
 
 /// Length of a jump that reaches 2 GiB either way.
 pub(crate) const JUMP_BYTES: u8 = 5;
 /// Length of a jump that reaches [`SHORT_REACH`].
 pub(crate) const SHORT_JUMP_BYTES: u8 = 2;
+/// No branch with a short displacement comes from farther away than this, in bytes.
+pub(crate) const SHORT_BRANCH_REACH: u64 = 128 + 15;
 /// How far the short jump reaches, from its own end.
 pub(crate) const SHORT_REACH: std::ops::RangeInclusive<i64> = -128..=127;
 
@@ -106,13 +110,16 @@ fn writes_segment(insn: &Instruction) -> bool {
     matches!(insn.mnemonic(), Mnemonic::Mov | Mnemonic::Pop)
 }
 
-/// An operand-size prefix that no REX.W overrides.
+/// An operand-size prefix that no REX.W overrides. Only the last prefix can be a REX that counts.
 fn has_odd_operand_size(bytes: &[u8]) -> bool {
     let is_prefix = |byte: &&u8| {
-        matches!(byte, 0x66 | 0x67 | 0xf2 | 0xf3 | 0xf0 | 0x2e | 0x36 | 0x3e | 0x26 | 0x64 | 0x65)
+        matches!(
+            byte,
+            0x66 | 0x67 | 0xf2 | 0xf3 | 0xf0 | 0x2e | 0x36 | 0x3e | 0x26 | 0x40..=0x4f | 0x64 | 0x65
+        )
     };
-    let prefixes = bytes.iter().take_while(is_prefix).count();
-    bytes[..prefixes].contains(&0x66) && bytes.get(prefixes).is_none_or(|byte| byte & 0xf8 != 0x48)
+    let prefixes = &bytes[..bytes.iter().take_while(is_prefix).count()];
+    prefixes.contains(&0x66) && prefixes.last().is_none_or(|last| last & 0xf8 != 0x48)
 }
 
 fn forbidden_branch(insn: &Instruction) -> Option<Forbidden> {
@@ -134,14 +141,17 @@ fn forbidden_branch(insn: &Instruction) -> Option<Forbidden> {
     }
 }
 
-/// Whether the signal return code (`mov $15,%eax` or `%rax`; `syscall`) covers `addr`.
+/// Whether a jump at `site` would cover a byte of the signal return code (`mov $15,%eax` or `%rax`; `syscall`).
 ///
-/// libgcc and gdb find signal frames by these very bytes, so no byte of them may change.
-pub(crate) fn is_signal_return(bytes_before: &[u8], bytes: &[u8]) -> bool {
+/// libgcc and gdb find signal frames by these very bytes, so none may change. glibc's unwind data names the byte
+/// before them as the start of that function.
+pub(crate) fn is_signal_return(code: &Code<'_>, site: u64) -> bool {
     const FORMS: [&[u8]; 2] =
         [&[0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05], &[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05]];
+    let offset = (site - code.base) as usize;
     FORMS.iter().any(|form| {
-        let mov = &form[..form.len() - 2];
-        bytes.starts_with(form) || bytes.starts_with(&[0x0f, 0x05]) && bytes_before.ends_with(mov)
+        let first = offset.saturating_sub(form.len() - 1);
+        (first..offset + usize::from(JUMP_BYTES))
+            .any(|at| code.bytes.get(at..).is_some_and(|b| b.starts_with(form)))
     })
 }

@@ -4,6 +4,7 @@
 //! State:   none.
 //! Context: hit, signal, target, control.
 //! Keeps:   a sequence always reports that it did not run, so that callers take their fallback.
+//! Orderings: `full_fence` is one; the labels stand where it is used.
 //! Checked: Miri runs the tests of `percpu` and `rcu` through this file.
 
 use core::sync::atomic::{Ordering, fence};

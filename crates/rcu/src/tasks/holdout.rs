@@ -5,7 +5,7 @@
 //! Context: readers: target, signal once the thread has a record. Grace periods: target, block.
 //! Keeps:   Z3 a thread that was inside when the grace period began is waited for until it was outside
 //!          once, however soon it enters again.
-//! Checked: `tests/tasks.rs`, `torture rcu --flavour tasks-holdout`, model `holdout` (RCU-17, RCU-18).
+//! Checked: `tests/tasks.rs`, `torture rcu --flavour tasks-holdout`. No model yet.
 //! Source:  kernel `kernel/rcu/tasks.h` (6.2). Departs: a membarrier in the place of inter-processor
 //!          interrupts, and the request sits in the count's own top bit, so that leaving tests one flag.
 

@@ -9,7 +9,8 @@
 //!          the path reaches a direct or indirect call or a near return first: by the System V ABI no callee reads
 //!          its caller's arithmetic flags and no caller those of its callee. Hand-written assembly that passes
 //!          flags across a call breaks this, and nothing else here relies on it.
-//!          Undefined counts as written: what an instruction leaves undefined, no one may read.
+//!          What an instruction leaves undefined counts as written for logic and shifts only:
+//!          a division, a multiplication or a bit test may well leave the old value (AMD Zen does).
 //! Checked: live.rs tests; tests/differential.rs poisons what is said to be dead.
 
 use iced_x86::{
@@ -121,13 +122,10 @@ impl Scan {
         if read & !self.flags_written != 0 {
             self.flags_live = true;
         }
-        if may_leave_flags(insn) {
-            // What it may write or leave alone must be saved: treat it as read.
-            if insn.rflags_modified() & ARITHMETIC & !self.flags_written != 0 {
-                self.flags_live = true;
-            }
-        } else {
-            self.flags_written |= insn.rflags_modified() & ARITHMETIC;
+        if !may_leave_flags(insn) {
+            let sure = insn.rflags_written() | insn.rflags_cleared() | insn.rflags_set();
+            let undefined = if overwrites_undefined(insn) { insn.rflags_undefined() } else { 0 };
+            self.flags_written |= (sure | undefined) & ARITHMETIC;
         }
     }
 
@@ -169,6 +167,12 @@ fn may_leave_flags(insn: &Instruction) -> bool {
         };
     }
     insn.has_rep_prefix() || insn.has_repne_prefix()
+}
+
+/// The flags that these leave undefined do not keep their old value on any processor we know of.
+fn overwrites_undefined(insn: &Instruction) -> bool {
+    use Mnemonic::{And, Or, Sar, Shl, Shr, Test, Xor};
+    matches!(insn.mnemonic(), And | Or | Sar | Shl | Shr | Test | Xor)
 }
 
 fn is_whole(register: Register) -> bool {

@@ -26,7 +26,7 @@ pub(crate) fn len_bound(insn: &Insn) -> usize {
         Kind::Nothing => 0,
         Kind::Jump => 5,
         Kind::Branch => 6,
-        Kind::Loop => 3 + 2 + 5,
+        Kind::Loop => len + 2 + 5,
         Kind::Call => RETURN_ADDRESS_BYTES + 5,
         Kind::CallRegister => RETURN_ADDRESS_BYTES + len,
         // Two operands, each at most 4 bytes longer, and either two or one and a half address stores.
@@ -60,22 +60,23 @@ fn kind(insn: &Instruction) -> Kind {
     }
     match insn.mnemonic() {
         Mnemonic::Nop | Mnemonic::Endbr64 => Kind::Nothing,
-        _ if loop_opcode(insn).is_some() => Kind::Loop,
+        _ if is_loop(insn) => Kind::Loop,
         _ if insn.op0_kind() == OpKind::NearBranch64 => Kind::Branch,
         _ if insn.is_ip_rel_memory_operand() => Kind::RipOperand,
         _ => Kind::Verbatim,
     }
 }
 
-/// Appends the copy of one instruction of a process that is mapped `bias` above its image.
-pub(crate) fn relocate(insn: &Insn, bias: u64, out: &mut Copy) -> Result<(), Unreachable> {
+/// Appends the copy of the instruction `offset` bytes behind the site, in a process that is mapped `bias` above its
+/// image.
+pub(crate) fn relocate(insn: &Insn, offset: u8, bias: u64, out: &mut Copy) -> Result<(), Unreachable> {
     let mut decoder = Decoder::with_ip(64, insn.bytes(), insn.addr, DecoderOptions::NONE);
     let raw = decoder.decode();
     match kind(&raw) {
         Kind::Nothing => Ok(()),
         Kind::Jump => out.jump(target(&raw, bias)),
         Kind::Branch => out.branch(&raw, target(&raw, bias)),
-        Kind::Loop => out.loop_branch(&raw, target(&raw, bias)),
+        Kind::Loop => out.loop_branch(insn, offset, target(&raw, bias)),
         Kind::Call => out.call(insn.end().wrapping_add(bias), target(&raw, bias)),
         Kind::CallRegister => out.call_register(insn.end().wrapping_add(bias), raw),
         Kind::CallMemory => out.call_memory(insn.end().wrapping_add(bias), raw, bias),
@@ -99,19 +100,10 @@ fn target(insn: &Instruction, bias: u64) -> u64 {
     insn.near_branch64().wrapping_add(bias)
 }
 
-/// The opcode of the branches that exist with an 8-bit displacement only.
-fn loop_opcode(insn: &Instruction) -> Option<(u8, bool)> {
-    Some(match insn.code() {
-        Op::Loopne_rel8_64_RCX => (0xe0, false),
-        Op::Loopne_rel8_64_ECX => (0xe0, true),
-        Op::Loope_rel8_64_RCX => (0xe1, false),
-        Op::Loope_rel8_64_ECX => (0xe1, true),
-        Op::Loop_rel8_64_RCX => (0xe2, false),
-        Op::Loop_rel8_64_ECX => (0xe2, true),
-        Op::Jrcxz_rel8_64 => (0xe3, false),
-        Op::Jecxz_rel8_64 => (0xe3, true),
-        _ => return None,
-    })
+/// loop, loope, loopne, jecxz, jrcxz: they exist with an 8-bit displacement only.
+fn is_loop(insn: &Instruction) -> bool {
+    use Mnemonic::{Jecxz, Jrcxz, Loop, Loope, Loopne};
+    matches!(insn.mnemonic(), Jecxz | Jrcxz | Loop | Loope | Loopne)
 }
 
 impl Copy {
@@ -133,12 +125,14 @@ impl Copy {
     }
 
     /// loop taken; jmp past; taken: jmp rel32; past.
-    fn loop_branch(&mut self, insn: &Instruction, to: u64) -> Result<(), Unreachable> {
-        let (opcode, is_ecx) = loop_opcode(insn).expect("`kind` said that it is one");
-        if is_ecx {
-            self.put(&[0x67]);
-        }
-        self.put(&[opcode, 2, 0xeb, 5]);
+    ///
+    /// Prefixes stay: a rep before loopne changes what it does on AMD (seen on Zen, 2026-11).
+    fn loop_branch(&mut self, insn: &Insn, offset: u8, to: u64) -> Result<(), Unreachable> {
+        self.put(&insn.bytes()[..insn.len_bytes() - 1]);
+        self.put(&[2]);
+        self.begin(offset + insn.len_bytes() as u8);
+        self.put(&[0xeb, 5]);
+        self.take(offset, to);
         self.jump(to)
     }
 
@@ -192,6 +186,7 @@ impl Copy {
     /// Slower (the return is mispredicted), but right where the operand lies in the slot that a call overwrites.
     fn call_pushed(&mut self, return_to: u64) -> Result<(), Unreachable> {
         self.put(&[0xff, 0x34, 0x24]);
+        self.shift_stack();
         self.put(&[0xc7, 0x44, 0x24, 0x08]);
         self.put(&(return_to as u32).to_le_bytes());
         self.put(&[0xc7, 0x44, 0x24, 0x0c]);

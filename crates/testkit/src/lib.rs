@@ -1,0 +1,21 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod deadline;
+mod error;
+mod lines;
+mod nanoprobe;
+mod outcome;
+mod program;
+mod running;
+mod snapshot;
+mod target;
+
+pub use deadline::wait_until;
+pub use error::{Error, Result};
+pub use nanoprobe::{Attached, Nanoprobe, Tracing};
+pub use outcome::{Outcome, Receipt};
+pub use program::{Link, Program};
+pub use running::{Running, number};
+pub use snapshot::{Difference, Snapshot};
+pub use target::Target;

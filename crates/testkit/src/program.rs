@@ -1,0 +1,144 @@
+//! The target programs and how each is built. A table.
+//!
+//! For:     `Target::build`.
+//! State:   none.
+//! Context: control.
+//! Keeps:   G1 two different builds never share a file name.
+//! Checked: program::tests (G1), tests/targets.rs builds every one.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+/// A target program; what it does is said at the head of its source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// Functions called a known number of times, in C: `targets/counted.c`.
+    Counted,
+    /// The same in Go.
+    CountedGo,
+    /// The same in Rust.
+    CountedRust,
+    /// Exceptions through probed functions, in C++.
+    Throws,
+    /// Threads blocked in every kind of system call.
+    Blocked,
+    /// Own handlers for SIGTRAP, SIGSEGV and a 1 kHz timer.
+    Handlers,
+    /// A seccomp filter that kills on all but seven system calls.
+    Sandboxed,
+    /// Forks, vforks, threads that come and go, exec.
+    Forker,
+    /// 64 threads that call one function all the time.
+    Storm,
+}
+
+/// How a C program is linked. Go, Rust and C++ programs have their own way and ignore it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// Dynamic, position independent: Debian's default.
+    Pie,
+    /// Dynamic at a fixed address.
+    NoPie,
+    /// Static glibc at a fixed address.
+    Static,
+    /// Static glibc, position independent.
+    StaticPie,
+    /// Static musl.
+    Musl,
+}
+
+impl Link {
+    /// Every way of linking.
+    pub const ALL: [Self; 5] = [Self::Pie, Self::NoPie, Self::Static, Self::StaticPie, Self::Musl];
+}
+
+/// A compiler and the Debian package that has it.
+pub(crate) struct Compiler {
+    pub(crate) tool: &'static str,
+    pub(crate) package: &'static str,
+}
+
+impl Program {
+    /// Every program.
+    pub const ALL: [Self; 9] = [
+        Self::Counted,
+        Self::CountedGo,
+        Self::CountedRust,
+        Self::Throws,
+        Self::Blocked,
+        Self::Handlers,
+        Self::Sandboxed,
+        Self::Forker,
+        Self::Storm,
+    ];
+
+    /// Files under `targets/`, the ones to compile first.
+    pub(crate) fn sources(self) -> &'static [&'static str] {
+        match self {
+            Self::Counted => &["counted.c", "counted_x86_64.S", "counted.h"],
+            Self::CountedGo => &["counted.go"],
+            Self::CountedRust => &["counted.rs"],
+            Self::Throws => &["throws.cc"],
+            Self::Blocked => &["blocked.c"],
+            Self::Handlers => &["handlers.c"],
+            Self::Sandboxed => &["sandboxed.c"],
+            Self::Forker => &["forker.c"],
+            Self::Storm => &["storm.c"],
+        }
+    }
+
+    /// The name of the built file.
+    pub(crate) fn file_name(self, link: Link) -> String {
+        match (self, link) {
+            (Self::CountedGo, _) => "counted-go".into(),
+            (Self::CountedRust, _) => "counted-rust".into(),
+            (Self::Throws, _) => "throws".into(),
+            (_, link) => format!("{self:?}-{link:?}").to_lowercase(),
+        }
+    }
+
+    pub(crate) fn compiler(self, link: Link) -> Compiler {
+        let (tool, package) = match (self, link) {
+            (Self::CountedGo, _) => ("go", "golang"),
+            (Self::CountedRust, _) => ("rustc", "none, but rustup"),
+            (Self::Throws, _) => ("g++", "g++"),
+            (_, Link::Musl) => ("musl-gcc", "musl-tools"),
+            _ => ("gcc", "gcc"),
+        };
+        Compiler { tool, package }
+    }
+
+    /// The compiler's arguments, for sources in `from` and an output file `to`.
+    pub(crate) fn arguments(self, link: Link, from: &Path, to: &Path) -> Vec<OsString> {
+        let flags: &[&str] = match (self, link) {
+            (Self::CountedGo, _) => &["build", "-o"],
+            (Self::CountedRust, _) => &["--edition=2024", "-O", "-Cdebuginfo=1", "-o"],
+            (_, Link::Pie) => &["-O2", "-g", "-pthread", "-pie", "-fPIE", "-o"],
+            (_, Link::NoPie) => &["-O2", "-g", "-pthread", "-no-pie", "-fno-pie", "-o"],
+            (_, Link::Static | Link::Musl) => &["-O2", "-g", "-pthread", "-static", "-o"],
+            (_, Link::StaticPie) => &["-O2", "-g", "-pthread", "-static-pie", "-fPIE", "-o"],
+        };
+        let sources = self.sources().iter().filter(|s| !s.ends_with(".h"));
+        flags
+            .iter()
+            .map(OsString::from)
+            .chain([to.into()])
+            .chain(sources.map(|s| from.join(s).into()))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_of_linking_has_a_file_of_its_own() {
+        let mut names: Vec<_> = Link::ALL.iter().map(|link| Program::Counted.file_name(*link)).collect();
+        names.extend([Program::CountedGo, Program::CountedRust].map(|p| p.file_name(Link::Pie)));
+        let all = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), all);
+    }
+}

@@ -1,0 +1,96 @@
+//! Targets with signal handlers and with a seccomp filter.
+//!
+//! For:     the promise that the target notices nothing.
+//! Keeps:   dispositions, masks and alternative stacks as the target set them; no signal lost or
+//!          invented; a sandboxed process is never killed.
+
+use testkit::{Link, Nanoprobe, Program, Result, Snapshot, Target, number};
+
+#[test]
+fn own_handlers_of_a_process_work_on_while_it_is_probed() -> Result<()> {
+    let target = Target::build(Program::Handlers, Link::Pie)?;
+    let mut running = target.spawn()?;
+    for _ in 0..5 {
+        let mut tracing =
+            Nanoprobe::find()?.start(["count", &target.spec("work"), "-p", &running.pid_text()])?;
+        tracing.attached()?;
+        running.command("check")?;
+        let line = running.expect("handlers ")?;
+        assert!(line.ends_with(" intact"), "{line}");
+        tracing.interrupt_and_finish()?.success()?;
+        running.command("check")?;
+        let line = running.expect("handlers ")?;
+        assert!(line.ends_with(" intact"), "{line}");
+    }
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
+
+#[test]
+fn handler_never_sees_a_program_counter_that_is_not_the_targets() -> Result<()> {
+    let target = Target::build(Program::Handlers, Link::Pie)?;
+    let mut running = target.spawn()?;
+    let arguments = ["count", &target.spec("work"), "-p", &running.pid_text(), "--for", "2s"];
+    let mut tracing = Nanoprobe::find()?.start(arguments)?;
+    tracing.attached()?;
+    tracing.finish()?.success()?;
+    running.command("check")?;
+    let line = running.expect("handlers ")?;
+    assert!(number(&line, "alarms")? > 500, "{line}");
+    assert_eq!(number(&line, "foreign")?, 0, "{line}");
+    Ok(())
+}
+
+#[test]
+fn sandboxed_process_is_counted_exactly_or_refused_by_name_but_never_killed() -> Result<()> {
+    for link in [Link::Pie, Link::Static] {
+        let target = Target::build(Program::Sandboxed, link)?;
+        let mut running = target.spawn()?;
+        let before = Snapshot::take(running.pid())?;
+        let spec = target.spec("work");
+        let mut tracing = Nanoprobe::find()?.start(["count", &spec, "-p", &running.pid_text()])?;
+        if tracing.attached().is_ok() {
+            running.command("run 80000")?;
+            let hits = number(&running.expect("calls ")?, "work")?;
+            let outcome = tracing.interrupt_and_finish()?.success()?;
+            assert_eq!(outcome.count("work"), hits, "{outcome}");
+        } else {
+            let outcome = tracing.finish()?;
+            assert_eq!(outcome.code(), Some(1), "{outcome}");
+            assert!(outcome.stderr.contains("seccomp"), "{outcome}");
+        }
+        let difference = before.difference_now()?;
+        assert!(difference.is_empty(), "{difference}");
+        running.command("run 4000")?;
+        assert_eq!(number(&running.expect("calls ")?, "work")?, 4_000);
+        assert_eq!(running.end()?.code(), Some(7), "{link:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn sandboxed_process_survives_the_death_of_the_controller() -> Result<()> {
+    let target = Target::build(Program::Sandboxed, Link::Pie)?;
+    let mut running = target.spawn()?;
+    let mut tracing = Nanoprobe::find()?.start(["count", &target.spec("work"), "-p", &running.pid_text()])?;
+    if tracing.attached().is_ok() {
+        tracing.kill()?;
+    }
+    running.command("run 80000")?;
+    assert_eq!(number(&running.expect("calls ")?, "work")?, 80_000);
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
+
+#[test]
+fn sandboxed_command_can_be_launched() -> Result<()> {
+    let target = Target::build(Program::Sandboxed, Link::Pie)?;
+    let path = target.path().display().to_string();
+    let mut tracing = Nanoprobe::find()?.start(["count", &target.spec("work"), "--", &path])?;
+    tracing.command("run 8000")?;
+    let outcome = tracing.finish()?;
+    // Its own status, whether it was counted or could not be.
+    assert_eq!(outcome.code(), Some(7), "{outcome}");
+    assert_eq!(outcome.count("work"), 8_000, "{outcome}");
+    Ok(())
+}

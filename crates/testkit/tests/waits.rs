@@ -1,0 +1,135 @@
+//! Threads that wait in a system call are not disturbed by attach and detach.
+//!
+//! For:     entering a live process unharmed.
+//! Keeps:   every call returns what it would have, when it would have.
+
+use nix::sys::signal::Signal;
+use testkit::{Link, Nanoprobe, Program, Result, Target, number};
+
+/// How late a timeout may be seen, in ms: two busy CPUs, not a wait that began again.
+const LATE_MS: u64 = 500;
+
+/// The waits with a timeout, which `blocked only` can do on its one thread.
+const FINITE: &[&str] = &[
+    "nanosleep",
+    "clock_nanosleep_abs",
+    "poll",
+    "ppoll",
+    "select",
+    "futex",
+    "sem_timedwait",
+    "epoll_wait",
+    "epoll_pwait",
+    "sigtimedwait",
+    "semtimedop",
+    "recv_timeout",
+    "timerfd_read",
+];
+
+/// The lines of waits that were harmed or late.
+fn harmed(said: &str) -> Result<Vec<&str>> {
+    let mut harmed = Vec::new();
+    for line in said.lines().filter(|line| line.contains("elapsed_ms=")) {
+        let on_time = number(line, "elapsed_ms").is_ok_and(|elapsed| {
+            number(line, "expected_ms")
+                .is_ok_and(|expected| (expected..expected + LATE_MS).contains(&elapsed))
+        });
+        if !line.ends_with(" unharmed") || !on_time {
+            harmed.push(line);
+        }
+    }
+    Ok(harmed)
+}
+
+#[test]
+fn all_waits_at_once_come_through_twenty_rounds_unharmed() -> Result<()> {
+    let target = Target::build(Program::Blocked, Link::Pie)?;
+    let mut running = target.spawn_with(&["all", "15000"])?;
+    let spec = target.spec("do_*");
+    for _ in 0..20 {
+        let mut tracing = Nanoprobe::find()?.start(["count", &spec, "-p", &running.pid_text()])?;
+        tracing.attached()?;
+        tracing.interrupt_and_finish()?.success()?;
+    }
+    running.command("check")?;
+    let status = running.wait()?;
+    let (said, _) = running.output()?;
+    assert_eq!(said.matches("elapsed_ms=").count(), 26, "{said}");
+    assert_eq!(harmed(&said)?, Vec::<&str>::new());
+    assert_eq!(status.code(), Some(0));
+    Ok(())
+}
+
+/// One process of one thread for each wait, attached to and left while it waits.
+fn each_alone(link: Link) -> Result<Vec<String>> {
+    let target = Target::build(Program::Blocked, link)?;
+    let spec = target.spec("do_*");
+    let mut wrong = Vec::new();
+    for name in FINITE {
+        let mut running = target.spawn_with(&["only", name, "2500"])?;
+        running.wait_state('S')?;
+        for _ in 0..3 {
+            let mut tracing = Nanoprobe::find()?.start(["count", &spec, "-p", &running.pid_text()])?;
+            tracing.attached()?;
+            tracing.interrupt_and_finish()?.success()?;
+        }
+        let status = running.wait()?;
+        let (said, _) = running.output()?;
+        wrong.extend(harmed(&said)?.into_iter().map(str::to_owned));
+        if status.code() != Some(0) {
+            wrong.push(format!("{name}: {status}"));
+        }
+    }
+    Ok(wrong)
+}
+
+#[test]
+fn only_thread_of_a_process_waits_on_unharmed() -> Result<()> {
+    assert_eq!(each_alone(Link::Pie)?, Vec::<String>::new());
+    Ok(())
+}
+
+#[test]
+fn only_thread_of_a_static_process_waits_on_unharmed() -> Result<()> {
+    assert_eq!(each_alone(Link::Static)?, Vec::<String>::new());
+    Ok(())
+}
+
+#[test]
+fn stopped_process_is_counted_after_it_continues_and_stays_stopped_until_then() -> Result<()> {
+    let target = Target::build(Program::Counted, Link::Pie)?;
+    let mut running = target.spawn()?;
+    running.signal(Signal::SIGSTOP)?;
+    running.wait_state('T')?;
+    let mut tracing = Nanoprobe::find()?.start(["count", &target.spec("work"), "-p", &running.pid_text()])?;
+    tracing.attached()?;
+    assert_eq!(running.state()?, 'T', "the process was woken");
+    running.signal(Signal::SIGCONT)?;
+    let hits = running.run(8_000, "work")?;
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    assert_eq!(outcome.count("work"), hits, "{outcome}");
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
+
+#[test]
+fn process_stopped_while_probed_is_left_stopped_and_whole() -> Result<()> {
+    let target = Target::build(Program::Counted, Link::Pie)?;
+    let mut running = target.spawn()?;
+    running.run(800, "work")?;
+    let before = testkit::Snapshot::take(running.pid())?;
+    let mut tracing = Nanoprobe::find()?.start(["count", &target.spec("work"), "-p", &running.pid_text()])?;
+    tracing.attached()?;
+    let hits = running.run(8_000, "work")?;
+    running.signal(Signal::SIGSTOP)?;
+    running.wait_state('T')?;
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    assert_eq!(outcome.count("work"), hits, "{outcome}");
+    assert_eq!(running.state()?, 'T', "the process was woken");
+    running.signal(Signal::SIGCONT)?;
+    running.run(8_000, "work")?;
+    let difference = before.difference_now()?;
+    assert!(difference.is_empty(), "{difference}\n{outcome}");
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}

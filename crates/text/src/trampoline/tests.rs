@@ -1,0 +1,247 @@
+//! Every trampoline, read back by a decoder that is not ours.
+//!
+//! An abstract run over the decoded instructions tracks where the stack pointer is, which register was saved
+//! where, and which was overwritten since. At each instruction boundary it must agree with `place_of`.
+
+use super::*;
+use iced_x86::{
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register,
+};
+use insn::{Asked, Code as Segment, Flow, place};
+use std::collections::BTreeMap;
+
+const SITE: u64 = 0x5555_0000_1000;
+const AT: u64 = 0x5555_1000_0000;
+const TABLE: u64 = 0x5555_0fff_f000;
+const SLOW_AT: u64 = 0x5555_0fff_ff00;
+
+/// `push rbx; mov rbx, rdi; ...`: an entry with live registers; and one whose flags are live inside.
+const FUNCTION: [u8; 12] = [0x53, 0x48, 0x89, 0xfb, 0x90, 0x90, 0x90, 0x90, 0x90, 0x5b, 0xc3, 0xcc];
+/// `stc; mov rax, rdi; adc rax, 0; ret`: probed at +1 the flags are live.
+const FLAGS: [u8; 12] = [0xf9, 0x48, 0x89, 0xf8, 0x48, 0x83, 0xd0, 0x00, 0xc3, 0xcc, 0xcc, 0xcc];
+
+fn placement(code: &[u8], offset: u64) -> Placement {
+    let codes = [Segment { base: 0x1000, bytes: code }];
+    let flow = Flow::analyse(&codes, &[0x1000], &[], &|_| Vec::new());
+    let function = Some(0x1000..0x1000 + code.len() as u64);
+    let asked = Asked { site: 0x1000 + offset, function, next_function: None, taken: &|_| false };
+    place(&flow, &codes, &asked).unwrap()
+}
+
+struct Case {
+    name: &'static str,
+    trampoline: Trampoline,
+    placement: Placement,
+}
+
+fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let placements = [placement(&FUNCTION, 0), placement(&FUNCTION, 1), placement(&FLAGS, 1)];
+    assert!(placements[0].is_entry && !placements[1].is_entry);
+    assert!(!placements[2].flags_dead);
+    for placement in placements {
+        for body in [Body::Count { cell: 0x188 }, Body::Hit { desc: 0x7fff_1234_5000 }] {
+            for (rseq_offset, has_rdpid, name) in
+                [(Some(0x9a0), true, "rseq"), (None, true, "rdpid"), (None, false, "rdtscp")]
+            {
+                let request = Request {
+                    at: AT,
+                    placement: &placement,
+                    bias: SITE - 0x1000,
+                    jump_original: [0; 5],
+                    short_original: None,
+                    table: TABLE,
+                    slow: SLOW_AT,
+                    rseq_offset,
+                    has_rdpid,
+                    body,
+                };
+                let trampoline = Trampoline::build(&request).unwrap();
+                cases.push(Case { name, trampoline, placement: placement.clone() });
+            }
+        }
+    }
+    cases
+}
+
+fn decode(t: &Trampoline, from: usize, to: usize) -> Vec<Instruction> {
+    let mut decoder = Decoder::with_ip(64, &t.bytes[from..to], t.at + from as u64, DecoderOptions::NONE);
+    decoder.iter().collect()
+}
+
+/// What an abstract run knows at one place.
+#[derive(Clone, Default)]
+struct Abstract {
+    /// How far the stack pointer is below its value at the site.
+    depth: i64,
+    /// Register number to its slot, from the stack pointer at the site.
+    saved: BTreeMap<u8, i64>,
+    /// Registers that no longer hold what they held at the site.
+    changed: std::collections::BTreeSet<u8>,
+    flags_changed: bool,
+}
+
+impl Abstract {
+    fn run(&mut self, i: &Instruction, info: &mut InstructionInfoFactory) {
+        let number = |r: Register| r.full_register().number() as u8;
+        match i.mnemonic() {
+            Mnemonic::Push => {
+                self.depth += 8;
+                let r = number(i.op0_register());
+                if !self.changed.contains(&r) {
+                    self.saved.insert(r, -self.depth);
+                }
+            }
+            Mnemonic::Pop => {
+                self.depth -= 8;
+                let r = number(i.op0_register());
+                if self.saved.get(&r) == Some(&(-self.depth - 8)) {
+                    self.changed.remove(&r);
+                } else {
+                    self.changed.insert(r);
+                }
+            }
+            Mnemonic::Lea if i.op0_register() == Register::RSP => {
+                self.depth -= i.memory_displacement64() as i64;
+            }
+            Mnemonic::Sahf => self.flags_changed = false,
+            _ => {
+                for used in info.info(i).used_registers() {
+                    let is_write =
+                        matches!(used.access(), OpAccess::Write | OpAccess::ReadWrite | OpAccess::CondWrite);
+                    if is_write
+                        && used.register().is_gpr()
+                        && used.register().full_register() != Register::RSP
+                    {
+                        self.changed.insert(number(used.register()));
+                    }
+                }
+                self.flags_changed |= i.rflags_modified() != 0;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_thread_stopped_on_any_instruction_gets_back_what_it_had_at_the_site() {
+    let mut checked = 0;
+    for case in cases() {
+        let (t, mut state) = (&case.trampoline, Abstract::default());
+        let mut info = InstructionInfoFactory::new();
+        for instruction in decode(t, t.entry, t.tail) {
+            if let Some(PcPlace::Body(rollback)) = t.place_of(instruction.ip()) {
+                checked += 1;
+                let at = format!(
+                    "{} {:x} at {:#x} {instruction}",
+                    case.name,
+                    case.placement.site,
+                    instruction.ip() - t.at
+                );
+                assert_eq!(i64::from(rollback.rsp_add), state.depth, "{at}");
+                for register in &state.changed {
+                    let loaded = rollback.saved.iter().find(|s| s.number == *register);
+                    let is_dead = case.placement.dead_regs.contains(*register);
+                    assert!(loaded.is_some() || is_dead, "{at}: register {register} is lost");
+                }
+                for saved in &rollback.saved {
+                    let slot = i64::from(saved.slot) - state.depth;
+                    assert_eq!(
+                        state.saved.get(&saved.number),
+                        Some(&slot),
+                        "{at}: register {}",
+                        saved.number
+                    );
+                }
+                let is_lost = state.flags_changed && rollback.flags.is_none() && !case.placement.flags_dead;
+                assert!(!is_lost, "{at}: flags are lost");
+            }
+            state.run(&instruction, &mut info);
+        }
+        assert_eq!(state.depth, 0, "{}: the stack pointer is back at the tail", case.name);
+        let lost: Vec<_> = state.changed.iter().filter(|r| !case.placement.dead_regs.contains(**r)).collect();
+        assert!(lost.is_empty(), "{}: registers {lost:?} differ at the tail", case.name);
+        assert!(!state.flags_changed || case.placement.flags_dead, "{}: flags differ at the tail", case.name);
+    }
+    assert!(checked > 150, "{checked} boundaries");
+}
+
+#[test]
+fn a_restartable_count_writes_no_flag_and_commits_by_its_last_instruction() {
+    let case = &cases()[0];
+    let t = &case.trampoline;
+    let word = |at: usize| u64::from_le_bytes(t.bytes[at..at + 8].try_into().unwrap());
+    let (start, len, abort) = (word(8) - t.at, word(16), word(24) - t.at);
+    assert_eq!(t.bytes[abort as usize - 4..abort as usize], RSEQ_SIGNATURE.to_le_bytes());
+    let section = decode(t, start as usize, (start + len) as usize);
+    let stores: Vec<_> = section.iter().filter(|i| i.op0_kind() == iced_x86::OpKind::Memory).collect();
+    assert_eq!(stores.len(), 1, "one store");
+    assert_eq!(stores[0].ip(), section.last().unwrap().ip(), "it is the last instruction");
+    assert!(decode(t, t.entry, t.tail).iter().all(|i| i.rflags_modified() == 0));
+    let before = t.place_of(t.at + start + len - 1);
+    assert!(before.is_some());
+    let counted = |at: u64| match t.place_of(at) {
+        Some(PcPlace::Body(r)) => r.counted,
+        other => panic!("{other:?}"),
+    };
+    assert!(!counted(stores[0].ip()) && counted(t.at + start + len));
+}
+
+#[test]
+fn the_abort_leads_back_to_the_start_and_the_slow_way_behind_the_count() {
+    for case in cases().iter().filter(|c| c.name == "rseq") {
+        let t = &case.trampoline;
+        let sections = if t.entry == hit::ENTRY { 2 } else { 1 };
+        for section in 0..sections {
+            let word = |i: usize| {
+                let at = section * 32 + i * 8;
+                u64::from_le_bytes(t.bytes[at..at + 8].try_into().unwrap())
+            };
+            let abort = (word(3) - t.at) as usize;
+            let jump = decode(t, abort, abort + 5)[0];
+            assert_eq!(jump.mnemonic(), Mnemonic::Jmp);
+            assert!(jump.near_branch_target() < word(1), "the descriptor is named again");
+            let inside = decode(t, (word(1) - t.at) as usize, (word(1) + word(2) - t.at) as usize);
+            assert!(inside.iter().all(|i| i.flow_control() != FlowControl::Call));
+        }
+    }
+}
+
+#[test]
+fn a_block_is_never_longer_than_its_bound_and_ends_in_a_jump_back() {
+    for case in cases() {
+        let t = &case.trampoline;
+        assert!(t.bytes.len() <= Trampoline::len_bound(&case.placement), "{}", t.bytes.len());
+        let last = decode(t, t.tail + 5, t.bytes.len()).last().copied().unwrap();
+        let back = SITE - 0x1000 + case.placement.site + u64::from(case.placement.displaced_len);
+        assert_eq!(last.near_branch_target(), back);
+        let displaced = (t.displaced_addr() - t.at) as usize;
+        assert_eq!(t.place_of(t.at + displaced as u64), Some(PcPlace::Displaced(0)));
+        assert_eq!(t.place_of(t.end()), None);
+        assert_eq!(t.place_of(t.at), Some(PcPlace::Elsewhere));
+    }
+}
+
+#[test]
+fn the_slow_routine_keeps_everything_but_rax_and_leaves_by_its_return() {
+    let bytes = slow_routine(SLOW_AT, TABLE, 0x7fff_0000_0000).unwrap();
+    let mut decoder = Decoder::with_ip(64, &bytes, SLOW_AT, DecoderOptions::NONE);
+    let text: Vec<String> = decoder.iter().map(|i| i.to_string()).collect();
+    let expected = [
+        "lahf",
+        "seto al",
+        "push rax",
+        "mov rax,[555500FFFFF000h]",
+        "test rax,rax",
+        "jne short 55550FFFFF1Bh",
+        "mov rax,7FFF00000000h",
+        "lock inc qword [rax+rcx]",
+        "pop rax",
+        "add al,7Fh",
+        "sahf",
+        "ret",
+    ];
+    assert_eq!(text.len(), expected.len(), "{text:#?}");
+    for (i, mnemonic) in expected.iter().map(|e| e.split(' ').next().unwrap()).enumerate() {
+        assert!(text[i].starts_with(mnemonic), "{text:#?}");
+    }
+}

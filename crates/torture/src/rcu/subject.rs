@@ -1,0 +1,113 @@
+//! What is tortured: one domain and the readers that may use it.
+//!
+//! For:     every thread of the test.
+//! State:   the domain.
+//! Context: control.
+//! Keeps:   nothing; it only names calls.
+//! Checked: by the runs.
+
+use super::options::Options;
+use rcu::{Domain, Fast, Flavour, FlavourSet, Lite, Normal, Rank, Sigsafe, UpDown, tasks};
+
+/// A kind of reader.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    Normal,
+    Sigsafe,
+    Lite,
+    Fast,
+    UpDown,
+    Holdout,
+    OnFast,
+}
+
+/// A section that was entered.
+#[derive(Clone, Copy)]
+pub struct Section {
+    kind: Kind,
+    rank: Rank,
+}
+
+/// The domain and its kinds of reader.
+pub struct Subject {
+    pub domain: &'static Domain,
+    pub kinds: Vec<Kind>,
+}
+
+impl Subject {
+    /// The subject of the options.
+    pub fn new(options: &Options) -> Result<Subject, rcu::BuildError> {
+        let made = |flavours: &[Flavour], kinds| {
+            let set = FlavourSet(flavours.iter().fold(0, |set, f| set | f.bit()));
+            let builder = Domain::builder("torture")
+                .flavours(set)
+                .checked(options.checked)
+                .rseq(options.rseq)
+                .reader_fences(options.reader_fences)
+                .broken(options.broken.map(|(_, broken)| broken));
+            let domain: &'static Domain = Box::leak(Box::new(builder.build()?));
+            Ok(Subject { domain, kinds })
+        };
+        match options.flavour.as_str() {
+            "normal" => made(&[Flavour::Normal], vec![Kind::Normal]),
+            "sigsafe" => made(&[Flavour::Sigsafe], vec![Kind::Sigsafe]),
+            "fast" => made(&[Flavour::Fast], vec![Kind::Fast]),
+            "updown" => made(&[Flavour::UpDown], vec![Kind::UpDown]),
+            "mixed" => made(&[Flavour::Normal, Flavour::Sigsafe], vec![Kind::Normal, Kind::Sigsafe]),
+            "tasks-holdout" => Ok(Subject { domain: tasks::holdout::domain(), kinds: vec![Kind::Holdout] }),
+            "tasks-fast" => Ok(Subject { domain: tasks::on_fast::domain(), kinds: vec![Kind::OnFast] }),
+            _ => made(&[Flavour::Lite], vec![Kind::Lite]),
+        }
+    }
+
+    /// True if a section may end on another thread.
+    pub fn has_updown(&self) -> bool {
+        self.kinds.contains(&Kind::UpDown)
+    }
+
+    /// True if readers count in a block of their own domain.
+    pub fn is_on_block(&self) -> bool {
+        !self.kinds.contains(&Kind::Holdout) && !self.kinds.contains(&Kind::OnFast)
+    }
+
+    /// Enters; `straggle` runs between fetching the rank and counting, where there is such a gap.
+    #[inline]
+    pub fn enter(&self, kind: Kind, straggle: impl FnOnce()) -> Section {
+        let block = self.domain.block();
+        let rank = block.rank();
+        straggle();
+        // A broken subject is entered like any other; a refusal would be a bug of this test.
+        let entered = match kind {
+            Kind::Normal => block.lock_at::<Normal>(rank),
+            Kind::Sigsafe => block.lock_at::<Sigsafe>(rank),
+            Kind::Lite => block.lock_at::<Lite>(rank),
+            Kind::Fast => block.lock_at::<Fast>(rank),
+            Kind::UpDown => block.lock_at::<UpDown>(rank),
+            Kind::Holdout => {
+                tasks::holdout::lock();
+                Ok(())
+            }
+            Kind::OnFast => {
+                tasks::on_fast::lock();
+                Ok(())
+            }
+        };
+        entered.expect("the domain is declared for its readers");
+        Section { kind, rank }
+    }
+
+    /// Leaves.
+    #[inline]
+    pub fn leave(&self, section: Section) {
+        let (block, rank) = (self.domain.block(), section.rank);
+        match section.kind {
+            Kind::Normal => block.unlock::<Normal>(rank),
+            Kind::Sigsafe => block.unlock::<Sigsafe>(rank),
+            Kind::Lite => block.unlock::<Lite>(rank),
+            Kind::Fast => block.unlock::<Fast>(rank),
+            Kind::UpDown => block.unlock::<UpDown>(rank),
+            Kind::Holdout => tasks::holdout::unlock(),
+            Kind::OnFast => tasks::on_fast::unlock(),
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The workspace's Rust files.
+//!
+//! For:     checks that read sources.
+//! State:   none.
+//! Context: control.
+//! Keeps:   nothing.
+//! Checked: by its users.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// One file: its path from the workspace's root, and its lines.
+pub struct Source {
+    pub path: PathBuf,
+    pub lines: Vec<String>,
+}
+
+impl Source {
+    /// The directory of the crate that the file belongs to, as in `crates/rcu`.
+    pub fn crate_dir(&self) -> PathBuf {
+        self.path.components().take(2).collect()
+    }
+}
+
+/// All files below `crates/*/src`, in a fixed order.
+pub fn all() -> Vec<Source> {
+    let root =
+        Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new(".")).to_path_buf();
+    let mut out = Vec::new();
+    let crates = fs::read_dir(root.join("crates")).into_iter().flatten().flatten();
+    for dir in crates.map(|entry| entry.path()).filter(|path| !path.ends_with("xtask")) {
+        collect(&dir.join("src"), &root, &mut out);
+    }
+    out.sort_by(|a, b| a.path.cmp(&b.path));
+    out
+}
+
+fn collect(dir: &Path, root: &Path, out: &mut Vec<Source>) {
+    for path in fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        if path.is_dir() {
+            collect(&path, root, out);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            let path = path.strip_prefix(root).unwrap_or(&path).to_path_buf();
+            out.push(Source { path, lines: text.lines().map(String::from).collect() });
+        }
+    }
+}
