@@ -117,6 +117,11 @@ impl Phase {
     pub fn ns_per_call(&self) -> f64 {
         Summary::of(&self.cpu_ns).median
     }
+
+    /// The least of them: what a call costs while nobody else uses the core.
+    pub fn least_ns_per_call(&self) -> f64 {
+        Summary::of(&self.cpu_ns).min
+    }
 }
 
 /// Sleeps to the end of second `index`, and moves the tick on the way.

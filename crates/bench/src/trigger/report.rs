@@ -116,11 +116,12 @@ impl Report {
             out,
             "cpu time   {ns:.3} ns per call, {added:.3} ns added ({before:.3} and {after:.3} unprobed)"
         )?;
+        let Summary { min, p99, sd, .. } = Summary::of(&phase.cpu_ns);
+        write!(out, "           least {min:.3} ns per call")?;
         if self.verbose {
-            let Summary { min, p99, sd, .. } = Summary::of(&phase.cpu_ns);
-            let n = phase.cpu_ns.len();
-            writeln!(out, "           {n} stretches: min {min:.3}, sd {sd:.3}, p99 {p99:.3} ns per call")?;
+            write!(out, ", sd {sd:.3}, p99 {p99:.3}, in {} stretches", phase.cpu_ns.len())?;
         }
+        writeln!(out)?;
         writeln!(out, "hits {} {sign} calls {}", phase.hits, phase.calls)
     }
 }
@@ -161,6 +162,7 @@ fn object(outcome: &Outcome, phase: &Phase, producers: usize) -> Value {
         "name": outcome.benchmark.name,
         "cpus": producers,
         "median_ns": rounded(phase.ns_per_call()),
+        "least_ns": rounded(phase.least_ns_per_call()),
         "median_mps": rounded(middle(&rates)),
         "min_mps": rounded(rates.first().copied().unwrap_or(0.0)),
         "max_mps": rounded(rates.last().copied().unwrap_or(0.0)),
