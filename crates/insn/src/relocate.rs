@@ -68,6 +68,9 @@ pub struct Origin {
     pub stack_shift_bytes: u8,
     /// The branch at `offset` was taken already: the process goes on at this address, and not at `offset`.
     pub leads_to: Option<u64>,
+    /// The original can be run from `offset` again. If not, its operand may be overwritten: the thread must run on to
+    /// the end of the copy. Only in a call through rbp or an indexed rsp, or through a slot below the stack pointer.
+    pub is_restartable: bool,
 }
 
 impl Displaced {
@@ -117,6 +120,7 @@ impl Copy {
             is_stack_shifted: false,
             stack_shift_bytes: 0,
             leads_to: None,
+            is_restartable: true,
         };
         self.steps.push(Step { from: self.bytes.len() as u16, origin });
     }
@@ -130,6 +134,14 @@ impl Copy {
             let origin =
                 Origin { is_at_start: false, is_stack_shifted: true, stack_shift_bytes, ..last.origin };
             self.steps.push(Step { from, origin });
+        }
+    }
+
+    /// From here on the operand may be gone.
+    pub(crate) fn commit(&mut self) {
+        if let Some(last) = self.steps.last() {
+            let origin = Origin { is_at_start: false, is_restartable: false, ..last.origin };
+            self.steps.push(Step { from: self.bytes.len() as u16, origin });
         }
     }
 

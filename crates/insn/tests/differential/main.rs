@@ -337,6 +337,64 @@ fn every_class_runs_the_same_elsewhere() {
     }
 }
 
+/// Stops the copy before each of its instructions, moves the thread to the original as `origin_of` says, and lets
+/// it go on there: what a detach does to a thread that it finds in a copy.
+#[test]
+fn a_thread_stopped_anywhere_in_a_copy_goes_on_in_the_original() {
+    let mut machine = Machine::new();
+    let mut random = Random::from_env("stopped");
+    let mut stops = 0;
+    for (name, make) in cases::CLASSES {
+        for _ in 0..runs(100) {
+            let mut start = Start::random(&mut random);
+            let mut bytes = make(&mut random, &mut start);
+            bytes.extend([0x90; 8]);
+            let placement = place_at_site(&bytes, 0).unwrap_or_else(|| panic!("{name}: {bytes:02x?}"));
+            let original = original_bytes(&placement);
+            let mut here = machine.run(SITE, &original, &start.state, &start.data, &start.stack);
+            if here.signal != libc::SIGTRAP {
+                continue;
+            }
+            here.fx[..160].fill(0); // mxcsr and x87 start anew in the second half
+            let copy = relocate(&placement, 0, COPY).expect("near");
+            for offset in instruction_offsets(&copy.bytes) {
+                let mut cut = copy.bytes.clone();
+                cut[offset] = 0xcc;
+                let stop = machine.run(COPY, &cut, &start.state, &start.data, &start.stack);
+                if stop.rip != COPY + offset as u64 {
+                    continue; // the copy branched away before
+                }
+                let origin = copy.origin_of(offset as u16).expect("inside");
+                if !origin.is_restartable {
+                    continue;
+                }
+                let mut state = stop.state.clone();
+                state.regs[4] = state.regs[4].wrapping_add(u64::from(origin.stack_shift_bytes));
+                state.xmm.copy_from_slice(&stop.fx[160..416]);
+                let pc = origin.leads_to.unwrap_or(SITE + u64::from(origin.offset));
+                let rest = original.get((pc.wrapping_sub(SITE)) as usize..).unwrap_or_default();
+                let mut there = machine.run(pc, rest, &state, &stop.data, &stop.stack);
+                there.fx[..160].fill(0);
+                let free = is_last_a_call(&placement).then(|| callee_owned(&here));
+                if let Some(difference) = difference(&here, &there, free) {
+                    panic!(
+                        "{name}: {difference} when stopped {offset} bytes into {copy:02x?} of {placement:x?}"
+                    );
+                }
+                stops += 1;
+            }
+        }
+    }
+    println!("{stops} stops");
+    assert!(stops > runs(100) * cases::CLASSES.len() as u64);
+}
+
+fn instruction_offsets(bytes: &[u8]) -> Vec<usize> {
+    let mut decoder = Decoder::with_ip(64, bytes, COPY, DecoderOptions::NONE);
+    let insns = decoder.iter();
+    insns.map(|insn| (insn.ip() - COPY) as usize).collect()
+}
+
 #[test]
 fn random_instructions_run_the_same_elsewhere() {
     let mut machine = Machine::new();

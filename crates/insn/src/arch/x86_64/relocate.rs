@@ -185,6 +185,7 @@ impl Copy {
     ///
     /// Slower (the return is mispredicted), but right where the operand lies in the slot that a call overwrites.
     fn call_pushed(&mut self, return_to: u64) -> Result<(), Unreachable> {
+        self.commit();
         self.put(&[0xff, 0x34, 0x24]);
         self.shift_stack();
         self.put(&[0xc7, 0x44, 0x24, 0x08]);
