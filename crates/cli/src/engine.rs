@@ -4,6 +4,7 @@
 //! State:   the session, and the child if we started one.
 //! Context: control.
 //! Keeps:   E1 results and receipt are printed however the run ends, except when nobody is left to read them.
+//!          E2 exit code 0 means that the target is as it was.
 //! Checked: testkit.
 
 use crate::advice;
@@ -112,7 +113,11 @@ impl Engine {
             std::thread::sleep(Duration::from_secs(1));
             receipt = self.session.detach();
         }
-        let code = self.end_child(woke);
+        let is_clean = receipt.as_ref().is_ok_and(|r| r.is_verified && (r.is_unmapped || r.was_gone));
+        let code = match self.end_child(woke) {
+            0 if !is_clean => 1,
+            code => code,
+        };
         if woke != Woke::FrontGone {
             self.report(receipt.unwrap_or_default(), cpu);
         }

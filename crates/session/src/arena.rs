@@ -108,7 +108,7 @@ impl Arena {
 
     /// Writes a word that hits read; all that it leads to must be written before.
     pub fn publish(&self, offset: usize, value: u64) {
-        // [WIRE-1] Pairs with the walk in text/trampoline/hit.rs, whose loads x86 does not reorder: who sees the word sees what it leads to.
+        // [WIRE-1] Orders what the word leads to before the word. Pairs with [WIRE-2].
         self.word(offset).store(value, Ordering::Release);
     }
 

@@ -76,6 +76,8 @@ impl Builder<'_> {
     fn walk(&mut self, desc: u64) {
         self.code.put(&[0x48, 0xbe]); // mov rsi, desc
         self.code.put(&desc.to_le_bytes());
+        // [WIRE-2] A plain load, which x86 keeps before the loads that depend on it: an acquire.
+        // Pairs with [WIRE-1].
         self.code.put(&[0x48, 0x8b, 0x16]); // mov rdx, [rsi]
         self.code.put(&[0x48, 0x85, 0xd2]); // test rdx, rdx
         let skip = self.code.pos();
