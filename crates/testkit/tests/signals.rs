@@ -27,21 +27,6 @@ fn own_handlers_of_a_process_work_on_while_it_is_probed() -> Result<()> {
 }
 
 #[test]
-fn handler_never_sees_a_program_counter_that_is_not_the_targets() -> Result<()> {
-    let target = Target::build(Program::Handlers, Link::Pie)?;
-    let mut running = target.spawn()?;
-    let arguments = ["count", &target.spec("work"), "-p", &running.pid_text(), "--for", "2s"];
-    let mut tracing = Nanoprobe::find()?.start(arguments)?;
-    tracing.attached()?;
-    tracing.finish()?.success()?;
-    running.command("check")?;
-    let line = running.expect("handlers ")?;
-    assert!(number(&line, "alarms")? > 500, "{line}");
-    assert_eq!(number(&line, "foreign")?, 0, "{line}");
-    Ok(())
-}
-
-#[test]
 fn sandboxed_process_is_counted_exactly_or_refused_by_name_but_never_killed() -> Result<()> {
     for link in [Link::Pie, Link::Static] {
         let target = Target::build(Program::Sandboxed, link)?;

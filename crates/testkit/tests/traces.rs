@@ -21,7 +21,7 @@ enum End {
     AfterAWhile,
     FrontKilled,
     EngineKilled,
-    BothKilled,
+    AllKilled,
 }
 
 fn comes_back(link: Link, end: End) -> Result<()> {
@@ -49,7 +49,12 @@ fn comes_back(link: Link, end: End) -> Result<()> {
             // Nothing is verified, and it says so by its exit code.
             assert_ne!(tracing.finish()?.code(), Some(0));
         }
-        End::BothKilled => tracing.kill_with_children()?,
+        End::AllKilled => {
+            tracing.kill_with_children()?;
+            // The target works on with the probes in it until it is freed.
+            running.run(8_000, "work")?;
+            Nanoprobe::find()?.run(["recover", "-p", &pid])?.success()?;
+        }
         End::Term | End::Hangup => {
             tracing.signal(if let End::Term = end { Signal::SIGTERM } else { Signal::SIGHUP })?;
             tracing.finish()?;
@@ -82,8 +87,9 @@ fn kill_of_the_engine_leaves_no_trace() -> Result<()> {
 }
 
 #[test]
-fn kill_of_every_process_of_the_controller_leaves_no_trace() -> Result<()> {
-    comes_back(Link::Pie, End::BothKilled)
+fn recover_takes_out_what_a_controller_left_that_was_killed_whole() -> Result<()> {
+    comes_back(Link::Pie, End::AllKilled)?;
+    comes_back(Link::Static, End::AllKilled)
 }
 
 #[test]
