@@ -44,9 +44,13 @@ pub fn nowhere(error: &PlanError, pid: Option<i32>) -> i32 {
             let tries = better.map(|b| format!("nanoprobe list '{b}'{at}"));
             fail(error, &[], tries.as_slice())
         }
-        PlanError::NoMatch(no_match) => {
+        PlanError::NoMatch(spec, no_match) => {
+            let library = match &spec.library {
+                image::spec::Library::Main => "",
+                image::spec::Library::Named(name) => name,
+            };
             let near = no_match.near.first();
-            let tries = near.map(|n| format!("nanoprobe list 'u:LIB:{n}'{at}"));
+            let tries = near.map(|n| format!("nanoprobe list 'u:{library}:{n}'{at}"));
             fail(error, &[], tries.as_slice())
         }
         PlanError::AllRefused(list) => {

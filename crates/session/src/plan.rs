@@ -28,7 +28,7 @@ pub enum PlanError {
     /// A file cannot be read.
     Image(ImageError),
     /// Nothing has the name.
-    NoMatch(Box<NoMatch>),
+    NoMatch(Box<Spec>, Box<NoMatch>),
     /// What has the name cannot be probed: (name, why).
     AllRefused(Vec<(String, String)>),
     /// The process cannot be looked at.
@@ -40,7 +40,7 @@ impl std::fmt::Display for PlanError {
         match self {
             PlanError::Lookup(_, e) => write!(f, "{e}"),
             PlanError::Image(e) => write!(f, "{e}"),
-            PlanError::NoMatch(e) => write!(f, "{e}"),
+            PlanError::NoMatch(_, e) => write!(f, "{e}"),
             PlanError::AllRefused(list) => match list.as_slice() {
                 [(name, why)] => write!(f, "{name} cannot be probed: {why}"),
                 [(name, why), ..] => {
@@ -202,7 +202,7 @@ fn listing(image: &ElfImage, selected: &Selected<'_>) -> Listed {
 
 fn no_match(spec: &Spec, image: &ElfImage) -> PlanError {
     match NoMatch::explain(spec, image) {
-        Some(why) => PlanError::NoMatch(Box::new(why)),
+        Some(why) => PlanError::NoMatch(Box::new(spec.clone()), Box::new(why)),
         None => PlanError::AllRefused(vec![(spec.text.clone(), "no code at this address".into())]),
     }
 }

@@ -23,6 +23,10 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// What the command names its engine process.
 pub const ENGINE_NAME: &str = "np-engine";
 
+/// What the kernel keeps in rax for calls that it will restart.
+const ERESTARTNOINTR: i64 = 513;
+const ERESTART_RESTARTBLOCK: i64 = 516;
+
 /// One stopped thread.
 #[derive(Debug)]
 pub(crate) struct Thread {
@@ -56,6 +60,15 @@ impl Thread {
         (self.regs.orig_rax as i64) >= 0 && matches!(-answer, 512 | 513 | 514 | 516)
     }
 
+    /// A call that the kernel would go on with by `restart_syscall` starts again from its beginning: a seccomp
+    /// filter that knows only the call itself would kill the thread for the other. Its time-out starts over.
+    fn avoid_restart_call(&mut self) {
+        if (self.regs.orig_rax as i64) >= 0 && self.regs.rax as i64 == -ERESTART_RESTARTBLOCK {
+            self.regs.rax = (-ERESTARTNOINTR) as u64;
+            self.changed = true;
+        }
+    }
+
     /// A call that ends with EINTR because of our stop, and not of a signal, starts again.
     fn undo_interruption(&mut self) {
         let (call, answer) = (self.regs.orig_rax as i64, self.regs.rax as i64);
@@ -78,6 +91,8 @@ pub(crate) struct World {
     pub pid: i32,
     threads: BTreeMap<i32, Thread>,
     stalls: Vec<Duration>,
+    /// A seccomp filter is on.
+    has_filter: bool,
 }
 
 impl World {
@@ -97,7 +112,7 @@ impl World {
         let began = Instant::now();
         let mut pause = Duration::from_micros(500);
         loop {
-            let broken = match process::check(pid).and_then(|_| World::try_stop(pid)) {
+            let broken = match process::check(pid).and_then(|s| World::try_stop(pid, s.seccomp != 0)) {
                 Err(broken @ Broken::WontStop { .. }) => broken,
                 Err(broken @ Broken::Traced { .. }) => match &broken {
                     Broken::Traced { by_name, .. } if is_awaited(by_name) => broken,
@@ -113,8 +128,8 @@ impl World {
         }
     }
 
-    fn try_stop(pid: i32) -> Result<World, Broken> {
-        let mut world = World { pid, threads: BTreeMap::new(), stalls: Vec::new() };
+    fn try_stop(pid: i32, has_filter: bool) -> Result<World, Broken> {
+        let mut world = World { pid, threads: BTreeMap::new(), stalls: Vec::new(), has_filter };
         loop {
             let asked = world.ask()?;
             if asked.is_empty() {
@@ -182,6 +197,9 @@ impl World {
                 if let Ok(regs) = ptrace::regs(tid) {
                     let mut thread = Thread { tid, regs, changed: false, asked };
                     thread.undo_interruption();
+                    if self.has_filter {
+                        thread.avoid_restart_call();
+                    }
                     self.threads.insert(tid, thread);
                 }
                 true

@@ -26,6 +26,23 @@ fn own_handlers_of_a_process_work_on_while_it_is_probed() -> Result<()> {
     Ok(())
 }
 
+/// A signal that arrives inside a trampoline shows the handler an address in it. That is a known limit
+/// (ARCHITECTURE.md); what must hold is that the handlers run, and that the program is unharmed.
+#[test]
+fn handlers_run_while_signals_arrive_all_the_time() -> Result<()> {
+    let target = Target::build(Program::Handlers, Link::Pie)?;
+    let mut running = target.spawn()?;
+    let arguments = ["count", &target.spec("work"), "-p", &running.pid_text(), "--for", "2s"];
+    let mut tracing = Nanoprobe::find()?.start(arguments)?;
+    tracing.attached()?;
+    tracing.finish()?.success()?;
+    running.command("check")?;
+    let line = running.expect("handlers ")?;
+    assert!(number(&line, "alarms")? > 500, "{line}");
+    assert!(line.contains("intact"), "{line}");
+    Ok(())
+}
+
 #[test]
 fn sandboxed_process_is_counted_exactly_or_refused_by_name_but_never_killed() -> Result<()> {
     for link in [Link::Pie, Link::Static] {

@@ -21,7 +21,7 @@ enum End {
     AfterAWhile,
     FrontKilled,
     EngineKilled,
-    AllKilled,
+    BothKilled,
 }
 
 fn comes_back(link: Link, end: End) -> Result<()> {
@@ -49,9 +49,9 @@ fn comes_back(link: Link, end: End) -> Result<()> {
             // Nothing is verified, and it says so by its exit code.
             assert_ne!(tracing.finish()?.code(), Some(0));
         }
-        End::AllKilled => {
+        End::BothKilled => {
             tracing.kill_with_children()?;
-            // The target works on with the probes in it until it is freed.
+            // No one is left who could restore; the target works on, and the next command does it.
             running.run(8_000, "work")?;
             Nanoprobe::find()?.run(["recover", "-p", &pid])?.success()?;
         }
@@ -87,9 +87,9 @@ fn kill_of_the_engine_leaves_no_trace() -> Result<()> {
 }
 
 #[test]
-fn recover_takes_out_what_a_controller_left_that_was_killed_whole() -> Result<()> {
-    comes_back(Link::Pie, End::AllKilled)?;
-    comes_back(Link::Static, End::AllKilled)
+fn kill_of_every_process_of_the_controller_is_cured_by_recover() -> Result<()> {
+    comes_back(Link::Pie, End::BothKilled)?;
+    comes_back(Link::Static, End::BothKilled)
 }
 
 #[test]

@@ -15,6 +15,7 @@ pub(crate) struct Reg(pub u8);
 pub(crate) const RAX: Reg = Reg(0);
 pub(crate) const RCX: Reg = Reg(1);
 pub(crate) const RDX: Reg = Reg(2);
+pub(crate) const RBX: Reg = Reg(3);
 pub(crate) const RSI: Reg = Reg(6);
 pub(crate) const RDI: Reg = Reg(7);
 

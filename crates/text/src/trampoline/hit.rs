@@ -14,7 +14,7 @@
 //! offset) then cost nothing: 5.7 ns a hit with the walk in the agent, under 4 so (2026-11, CONTRACT 2).
 
 use super::{Body, Builder, HEADER_LEN, Rollback, SavedReg};
-use crate::assemble::{Code, RAX, RCX, RDI, RDX, RSI, Reg};
+use crate::assemble::{Code, RAX, RBX, RCX, RDI, RDX, RSI, Reg};
 use insn::Unreachable;
 use wire::{ConsumerDesc, SiteDesc, cell, table};
 
@@ -22,10 +22,12 @@ use wire::{ConsumerDesc, SiteDesc, cell, table};
 pub(super) const ENTRY: usize = 192;
 /// The part of `pt_regs` above the registers that a call may change: orig_rax, rip, cs, flags, rsp, ss.
 const ABOVE: u16 = 48;
-/// The part below: the registers that a call keeps. Left unwritten; no handler reads them yet.
+/// The part below: the registers that a call keeps. Of these only rbx is written, which is an argument in Go;
+/// no handler reads the others yet.
 const BELOW: u16 = 48;
 /// Where the flags go in the form of `lahf; seto al`: the place of orig_rax, just above the registers.
 const SLOT_FLAGS: u16 = BELOW + 9 * 8;
+const SLOT_RBX: u16 = 40;
 /// Where the consumer that is being called is kept: the place of `ss`.
 const SLOT_CONSUMER: u16 = SLOT_FLAGS + 40;
 
@@ -55,6 +57,7 @@ impl Builder<'_> {
             now.rsp_add += BELOW;
             now.saved.iter_mut().for_each(|s: &mut SavedReg| s.slot += BELOW);
         });
+        self.code.store_rsp(SLOT_RBX, RBX);
         if !self.request.placement.flags_dead {
             self.code.flags_to_ax();
             self.code.store_rsp(SLOT_FLAGS, RAX);
