@@ -11,6 +11,7 @@ use std::io::Write;
 use std::process::{Child, ChildStdin, Command, ExitStatus};
 use std::time::Duration;
 
+use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -32,6 +33,8 @@ pub struct Running {
 impl Running {
     /// Starts a command whose three streams are pipes.
     pub(crate) fn start(mut command: Command, name: String) -> Result<Self> {
+        // A target that dies as it should not is told by its status; no core file is wanted.
+        let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
         let mut child = command.spawn().map_err(Error::io(&name))?;
         let input = child.stdin.take();
         let lines = Lines::read(child.stdout.take().expect("stdout is a pipe"));

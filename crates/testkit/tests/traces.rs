@@ -51,7 +51,8 @@ fn comes_back(link: Link, end: End) -> Result<()> {
         }
         End::BothKilled => {
             tracing.kill_with_children()?;
-            // Nobody is left who could restore by himself; the next command does.
+            // No one is left who could restore; the target works on, and the next command does it.
+            running.run(8_000, "work")?;
             Nanoprobe::find()?.run(["recover", "-p", &pid])?.success()?;
         }
         End::Term | End::Hangup => {
@@ -87,7 +88,8 @@ fn kill_of_the_engine_leaves_no_trace() -> Result<()> {
 
 #[test]
 fn kill_of_every_process_of_the_controller_is_cured_by_recover() -> Result<()> {
-    comes_back(Link::Pie, End::BothKilled)
+    comes_back(Link::Pie, End::BothKilled)?;
+    comes_back(Link::Static, End::BothKilled)
 }
 
 #[test]
