@@ -4,7 +4,7 @@
 //! State:   none.
 //! Context: control.
 //! Keeps:   A1 every line begins with the program's name or is indented below such a line.
-//! Checked: testkit `errors`.
+//! Checked: testkit `refusals`.
 
 use image::SpecError;
 use session::{Broken, PlanError};

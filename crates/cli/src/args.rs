@@ -4,7 +4,7 @@
 //! State:   none.
 //! Context: control.
 //! Keeps:   A1 every example in `--help` parses.
-//! Checked: tests below; testkit `cli`.
+//! Checked: tests below; testkit `faces`.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;

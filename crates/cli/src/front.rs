@@ -6,7 +6,7 @@
 //! Keeps:   F1 no ptrace stop is ever owned by the process that users kill.
 //!          F2 the front exits with the engine's code.
 //!          F3 if the engine is killed, the front frees the target; if both are, `nanoprobe recover` does.
-//! Checked: testkit `killed`.
+//! Checked: testkit `traces`.
 
 use crate::stop::Stop;
 use std::fs;
@@ -29,10 +29,13 @@ pub fn run(pid: Option<i32>, work: impl FnOnce(Stop) -> i32) -> i32 {
             return 1;
         }
     };
+    // A signal that comes before either side can take it must wait, not end us.
+    hold_signals(true);
     // SAFETY: this process has one thread (main, before anything starts another), so the child may use all of
     // std; both sides go on from here with their own copies of everything.
     match unsafe { libc::fork() } {
         -1 => {
+            hold_signals(false);
             eprintln!("nanoprobe: cannot fork: {}", std::io::Error::last_os_error());
             1
         }
@@ -59,6 +62,20 @@ fn become_engine(is_apart: bool) {
         // SAFETY: the handler does nothing, which is safe wherever the signal arrives.
         let _ = unsafe { signal_hook::low_level::register(signal, || ()) };
     }
+    hold_signals(false);
+}
+
+/// Blocks or unblocks the signals that end us.
+fn hold_signals(is_held: bool) {
+    let how = if is_held { libc::SIG_BLOCK } else { libc::SIG_UNBLOCK };
+    // SAFETY: a signal set is plain data, for which all zeroes is a value.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    for signal in ENDING {
+        // SAFETY: `set` is a valid set, borrowed for the call.
+        unsafe { libc::sigaddset(&raw mut set, signal) };
+    }
+    // SAFETY: `set` is valid and the old mask is not asked for.
+    unsafe { libc::sigprocmask(how, &raw const set, std::ptr::null_mut()) };
 }
 
 /// Gives this process another name, so that who kills `nanoprobe` by name kills the front.
@@ -84,6 +101,7 @@ fn wait(engine: i32, writer: OwnedFd, pid: Option<i32>) -> i32 {
             let _ = signal_hook::low_level::pipe::register(signal, end);
         }
     }
+    hold_signals(false);
     loop {
         let mut status = 0;
         // SAFETY: waitpid writes one int to `status`.

@@ -4,7 +4,7 @@
 //! State:   none.
 //! Context: control.
 //! Keeps:   for `list` and `explain` the target is read, never stopped or written.
-//! Checked: testkit `cli`.
+//! Checked: testkit `faces`.
 
 use crate::args::{Format, LookArgs};
 use crate::{advice, run};

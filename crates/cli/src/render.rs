@@ -4,7 +4,7 @@
 //! State:   where to write.
 //! Context: control.
 //! Keeps:   R1 the closing lines are always there: hits, handled, skipped; what was left out; detach.
-//! Checked: tests of `histogram`; testkit `cli`.
+//! Checked: tests of `histogram`; testkit `faces`.
 
 use crate::args::{Format, RunArgs};
 use crate::engine::Job;

@@ -4,7 +4,7 @@
 //! State:   none.
 //! Context: control.
 //! Keeps:   nothing is touched before every argument was read.
-//! Checked: testkit `cli`.
+//! Checked: testkit `faces`.
 
 use crate::args::{CountArgs, HistArgs, RunArgs};
 use crate::engine::Job;

@@ -4,7 +4,7 @@
 //! State:   the pipe from the front.
 //! Context: control.
 //! Keeps:   nothing beyond the call.
-//! Checked: testkit `cli`.
+//! Checked: testkit `faces`.
 
 use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -6,7 +6,7 @@
 //!          done or not begun (locked).
 //! Keeps:   C1 every add is counted exactly once, on whichever CPU.
 //!          C2 plain and locked adds never meet in one copy.
-//! Checked: testkit `counted` with `hist` (exact over 8 threads), `bench trig-uprobe-nop` (hits = calls).
+//! Checked: testkit `counting` with `hist` (exact over 8 threads), `bench trig-uprobe-nop` (hits = calls).
 //! Source:  rseq(2).
 
 use core::sync::atomic::{AtomicU64, Ordering};

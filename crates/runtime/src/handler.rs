@@ -4,7 +4,7 @@
 //! State:   the consumer's cells, in the arena.
 //! Context: hit, between the reader's two counts.
 //! Keeps:   H1 a handler adds once a hit.
-//! Checked: testkit `counted` with `hist`, `bench trig-uprobe-nop` (hits = calls).
+//! Checked: testkit `counting` with `hist`, `bench trig-uprobe-nop` (hits = calls).
 
 use crate::cell::Adder;
 use wire::{ConsumerDesc, SiteDesc};

@@ -5,7 +5,7 @@
 //! Context: control.
 //! Keeps:   B1 only relative relocations exist, all are applied.
 //!          B2 the image is never written after it was placed.
-//! Checked: `the_agent_uses_no_vector_register`, `the_agent_has_relative_relocations_only`.
+//! Checked: tests below.
 
 use crate::error::Broken;
 use object::elf::{PT_LOAD, R_X86_64_RELATIVE};
@@ -109,6 +109,18 @@ mod tests {
             }
         }
         assert!(seen > 20, "the agent has code: {seen} instructions");
+    }
+
+    #[test]
+    fn the_agent_has_relative_relocations_only_and_all_are_applied() {
+        let image = AgentImage::load().unwrap();
+        // Two for each of four rseq words (start and abort), and one for each handler.
+        assert!(image.relative.len() >= 8, "{:?}", image.relative);
+        let (bytes, _) = image.at(0x2000_0000);
+        for (offset, addend) in &image.relative {
+            let word = u64::from_le_bytes(bytes[*offset..*offset + 8].try_into().unwrap());
+            assert_eq!(word, 0x2000_0000 + addend);
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! Context: control.
 //! Keeps:   A1 a count is the sum over the shared copy and the CPU copies.
 //!          A2 after the last site is disarmed and no thread is inside, sums are exact.
-//! Checked: testkit `counted`; `bench` compares hits with calls after every run.
+//! Checked: testkit `counting`; `bench` compares hits with calls after every run.
 
 use crate::error::Broken;
 use crate::footing::Footing;

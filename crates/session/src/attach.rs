@@ -7,7 +7,7 @@
 //!             forced.
 //!          A2 no thread stands inside a window, or will return into it, when it is written.
 //!          A3 on an error everything made in the target is unmade.
-//! Checked: testkit `counted`, `handlers`; `torture attach`.
+//! Checked: testkit `counting`, `signals`; `torture attach`.
 
 use crate::arena::{Layout, possible_cpus};
 use crate::error::Broken;
@@ -85,8 +85,12 @@ fn wait_for_exec(pid: i32, with: i32) -> Result<(), Broken> {
 }
 
 pub(crate) fn image_maps(pid: i32) -> Result<Vec<Mapping>, Broken> {
-    let path = format!("/proc/{pid}/maps");
-    image::maps::read_maps(pid as u32).map_err(|e| Broken::File { path, why: e.to_string() })
+    image::maps::read_maps(pid as u32).map_err(|e| match process::Status::of(pid) {
+        Some(s) if !matches!(s.state, 'Z' | 'X') => {
+            Broken::File { path: format!("/proc/{pid}/maps"), why: e.to_string() }
+        }
+        _ => Broken::Gone { pid },
+    })
 }
 
 /// Address of a `syscall` instruction in the process.

@@ -6,7 +6,7 @@
 //! Context: control, in a stopped world: only one tracer can stop a thread, which keeps controllers apart.
 //! Keeps:   N1 every trampoline on the chain counts each hit once.
 //!          N2 leaving takes out one link and touches no other controller's counts.
-//! Checked: testkit, two controllers on one site that leave in either order.
+//! Checked: testkit `two`, controllers on one site that leave in either order.
 
 use crate::error::Broken;
 use crate::memory::Memory;

@@ -9,7 +9,7 @@
 //!          D3 a thread that stood in a trampoline goes on at the probed address, its hit counted or not
 //!             begun.
 //!          D4 forked children that inherited our patches are freed of them too.
-//! Checked: testkit snapshots, `torture attach`.
+//! Checked: testkit `traces`, `torture attach`.
 
 use crate::attach::image_maps;
 use crate::chain::{self, Left};

@@ -4,7 +4,7 @@
 //! State:   none.
 //! Context: control.
 //! Keeps:   every variant was checked, not guessed: see `process::why_not`.
-//! Checked: testkit `errors`.
+//! Checked: testkit `refusals`.
 
 use std::fmt;
 use sys::Errno;

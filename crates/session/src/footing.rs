@@ -4,7 +4,7 @@
 //! State:   addresses only.
 //! Context: control.
 //! Keeps:   F1 read back from an arena's header it says what was written there.
-//! Checked: testkit `killed`.
+//! Checked: testkit `traces`.
 
 use crate::error::Broken;
 use crate::memory::Memory;

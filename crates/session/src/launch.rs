@@ -6,7 +6,7 @@
 //! Keeps:   L1 the child's arguments, environment, descriptors, signals and process group are what they would
 //!             be without us.
 //!          L2 at the entry point all start-up libraries are mapped and relocated, and one thread exists.
-//! Checked: testkit `launch`.
+//! Checked: testkit `lives`.
 //!
 //! Constructors of shared libraries run before the entry point, in the dynamic loader: their hits are not seen.
 

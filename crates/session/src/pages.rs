@@ -6,7 +6,7 @@
 //! Keeps:   P1 a page is written once for all its sites, and only from its first to its last changed byte.
 //!          P2 if we die in the middle, every site is whole: a patch on one page is written by one copy, and
 //!             one on two pages is a jump to itself until it is complete.
-//! Checked: tests below; testkit kills controllers at random moments.
+//! Checked: tests below; testkit `traces` kills controllers.
 
 use crate::error::Broken;
 use crate::memory::Memory;

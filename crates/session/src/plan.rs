@@ -5,7 +5,7 @@
 //! Context: control; touches nothing.
 //! Keeps:   P1 one site for one address, however many names and specifications lead to it.
 //!          P2 no two sites share a byte.
-//! Checked: testkit `plan`, `counted`.
+//! Checked: testkit `shapes`, `counting`.
 
 use crate::error::Broken;
 use crate::memory::Memory;

@@ -4,7 +4,7 @@
 //! State:   none; each call reads anew.
 //! Context: control.
 //! Keeps:   nothing beyond the call: a process may change at once.
-//! Checked: testkit `errors`.
+//! Checked: testkit `refusals`.
 
 use crate::error::Broken;
 use std::fs;

@@ -6,7 +6,7 @@
 //! Keeps:   R1 probes of a controller that lives are left alone.
 //!          R2 what is found is left as a detach leaves it, except that threads inside trampolines are
 //!             waited for and not moved.
-//! Checked: testkit `killed`.
+//! Checked: testkit `traces`.
 
 use crate::attach::{find_syscall, image_maps};
 use crate::detach::{Receipt, leave_process};

@@ -6,7 +6,7 @@
 //! Keeps:   M1 no mapping is ever writable and executable.
 //!          M2 every descriptor opened in the target is closed before the thread runs on.
 //!          M3 `footing` names all that was made.
-//! Checked: testkit snapshots (mappings and descriptors before and after).
+//! Checked: testkit `traces` (mappings and descriptors before and after).
 
 use crate::agent_image::AgentImage;
 use crate::arena::{Arena, Layout, errno_of};

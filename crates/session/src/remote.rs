@@ -5,7 +5,7 @@
 //! Context: control.
 //! Keeps:   C1 the thread's registers, mask and pending signals are afterwards what they were.
 //!          C2 no instruction but `syscall` is executed, nothing is written to the thread's stack.
-//! Checked: testkit `blocked`, `handlers`, `sandboxed`.
+//! Checked: testkit `waits`, `signals`, `signals`.
 
 use crate::error::Broken;
 use crate::process;

@@ -5,7 +5,7 @@
 //! Context: control, in a stopped world.
 //! Keeps:   K1 an address saved in a signal frame within `DEPTH` bytes above a thread's stack pointer, on the
 //!             same mapping, is found. (A word that only looks like one is found too: then we wait.)
-//! Checked: testkit `handlers`.
+//! Checked: testkit `signals`.
 //!
 //! Not seen: a context that a handler moved elsewhere, as schedulers that preempt by signal may do.
 

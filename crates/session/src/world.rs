@@ -8,7 +8,7 @@
 //!          S3 an interrupted system call goes on: the kernel restarts most by itself; one that it would end
 //!             with EINTR for our stop alone is set back to its start.
 //!          S4 on drop every thread runs on (or stays stopped by job control, as before).
-//! Checked: testkit `blocked`, `handlers`, `stopped`; the longest stall is measured and printed.
+//! Checked: testkit `waits`, `signals`, `lives`; the longest stall is measured and printed.
 
 use crate::error::Broken;
 use crate::process;

@@ -6,8 +6,8 @@
 //! Keeps:   H1 registers, flags, red zone and stack above it are at the tail as at the site.
 //!          H2 a count is one store (or one locked add): before it the hit is not counted, after it it is.
 //!          H3 `place_of` is right for every instruction boundary of the block.
-//! Checked: tests (disassembly by another decoder, roll-back of every step run on an interpreter),
-//!          testkit `counted`, `torture attach`.
+//! Checked: tests (another decoder, an abstract run that checks the roll-back of every step),
+//!          testkit `counting`, `torture attach`.
 //! Source:  rseq(2) for the restartable count; user-needs 0.2 for the red zone.
 
 use crate::assemble::{Code, RAX, RCX, Reg};

@@ -5,7 +5,7 @@
 //! Context: hit, control.
 //! Keeps:   T1 an entry is 0 or the address of a whole copy; 0 means: take the slow way.
 //!          T2 in a forked child every entry and `alive` are 0.
-//! Checked: testkit `forker`.
+//! Checked: testkit `lives`.
 
 /// Byte offset of the address of the shared copy; 0 in a forked child.
 pub const ALIVE: usize = 0;

@@ -6,7 +6,7 @@
 //! Context: control.
 //! Keeps:   H1 the tail of a trampoline is one 5-byte instruction: a nop, or a jump to the next
 //!             trampoline of the same site.
-//! Checked: testkit, two controllers on one site.
+//! Checked: testkit `two`, controllers on one site.
 
 /// First word of a [`TrampolineHeader`].
 pub const TRAMPOLINE_MAGIC: u64 = u64::from_le_bytes(*b"nprobeT1");
