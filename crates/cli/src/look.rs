@@ -117,7 +117,16 @@ fn totals(sites: &[Explained], refused: usize) -> String {
 
 /// Takes out probes whose controller was killed.
 pub fn recover(pid: i32) -> i32 {
-    match session::recover(pid) {
+    let mut found = session::recover(pid);
+    // A controller that was killed a moment ago may still be on its way out.
+    for _ in 0..10 {
+        if !found.as_ref().is_ok_and(Vec::is_empty) {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        found = session::recover(pid);
+    }
+    match found {
         Ok(receipts) if receipts.is_empty() => {
             eprintln!("Nothing to recover: no probes of a nanoprobe that is gone.");
             0
