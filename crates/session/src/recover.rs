@@ -49,8 +49,13 @@ pub fn recover(pid: i32) -> Result<Vec<Receipt>, Broken> {
 
 /// A controller in another pid namespace cannot be looked up from here, and is taken to live.
 fn is_alive(found: &Found) -> bool {
-    found.pid_namespace != process::pid_namespace()
-        || process::start_time(found.controller) == Some(found.controller_start)
+    if found.pid_namespace != process::pid_namespace() {
+        return true;
+    }
+    // One that was killed a moment ago may still wait for its parent.
+    let status = process::Status::of(found.controller);
+    let is_ending = status.is_none_or(|s| !s.has_memory || matches!(s.state, 'Z' | 'X'));
+    !is_ending && process::start_time(found.controller) == Some(found.controller_start)
 }
 
 /// Every trampoline in the regions, by its header.
