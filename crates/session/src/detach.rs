@@ -131,7 +131,7 @@ impl Session {
 fn heirs(inode: u64, pid: i32) -> Vec<i32> {
     let Ok(proc) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = proc.filter_map(|e| e.ok()?.file_name().to_str()?.parse::<i32>().ok());
-    let ours = sys::sched::pid();
+    let ours = sys::getpid().cast_signed();
     let marker = format!("/memfd:{} (deleted)", wire::ARENA_NAME);
     let inode = format!(" {inode} ");
     pids.filter(|p| *p != pid && *p != ours)

@@ -124,7 +124,7 @@ mod tests {
     fn a_patch_over_two_pages_and_many_in_one_are_written_whole() {
         let mut buffer = vec![0u8; 3 * PAGE as usize];
         let base = (buffer.as_mut_ptr() as u64).next_multiple_of(PAGE);
-        let memory = Memory::open(sys::sched::pid()).unwrap();
+        let memory = Memory::open(sys::getpid().cast_signed()).unwrap();
         let mut pages = Pages::of(&memory);
         pages.set(base + 10, &[1, 2]).unwrap();
         pages.set(base + 20, &[3]).unwrap();

@@ -79,7 +79,7 @@ pub(crate) fn name(pid: i32) -> String {
 pub(crate) fn check(pid: i32) -> Result<Status, Broken> {
     let status = Status::of(pid).filter(|_| pid > 0).ok_or(Broken::NoProcess { pid })?;
     let name = status.name.clone();
-    if status.tgid == sys::sched::pid() {
+    if status.tgid == sys::getpid().cast_signed() {
         return Err(Broken::Ourselves { pid });
     }
     if matches!(status.state, 'Z' | 'X') {
@@ -115,7 +115,7 @@ pub(crate) fn why_not(pid: i32, errno: Errno) -> Broken {
         Ok(status) => status,
     };
     let name = status.name;
-    let our_uid = Status::of(sys::sched::pid()).map_or(0, |s| s.uid);
+    let our_uid = Status::of(sys::getpid().cast_signed()).map_or(0, |s| s.uid);
     if our_uid != 0 && our_uid != status.uid {
         return Broken::OtherUser { pid, name, uid: status.uid, our_uid };
     }
@@ -142,7 +142,7 @@ pub(crate) fn memory_sharer(pid: i32) -> Option<i32> {
 pub fn check_process(pid: i32) -> Result<(), Broken> {
     match check(pid) {
         // A program that we have just started is traced by us; another nanoprobe is waited for.
-        Err(Broken::Traced { by, .. }) if by == sys::sched::pid() => Ok(()),
+        Err(Broken::Traced { by, .. }) if by == sys::getpid().cast_signed() => Ok(()),
         Err(Broken::Traced { by_name, .. }) if by_name == crate::ENGINE_NAME => Ok(()),
         other => other.and_then(|_| check_maps(pid)),
     }

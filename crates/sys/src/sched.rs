@@ -38,12 +38,6 @@ pub fn pin_to_cpu(cpu: usize) -> Result<(), Errno> {
     check(unsafe { syscall(nr::SCHED_SETAFFINITY, args) }).map(drop)
 }
 
-/// Process id of the caller.
-pub fn pid() -> i32 {
-    // SAFETY: getpid takes no argument and cannot fail.
-    (unsafe { syscall(nr::GETPID, [0; 6]) }) as i32
-}
-
 /// Sends `signal` to process `pid`.
 pub fn kill(pid: i32, signal: i32) -> Result<(), Errno> {
     // SAFETY: kill takes numbers only.
