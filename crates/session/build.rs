@@ -27,7 +27,7 @@ fn main() {
         cargo.env_remove(name);
     }
     let built = cargo.status().is_ok_and(|s| s.success());
-    assert!(built, "the agent did not build; is its target installed? rustup target add {TARGET}");
+    assert!(built, "the agent did not build; is its target installed? scripts/rust-targets adds it");
     let blob = target_dir.join(TARGET).join("release/agent");
     println!("cargo:rustc-env=NANOPROBE_AGENT={}", blob.display());
 }
