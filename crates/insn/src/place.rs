@@ -74,6 +74,12 @@ impl Placement {
         self.site..self.site + u64::from(self.patch_len)
     }
 
+    /// The first displaced instruction that can raise a signal by itself (a memory access, a division), given the
+    /// registers that always hold good addresses. In its copy it would do so at an address of ours.
+    pub fn may_fault(&self, good: RegSet) -> Option<&Insn> {
+        self.displaced.iter().find(|insn| native::may_fault(insn, good))
+    }
+
     /// The image addresses that the island's jump covers.
     pub fn island_patch(&self) -> Option<Range<u64>> {
         self.island.map(|at| at..at + u64::from(JUMP_BYTES))

@@ -424,3 +424,23 @@ fn a_thread_anywhere_in_a_copy_can_go_on_in_the_original() {
     assert_eq!(at(7), (3, false, Some(0x10_1025)), "it has run and was taken");
     assert_eq!(at(12), (5, true, None), "the jump back");
 }
+
+#[test]
+fn what_may_raise_a_signal_by_itself_is_named() {
+    let stack = insn::RegSet::from(1 << 4 | 1 << 5);
+    let first = |bytes: &[u8]| place_first(bytes).unwrap().may_fault(stack).map(|insn| insn.addr);
+    // mov rax, [rdi]; ret
+    assert_eq!(first(&[0x48, 0x8b, 0x07, 0xc3, 0xcc, 0xcc]), Some(BASE));
+    // xor eax, eax; div edi; ret
+    assert_eq!(first(&[0x31, 0xc0, 0xf7, 0xf7, 0xc3, 0xcc]), Some(BASE + 2));
+    // rep movsb; ret
+    assert_eq!(first(&[0xf3, 0xa4, 0xc3, 0xcc, 0xcc, 0xcc]), Some(BASE));
+    // push rbp; mov rbp, rsp; mov eax, [rbp-4]
+    assert_eq!(first(&[0x55, 0x48, 0x89, 0xe5, 0x8b, 0x45, 0xfc, 0xc3]), None);
+    // lea rax, [rdi+8]; nop [rdi]; ret
+    assert_eq!(first(&[0x48, 0x8d, 0x47, 0x08, 0x0f, 0x1f, 0x07, 0xc3]), None);
+    // mov eax, [rip+16]; ret
+    assert_eq!(first(&[0x8b, 0x05, 16, 0, 0, 0, 0xc3]), None);
+    // mov rax, [rsp+rax*8]
+    assert_eq!(first(&[0x48, 0x8b, 0x04, 0xc4, 0x90, 0xc3]), Some(BASE));
+}

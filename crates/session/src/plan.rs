@@ -356,6 +356,14 @@ impl<'p> Planner<'p> {
             Ok(placement) => placement,
             Err(why) => return refuse(refusal(&why)),
         };
+        if is_go_code(&loaded.image, &wanted)
+            && let Some(insn) = placement.may_fault(GO_GOOD_REGISTERS.into())
+        {
+            let at = insn.addr;
+            return refuse(format!(
+                "{at:#x} may fault, and Go makes a panic of a fault at its own addresses only (rung 6, not in this version)"
+            ));
+        }
         let action = match action(verb, &loaded.image, &wanted) {
             Ok(action) => action,
             Err(why) => return refuse(why),
@@ -426,8 +434,16 @@ fn ifuncs(selection: &image::Selection<'_>) -> Vec<u64> {
 const SYSV_ARGUMENTS: [u32; 6] = [112, 104, 96, 88, 72, 64];
 const GO_ARGUMENTS: [u32; 9] = [80, 40, 88, 112, 104, 72, 64, 56, 48];
 
+/// In Go code: the stack pointer, the frame pointer and the goroutine.
+const GO_GOOD_REGISTERS: u16 = 1 << 4 | 1 << 5 | 1 << 14;
+
+/// C code in a Go program has no dot in its names.
+fn is_go_code(image: &ElfImage, wanted: &Match) -> bool {
+    image.is_go() && wanted.name.contains('.')
+}
+
 fn action(verb: Verb, image: &ElfImage, wanted: &Match) -> Result<Action, String> {
-    let is_go = image.is_go() && wanted.name.contains('.');
+    let is_go = is_go_code(image, wanted);
     let consumer = match verb {
         Verb::Count => return Ok(Action::Count),
         Verb::CountByHandler => Consumer::Count,

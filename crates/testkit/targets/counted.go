@@ -75,7 +75,27 @@ func recovered(x int) (got int) {
 	return WorkPanics(x)
 }
 
+type pair struct{ first, second int }
+
+// Its first instruction faults for nil, of which the runtime makes a panic.
+//
+//go:noinline
+func (p *pair) Second() int { return p.second }
+
+func second(x int) (got int) {
+	defer func() {
+		if recover() != nil {
+			got = x
+		}
+	}()
+	if x%2 == 1 {
+		return (*pair)(nil).Second()
+	}
+	return (&pair{second: x}).Second()
+}
+
 var turns = map[string]func(i int) bool{
+	"main.Second":     func(i int) bool { return second(i) == i },
 	"main.Work":       func(i int) bool { return Work(i) == i*3+1 },
 	"main.WorkFrame":  func(i int) bool { return WorkFrame(i) == i+i&3 },
 	"main.WorkPanics": func(i int) bool { return recovered(i) == i },

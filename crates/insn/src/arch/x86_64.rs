@@ -141,6 +141,39 @@ fn forbidden_branch(insn: &Instruction) -> Option<Forbidden> {
     }
 }
 
+/// Whether running `insn` can raise a signal by itself, given the registers that always hold good addresses.
+///
+/// Memory at a fixed address, relative to rip or to a segment, is taken for good, and so is the stack.
+pub(crate) fn may_fault(insn: &Insn, good: RegSet) -> bool {
+    let Some(insn) = decode_raw(insn.bytes(), insn.addr) else { return true };
+    if matches!(insn.mnemonic(), Mnemonic::Div | Mnemonic::Idiv) {
+        return true;
+    }
+    if insn.mnemonic() == Mnemonic::Nop || insn.mnemonic() == Mnemonic::Lea {
+        return false;
+    }
+    (0..insn.op_count()).any(|op| match insn.op_kind(op) {
+        OpKind::Memory => {
+            let base = insn.memory_base();
+            let is_fixed =
+                matches!(base, Register::None | Register::RIP) && insn.memory_index() == Register::None;
+            let is_good = base.is_gpr64() && good.contains(base.number() as u8);
+            !is_fixed && !(is_good && insn.memory_index() == Register::None)
+        }
+        // Operands of string instructions.
+        OpKind::MemorySegSI
+        | OpKind::MemorySegESI
+        | OpKind::MemorySegRSI
+        | OpKind::MemorySegDI
+        | OpKind::MemorySegEDI
+        | OpKind::MemorySegRDI
+        | OpKind::MemoryESDI
+        | OpKind::MemoryESEDI
+        | OpKind::MemoryESRDI => true,
+        _ => false,
+    })
+}
+
 /// Whether a jump at `site` would cover a byte of the signal return code (`mov $15,%eax` or `%rax`; `syscall`).
 ///
 /// libgcc and gdb find signal frames by these very bytes, so none may change. glibc's unwind data names the byte
