@@ -80,7 +80,7 @@ fn placed(e: &Explained, args: &LookArgs) -> String {
         let data = json!({
             "name": e.site.name, "path": e.site.module, "addr": p.site, "rung": p.rung as u8,
             "rung_name": p.rung.to_string(), "displaced_bytes": p.displaced_len,
-            "flags_dead": p.flags_dead, "why_not": e.why_not,
+            "flags_dead": p.hooks[0].flags_dead, "why_not": e.why_not,
         });
         return json!({"type": "site", "data": data}).to_string();
     }

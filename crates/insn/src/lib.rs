@@ -4,6 +4,7 @@
 mod arch;
 mod code;
 mod coverage;
+mod exits;
 mod flow;
 mod ladder;
 mod padding;
@@ -15,7 +16,8 @@ mod targets;
 pub use arch::x86_64::RegSet;
 pub use code::{Code, Insn};
 pub use coverage::{Coverage, coverage_of_entries, coverage_of_instructions};
+pub use exits::{Exits, NoExits};
 pub use flow::{Flow, Source};
-pub use place::{Asked, Placement, place};
+pub use place::{Asked, Hook, Placement, place};
 pub use reason::{Forbidden, Reason, Refusal, Rung};
-pub use relocate::{Displaced, Origin, Unreachable, relocate, relocate_len_bound};
+pub use relocate::{Displaced, Origin, Unreachable, relocate, relocate_len_bound, relocate_part};

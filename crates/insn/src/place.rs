@@ -15,7 +15,7 @@ use std::ops::Range;
 use crate::arch::native::{self, JUMP_BYTES, RegSet, SHORT_JUMP_BYTES};
 use crate::code::{Code, Insn};
 use crate::flow::Flow;
-use crate::ladder::Ladder;
+use crate::ladder::{Found, Ladder};
 use crate::reason::{Reason, Refusal, Rung};
 
 /// A site, and what the caller knows about it.
@@ -34,6 +34,28 @@ pub struct Asked<'a> {
 impl fmt::Debug for Asked<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Asked({:#x} in {:x?}, next {:x?})", self.site, self.function, self.next_function)
+    }
+}
+
+/// A place among the displaced instructions where a probe runs, and what it need not save there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hook {
+    /// Bytes from the site to the instruction before which it runs; the length of all that is displaced: behind
+    /// the last.
+    pub offset: u8,
+    /// The red zone below the stack pointer is unused: before a function's first instruction, and where it is left.
+    pub is_red_zone_free: bool,
+    /// The arithmetic flags are written before they are read on the path from there, or a call or return of the
+    /// System V ABI comes first.
+    pub flags_dead: bool,
+    /// General registers that are written whole before they are read on the path from there.
+    pub dead_regs: RegSet,
+}
+
+impl Hook {
+    pub(crate) fn new(codes: &[Code<'_>], site: u64, at: u64, is_red_zone_free: bool) -> Hook {
+        let (dead_regs, flags_dead) = native::liveness(codes, at);
+        Hook { offset: (at - site) as u8, is_red_zone_free, flags_dead, dead_regs }
     }
 }
 
@@ -57,18 +79,28 @@ pub struct Placement {
     pub ends_with_flow: bool,
     /// Image address of the five-byte jump that the two-byte jump goes to.
     pub island: Option<u64>,
-    /// The site is the first instruction of its function, where the red zone below the stack pointer is unused.
-    pub is_entry: bool,
-    /// The arithmetic flags are written before they are read on the path from the site, or a call or return of the
-    /// System V ABI comes first.
-    pub flags_dead: bool,
-    /// General registers that are written whole before they are read on the path from the site.
-    pub dead_regs: RegSet,
+    /// Where probes run, in ascending order: before the first displaced instruction, or between two of them.
+    pub hooks: Vec<Hook>,
     /// For each higher rung, why not.
     pub why_not: Vec<(Rung, Reason)>,
 }
 
 impl Placement {
+    pub(crate) fn of(site: u64, found: Found, hook: Hook) -> Placement {
+        Placement {
+            site,
+            rung: found.rung,
+            patch_len: if found.island.is_some() { SHORT_JUMP_BYTES } else { JUMP_BYTES },
+            displaced_len: found.window.insns.iter().map(|insn| insn.len_bytes() as u8).sum(),
+            displaced: found.window.insns,
+            padding_used: found.window.padding_used,
+            ends_with_flow: found.window.ends_with_flow,
+            island: found.island,
+            hooks: vec![hook],
+            why_not: found.why_not,
+        }
+    }
+
     /// The image addresses that the jump at the site covers.
     pub fn patch(&self) -> Range<u64> {
         self.site..self.site + u64::from(self.patch_len)
@@ -100,19 +132,6 @@ pub fn place(flow: &Flow, codes: &[Code<'_>], asked: &Asked<'_>) -> Result<Place
         flow.boundary(codes, site, function.start)?;
     }
     let found = Ladder::new(flow, code, asked)?.climb()?;
-    let (dead_regs, flags_dead) = native::liveness(codes, site);
-    Ok(Placement {
-        site,
-        rung: found.rung,
-        patch_len: if found.island.is_some() { SHORT_JUMP_BYTES } else { JUMP_BYTES },
-        displaced_len: found.window.insns.iter().map(|insn| insn.len_bytes() as u8).sum(),
-        displaced: found.window.insns,
-        padding_used: found.window.padding_used,
-        ends_with_flow: found.window.ends_with_flow,
-        island: found.island,
-        is_entry: asked.function.as_ref().is_some_and(|function| function.start == site),
-        flags_dead,
-        dead_regs,
-        why_not: found.why_not,
-    })
+    let is_entry = asked.function.as_ref().is_some_and(|function| function.start == site);
+    Ok(Placement::of(site, found, Hook::new(codes, site, site, is_entry)))
 }

@@ -10,6 +10,7 @@
 //! Checked: tests/differential.rs (G1), tests/ladder.rs (G2, G3).
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::arch::native;
 use crate::place::Placement;
@@ -170,23 +171,43 @@ impl Copy {
 /// # Errors
 /// The first branch, operand or return that `dest` cannot reach.
 pub fn relocate(placement: &Placement, bias: u64, dest: u64) -> Result<Displaced, Unreachable> {
+    relocate_part(placement, bias, dest, 0..u8::MAX)
+}
+
+/// The same for the instructions whose offsets from the site are in `part`, `u8::MAX` for the end: what stands
+/// between two hooks. Only the last part jumps back; the others fall through.
+///
+/// # Errors
+/// As for [`relocate`].
+pub fn relocate_part(
+    placement: &Placement,
+    bias: u64,
+    dest: u64,
+    part: Range<u8>,
+) -> Result<Displaced, Unreachable> {
     let mut copy = Copy { dest, bytes: Vec::new(), shifted_from: None, steps: Vec::new() };
     let mut map = Vec::with_capacity(placement.displaced.len() + 1);
     for insn in &placement.displaced {
         let offset = (insn.addr - placement.site) as u8;
+        if !part.contains(&offset) {
+            continue;
+        }
         map.push((offset, copy.bytes.len() as u16));
         copy.begin(offset);
         native::relocate(insn, offset, bias, &mut copy)?;
     }
     let end = copy.bytes.len() as u16;
-    if !placement.ends_with_flow {
+    let is_last = part.end == u8::MAX;
+    // Behind a last hook that follows all displaced instructions there is nothing left but the way back.
+    let ends_with_flow = is_last && placement.ends_with_flow && !map.is_empty();
+    if is_last && !ends_with_flow {
         map.push((placement.displaced_len, end));
         copy.begin(placement.displaced_len);
         copy.jump(placement.site.wrapping_add(u64::from(placement.displaced_len)).wrapping_add(bias))?;
     }
     Ok(Displaced {
         map,
-        ends_with_flow: placement.ends_with_flow,
+        ends_with_flow,
         resume_offset: end,
         shifted: copy.shifted_from.map(|from| from..end),
         steps: copy.steps,

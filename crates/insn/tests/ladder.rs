@@ -63,7 +63,7 @@ fn reason(placed: Result<Placement, Refusal>, rung: Rung) -> Reason {
 fn a_nop_of_five_bytes_is_rung_1() {
     let placed = place_first(&[0x0f, 0x1f, 0x44, 0, 0, 0xc3]).unwrap();
     assert_eq!((placed.rung, placed.patch_len, placed.displaced_len), (Rung::Nop, 5, 5));
-    assert!(placed.why_not.is_empty() && placed.is_entry);
+    assert!(placed.why_not.is_empty() && placed.hooks[0].is_red_zone_free);
     let copy = relocate(&placed, 0, 0x2000).unwrap();
     assert_eq!(copy.bytes, [0xe9, 0x00, 0xf0, 0xff, 0xff]); // jmp 0x1005
 }

@@ -141,6 +141,56 @@ fn forbidden_branch(insn: &Instruction) -> Option<Forbidden> {
     }
 }
 
+/// How control leaves an instruction for somewhere else than the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leave {
+    No,
+    Return,
+    /// A direct jump.
+    Jump(u64),
+    /// A direct conditional jump.
+    Branch(u64),
+    /// An indirect jump that does not look like a switch.
+    TailCall,
+}
+
+/// What `insn` does, with the instruction before it in memory.
+pub(crate) fn leave(insn: &Insn, before: Option<&Insn>) -> Leave {
+    let Some(raw) = decode_raw(insn.bytes(), insn.addr) else { return Leave::No };
+    match raw.flow_control() {
+        FlowControl::Return => Leave::Return,
+        FlowControl::UnconditionalBranch => Leave::Jump(raw.near_branch64()),
+        FlowControl::ConditionalBranch => Leave::Branch(raw.near_branch64()),
+        FlowControl::IndirectBranch if is_switch(&raw, insn, before) => Leave::No,
+        FlowControl::IndirectBranch => Leave::TailCall,
+        _ => Leave::No,
+    }
+}
+
+fn is_switch(jump: &Instruction, insn: &Insn, before: Option<&Insn>) -> bool {
+    const NOTRACK: u8 = 0x3e;
+    if insn.bytes().first() == Some(&NOTRACK) || jump.memory_index() != Register::None {
+        return true;
+    }
+    let before = before.and_then(|b| decode_raw(b.bytes(), b.addr));
+    before.is_some_and(|before| {
+        jump.op0_kind() == OpKind::Register
+            && before.mnemonic() == Mnemonic::Add
+            && before.op0_kind() == OpKind::Register
+            && before.op0_register() == jump.op0_register()
+    })
+}
+
+/// The next instruction is the next one run, but for a conditional jump that is taken.
+pub(crate) fn falls_through(insn: &Insn) -> bool {
+    let Some(raw) = decode_raw(insn.bytes(), insn.addr) else { return false };
+    match raw.flow_control() {
+        FlowControl::Next => true,
+        FlowControl::ConditionalBranch => raw.is_jcc_short_or_near(),
+        _ => false,
+    }
+}
+
 /// Whether running `insn` can raise a signal by itself, given the registers that always hold good addresses.
 ///
 /// Memory at a fixed address, relative to rip or to a segment, is taken for good, and so is the stack.

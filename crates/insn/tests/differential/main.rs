@@ -526,16 +526,16 @@ fn what_is_said_to_be_dead_does_not_matter() {
         bytes.push(0xcc);
         bytes.extend([0x90; 8]);
         let Some(placement) = place_at_site(&bytes, 0) else { continue };
-        if placement.dead_regs.count() == 0 && !placement.flags_dead {
+        if placement.hooks[0].dead_regs.count() == 0 && !placement.hooks[0].flags_dead {
             continue;
         }
         let mut start = Start::random(&mut random);
         start.state = random.calm_state();
         let here = machine.run(SITE, &bytes[..len], &start.state, &start.data, &start.stack);
-        for number in placement.dead_regs.iter() {
+        for number in placement.hooks[0].dead_regs.iter() {
             start.state.regs[usize::from(number)] = random.next();
         }
-        if placement.flags_dead {
+        if placement.hooks[0].flags_dead {
             start.state.flags ^= random.next() & 0x8d5;
         }
         let there = machine.run(SITE, &bytes[..len], &start.state, &start.data, &start.stack);
@@ -549,8 +549,8 @@ fn what_is_said_to_be_dead_does_not_matter() {
             );
         }
         poisoned += 1;
-        regs += u64::from(placement.dead_regs.count());
-        flags += u64::from(placement.flags_dead);
+        regs += u64::from(placement.hooks[0].dead_regs.count());
+        flags += u64::from(placement.hooks[0].flags_dead);
     }
     println!("{poisoned} runs with {regs} dead registers and {flags} times dead flags poisoned");
     assert!(regs > poisoned / 10 && flags > poisoned / 10);

@@ -1,0 +1,257 @@
+//! Where a function is left: its returns and tail jumps, and how a probe stands before each.
+//!
+//! For:     return probes that touch no return address.
+//! State:   the function's instructions, decoded once.
+//! Context: control.
+//! Keeps:   G1 every near return, and every jump that leaves the function for good, is an exit; a function of which
+//!          that cannot be said is refused.
+//!          G2 a probe before an exit is on every path to it: nothing is known to jump behind the jump to it.
+//! Checked: tests/exits.rs.
+//!
+//! An indirect jump is taken for a tail call unless it looks like a switch: a scaled index, a notrack prefix, or an
+//! address that was just added up. A wrong guess cannot corrupt anything: a probe runs there or it does not.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::Range;
+
+use crate::arch::native::{self, Class, Leave};
+use crate::code::Code;
+use crate::flow::Flow;
+use crate::ladder::{Found, Ladder};
+use crate::place::{Asked, Hook, Placement};
+use crate::reason::{Reason, Refusal, Rung};
+
+/// The most instructions outside a function's own range that are followed.
+const FRAGMENT_MAX: usize = 4096;
+
+/// Why it cannot be said where a function is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NoExits {
+    /// It has no return and no tail jump.
+    NeverReturns,
+    /// A conditional jump leaves it for another function.
+    ConditionalTailJump {
+        /// The jump.
+        at: u64,
+    },
+    /// Bytes that are no instruction.
+    Undecodable {
+        /// Where.
+        at: u64,
+    },
+    /// Its parts elsewhere are too large.
+    TooLarge,
+}
+
+impl fmt::Display for NoExits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoExits::NeverReturns => write!(f, "it has no return and no tail jump"),
+            NoExits::ConditionalTailJump { at } => {
+                write!(f, "the conditional jump at {at:#x} leaves it for another function")
+            }
+            NoExits::Undecodable { at } => write!(f, "it does not decode at {at:#x}"),
+            NoExits::TooLarge => write!(f, "its parts elsewhere are too large"),
+        }
+    }
+}
+
+impl std::error::Error for NoExits {}
+
+/// A function's instructions, and which of them leave it.
+#[derive(Debug)]
+pub struct Exits {
+    /// Ascending runs: its own range, then its parts elsewhere.
+    insns: Vec<Class>,
+    exits: Vec<usize>,
+    function: Range<u64>,
+}
+
+impl Exits {
+    /// Finds the exits of `function`.
+    ///
+    /// `is_part` tells of a function start outside `function` whether it is a part of it that the compiler put
+    /// elsewhere (`foo.cold`). Code outside that is reached by a jump and is no known function's start is taken
+    /// for a part too.
+    ///
+    /// # Errors
+    /// [`NoExits`].
+    pub fn of(
+        flow: &Flow,
+        codes: &[Code<'_>],
+        function: Range<u64>,
+        is_part: &dyn Fn(u64) -> bool,
+    ) -> Result<Exits, NoExits> {
+        let mut search = Search { flow, codes, function: &function, is_part, insns: vec![], exits: vec![] };
+        let parts = search.own_range()?;
+        search.follow(parts)?;
+        let Search { insns, exits, .. } = search;
+        match exits.is_empty() {
+            true => Err(NoExits::NeverReturns),
+            false => Ok(Exits { insns, exits, function }),
+        }
+    }
+
+    /// Image addresses of the exits.
+    pub fn addrs(&self) -> impl Iterator<Item = u64> + '_ {
+        self.exits.iter().map(|i| self.insns[*i].insn.addr)
+    }
+
+    /// How a probe stands before the exit at `exit`, one of [`Exits::addrs`].
+    ///
+    /// The jump to it may stand some instructions earlier: these run first.
+    ///
+    /// # Errors
+    /// The refusal of the place nearest to the exit.
+    pub fn place(
+        &self,
+        flow: &Flow,
+        codes: &[Code<'_>],
+        exit: u64,
+        taken: &dyn Fn(Range<u64>) -> bool,
+    ) -> Result<Placement, Refusal> {
+        let outside = Refusal::OutsideCode { site: exit };
+        let last = self.exits.iter().copied().find(|i| self.insns[*i].insn.addr == exit).ok_or(outside)?;
+        let mut refused = None;
+        let mut island = None;
+        for first in self.candidates(flow, last) {
+            let site = self.insns[first].insn.addr;
+            let code = Code::holding(codes, site).ok_or(Refusal::OutsideCode { site })?;
+            let function = self.function.contains(&site).then(|| self.function.clone());
+            let asked = Asked { site, function, next_function: None, taken };
+            match Ladder::new(flow, code, &asked).and_then(|ladder| ladder.climb()) {
+                Ok(found) if !reaches_no_further(&found, exit) => {}
+                Ok(found) if found.rung == Rung::Island => island = island.or(Some((site, found))),
+                Ok(found) => return Ok(Placement::of(site, found, Hook::new(codes, site, exit, true))),
+                Err(refusal) => refused = refused.or(Some(refusal)),
+            }
+        }
+        match island {
+            Some((site, found)) => Ok(Placement::of(site, found, Hook::new(codes, site, exit, true))),
+            None => Err(refused.unwrap_or(Refusal::NoRung {
+                site: exit,
+                why_not: vec![(Rung::Window, Reason::Target { at: exit, from: None })],
+                needs: Rung::Trap,
+            })),
+        }
+    }
+
+    /// Adds to the placement of another probe of the function a hook before the exit, if it displaces the exit.
+    pub fn share(&self, codes: &[Code<'_>], placement: &mut Placement, exit: u64) -> bool {
+        let is_displaced = placement.displaced.iter().any(|insn| insn.addr == exit);
+        let is_later = placement.hooks.last().is_none_or(|h| u64::from(h.offset) + placement.site < exit);
+        if is_displaced && is_later {
+            placement.hooks.push(Hook::new(codes, placement.site, exit, true));
+        }
+        is_displaced && is_later
+    }
+
+    /// Where the jump might stand, the exit itself first: instructions that lead to it and that nothing jumps behind.
+    fn candidates(&self, flow: &Flow, last: usize) -> impl Iterator<Item = usize> {
+        let exit = self.insns[last].insn.addr;
+        let mut found = vec![last];
+        let mut first = last;
+        while !flow.is_target(self.insns[first].insn.addr)
+            && exit - self.insns[first].insn.addr < u64::from(native::JUMP_BYTES)
+            && let Some(before) = first.checked_sub(1)
+            && self.insns[before].insn.end() == self.insns[first].insn.addr
+            && self.insns[before].forbidden.is_none()
+            && native::falls_through(&self.insns[before].insn)
+        {
+            first = before;
+            found.push(first);
+        }
+        found.into_iter()
+    }
+}
+
+/// What is displaced ends with the exit, or before it.
+fn reaches_no_further(found: &Found, exit: u64) -> bool {
+    found.window.insns.iter().all(|insn| insn.addr <= exit)
+}
+
+struct Search<'a> {
+    flow: &'a Flow,
+    codes: &'a [Code<'a>],
+    function: &'a Range<u64>,
+    is_part: &'a dyn Fn(u64) -> bool,
+    insns: Vec<Class>,
+    exits: Vec<usize>,
+}
+
+impl Search<'_> {
+    /// Reads the function from start to end. Returns what it jumps to outside.
+    fn own_range(&mut self) -> Result<Vec<u64>, NoExits> {
+        let mut outside = Vec::new();
+        let mut at = self.function.start;
+        while at < self.function.end {
+            let class = match self.decode(at) {
+                // Data or padding behind the last instruction.
+                None if self.insns.last().is_some_and(|last| last.ends) => break,
+                None => return Err(NoExits::Undecodable { at }),
+                Some(class) => class,
+            };
+            at = class.insn.end();
+            outside.extend(self.visit(class)?);
+        }
+        Ok(outside)
+    }
+
+    /// Reads the parts elsewhere.
+    fn follow(&mut self, mut parts: Vec<u64>) -> Result<(), NoExits> {
+        let mut seen = BTreeSet::new();
+        while let Some(part) = parts.pop() {
+            let mut at = part;
+            while !self.function.contains(&at) && seen.insert(at) {
+                if seen.len() > FRAGMENT_MAX {
+                    return Err(NoExits::TooLarge);
+                }
+                let class = self.decode(at).ok_or(NoExits::Undecodable { at })?;
+                parts.extend(self.visit(class)?);
+                if class.ends {
+                    break;
+                }
+                at = class.insn.end();
+                // A call that does not return may be the last instruction.
+                if self.flow.next_start(class.insn.addr) == Some(at) {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn decode(&self, at: u64) -> Option<Class> {
+        native::decode(Code::holding(self.codes, at)?.from_addr(at), at)
+    }
+
+    /// Takes an instruction in. Returns where it leads outside of what is known to be the function.
+    fn visit(&mut self, class: Class) -> Result<Option<u64>, NoExits> {
+        let leave = native::leave(&class.insn, self.insns.last().map(|before| &before.insn));
+        self.insns.push(class);
+        let number = self.insns.len() - 1;
+        match leave {
+            Leave::No => Ok(None),
+            Leave::Return | Leave::TailCall => {
+                self.exits.push(number);
+                Ok(None)
+            }
+            Leave::Jump(to) if self.function.start == to || self.is_elsewhere(to) => {
+                self.exits.push(number);
+                Ok(None)
+            }
+            Leave::Branch(to) if self.is_elsewhere(to) => {
+                Err(NoExits::ConditionalTailJump { at: class.insn.addr })
+            }
+            Leave::Jump(to) | Leave::Branch(to) if self.function.contains(&to) => Ok(None),
+            Leave::Jump(to) | Leave::Branch(to) => Ok(Some(to)),
+        }
+    }
+
+    /// Another function's start.
+    fn is_elsewhere(&self, to: u64) -> bool {
+        !self.function.contains(&to) && self.flow.start_before(to) == Some(to) && !(self.is_part)(to)
+    }
+}

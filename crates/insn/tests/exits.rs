@@ -1,0 +1,140 @@
+//! Where functions are left, and how a probe stands before each exit.
+
+use std::ops::Range;
+
+use insn::{Code, Exits, Flow, NoExits, Placement, Reason, Refusal, Rung, relocate_part};
+
+const BASE: u64 = 0x1000;
+
+struct File<'a> {
+    bytes: &'a [u8],
+    starts: Vec<u64>,
+}
+
+impl File<'_> {
+    fn code(&self) -> [Code<'_>; 1] {
+        [Code { base: BASE, bytes: self.bytes }]
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::analyse(&self.code(), &self.starts, &[], &|_| vec![])
+    }
+
+    fn exits(&self, len: u64) -> Result<Exits, NoExits> {
+        Exits::of(&self.flow(), &self.code(), BASE..BASE + len, &|_| false)
+    }
+
+    fn place(&self, len: u64, exit: u64) -> Result<Placement, Refusal> {
+        let exits = self.exits(len).unwrap();
+        exits.place(&self.flow(), &self.code(), BASE + exit, &|_| false)
+    }
+}
+
+fn file(bytes: &[u8]) -> File<'_> {
+    File { bytes, starts: vec![BASE] }
+}
+
+fn addrs(exits: &Exits) -> Vec<u64> {
+    exits.addrs().map(|at| at - BASE).collect()
+}
+
+#[test]
+fn returns_and_tail_jumps_are_exits_and_switches_are_not() {
+    // 0: jne 9; 2: xor eax,eax; 4: ret; 5: jmp rax; 7: notrack jmp rax; a: jmp [rip+0]; 10: jmp [rdx+rax*8]
+    let bytes = [
+        0x75, 0x07, 0x31, 0xc0, 0xc3, 0xff, 0xe0, 0x3e, 0xff, 0xe0, 0xff, 0x25, 0, 0, 0, 0, 0xff, 0x24, 0xc2,
+    ];
+    assert_eq!(addrs(&file(&bytes).exits(bytes.len() as u64).unwrap()), [4, 5, 0xa]);
+    // add rax, rdx; jmp rax: a switch; then ret
+    let bytes = [0x48, 0x01, 0xd0, 0xff, 0xe0, 0xc3];
+    assert_eq!(addrs(&file(&bytes).exits(6).unwrap()), [5]);
+}
+
+#[test]
+fn a_jump_to_another_function_leaves_and_one_to_a_part_elsewhere_is_followed() {
+    // 0: jmp 8; 5: nop x3; 8: nop; 9: ret
+    let bytes = [0xe9, 3, 0, 0, 0, 0x90, 0x90, 0x90, 0x90, 0xc3];
+    let tail = File { bytes: &bytes, starts: vec![BASE, BASE + 8] };
+    assert_eq!(addrs(&tail.exits(5).unwrap()), [0]);
+    assert_eq!(addrs(&file(&bytes).exits(5).unwrap()), [9]);
+    let exits = Exits::of(&tail.flow(), &tail.code(), BASE..BASE + 5, &|at| at == BASE + 8).unwrap();
+    assert_eq!(addrs(&exits), [9]);
+}
+
+#[test]
+fn what_cannot_be_said_is_refused() {
+    // 0: jne 4; 2: ret; 3: nop; 4: ret
+    let bytes = [0x75, 0x02, 0xc3, 0x90, 0xc3];
+    let conditional = File { bytes: &bytes, starts: vec![BASE, BASE + 4] };
+    assert_eq!(conditional.exits(3).err(), Some(NoExits::ConditionalTailJump { at: BASE }));
+    // call; ud2
+    let endless = [0xe8, 0, 0, 0, 0, 0x0f, 0x0b];
+    assert_eq!(file(&endless).exits(7).err(), Some(NoExits::NeverReturns));
+    assert_eq!(file(&[0x06, 0xc3]).exits(2).err(), Some(NoExits::Undecodable { at: BASE }));
+}
+
+#[test]
+fn the_jump_stands_as_few_instructions_before_the_exit_as_it_can() {
+    // 0: nop [rax+rax] (5); 5: mov eax,ebx; 7: pop rbx; 8: pop rbp; 9: pop r12; b: ret; c: mov eax, 1
+    let bytes = [
+        0x0f, 0x1f, 0x44, 0, 0, 0x89, 0xd8, 0x5b, 0x5d, 0x41, 0x5c, 0xc3, 0xb8, 1, 0, 0, 0, 0xc3, 0xcc, 0xcc,
+    ];
+    let placed = file(&bytes).place(18, 0xb).unwrap();
+    assert_eq!((placed.site, placed.rung, placed.hooks[0].offset), (BASE + 7, Rung::Window, 4));
+    assert!(placed.hooks[0].flags_dead && placed.hooks[0].is_red_zone_free);
+    let before = relocate_part(&placed, 0, 0x9000, 0..4).unwrap();
+    assert_eq!(before.bytes, [0x5b, 0x5d, 0x41, 0x5c]);
+    let rest = relocate_part(&placed, 0, 0x9100, 4..u8::MAX).unwrap();
+    assert_eq!((rest.bytes.as_slice(), rest.ends_with_flow), (&[0xc3][..], true));
+    assert_eq!(rest.copy_of(4), Some(0));
+    assert_eq!(before.origin_of(1).unwrap().offset, 1);
+}
+
+#[test]
+fn the_exit_itself_may_stay_in_place_behind_the_window() {
+    // 0: add rsp, 0x1000 (7); 7: ret; 8: ret
+    let bytes = [0x48, 0x81, 0xc4, 0, 0x10, 0, 0, 0xc3, 0xc3];
+    let placed = file(&bytes).place(9, 7).unwrap();
+    assert_eq!((placed.site, placed.rung, placed.displaced_len), (BASE, Rung::Jump, 7));
+    assert_eq!(placed.hooks[0].offset, 7);
+    let rest = relocate_part(&placed, 0, 0x9000, 7..u8::MAX).unwrap();
+    assert_eq!(rest.bytes.len(), 5, "a jump back to the return");
+    assert!(!rest.ends_with_flow);
+}
+
+#[test]
+fn nothing_may_come_in_between_the_jump_and_the_exit() {
+    // 0: je 8; 2: mov eax, ebx; 4: pop rbx; 5: pop rbp; 6: pop r12; 8: ret; 9: mov eax, ebx (3 times); f: ret
+    let bytes = [
+        0x74, 0x06, 0x89, 0xd8, 0x5b, 0x5d, 0x41, 0x5c, 0xc3, 0x89, 0xd8, 0x89, 0xd8, 0x89, 0xd8, 0xc3,
+    ];
+    let refused = file(&bytes).place(16, 8).unwrap_err();
+    let Refusal::NoRung { why_not, .. } = refused else { panic!("{refused}") };
+    assert!(why_not.iter().any(|(_, r)| matches!(r, Reason::FollowedByCode { .. })), "{why_not:?}");
+}
+
+#[test]
+fn a_tiny_function_has_its_exit_under_the_jump_of_its_entry() {
+    // nop; ret; int3 x3
+    let bytes = [0x90, 0xc3, 0xcc, 0xcc, 0xcc];
+    let file = file(&bytes);
+    let (flow, codes) = (file.flow(), file.code());
+    let exits = file.exits(2).unwrap();
+    let function = Some(BASE..BASE + 2);
+    let asked = insn::Asked { site: BASE, function, next_function: None, taken: &|_| false };
+    let mut entry = insn::place(&flow, &codes, &asked).unwrap();
+    assert!(exits.share(&codes, &mut entry, BASE + 1));
+    assert_eq!(entry.hooks.iter().map(|h| h.offset).collect::<Vec<_>>(), [0, 1]);
+    assert!(!exits.share(&codes, &mut entry, BASE + 1), "once");
+}
+
+#[test]
+fn a_taken_exit_is_refused() {
+    let bytes = [0xe9, 0, 0x10, 0, 0];
+    let file = File { bytes: &bytes, starts: vec![BASE, BASE + 0x1005] };
+    let exits = file.exits(5).unwrap();
+    let taken = |range: Range<u64>| range.contains(&BASE);
+    let refused = exits.place(&file.flow(), &file.code(), BASE, &taken).unwrap_err();
+    let Refusal::NoRung { why_not, .. } = refused else { panic!("{refused}") };
+    assert!(why_not.iter().any(|(_, r)| matches!(r, Reason::Taken { .. })), "{why_not:?}");
+}
