@@ -105,9 +105,8 @@ fn the_exit_itself_may_stay_in_place_behind_the_window() {
 #[test]
 fn nothing_may_come_in_between_the_jump_and_the_exit() {
     // 0: je 8; 2: mov eax, ebx; 4: pop rbx; 5: pop rbp; 6: pop r12; 8: ret; 9: mov eax, ebx (3 times); f: ret
-    let bytes = [
-        0x74, 0x06, 0x89, 0xd8, 0x5b, 0x5d, 0x41, 0x5c, 0xc3, 0x89, 0xd8, 0x89, 0xd8, 0x89, 0xd8, 0xc3,
-    ];
+    let bytes =
+        [0x74, 0x06, 0x89, 0xd8, 0x5b, 0x5d, 0x41, 0x5c, 0xc3, 0x89, 0xd8, 0x89, 0xd8, 0x89, 0xd8, 0xc3];
     let refused = file(&bytes).place(16, 8).unwrap_err();
     let Refusal::NoRung { why_not, .. } = refused else { panic!("{refused}") };
     assert!(why_not.iter().any(|(_, r)| matches!(r, Reason::FollowedByCode { .. })), "{why_not:?}");

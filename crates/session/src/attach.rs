@@ -239,7 +239,7 @@ impl Session {
         };
         let region = &mut self.regions.regions[region];
         let at = region.next;
-        match Armed::build(plan, at, region.table, region.slow, self.rseq_offset, cell, body) {
+        match Armed::build(plan, at, region.table, region.slow, self.rseq_offset, cell, &[body]) {
             Ok(armed) => {
                 region.next = armed.trampoline.end().next_multiple_of(64);
                 debug_assert!(region.next <= region.code.end);

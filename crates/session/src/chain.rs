@@ -43,13 +43,15 @@ pub(crate) fn join(
     }
     let site = armed.plan.addr();
     let theirs = jump_target(armed.jump.addr, &found);
-    let is_theirs = |entry: &u64| {
-        header(memory, *entry).is_some_and(|h| h.site == site && armed.jump.old[..] == h.jump_original)
-    };
-    match theirs.filter(is_theirs) {
-        Some(entry) => {
+    let hook = u16::from(armed.plan.placement.hooks[0].offset);
+    let theirs = theirs.and_then(|entry| Some((entry, header(memory, entry)?)));
+    let theirs = theirs.filter(|(_, h)| h.site == site && armed.jump.old[..] == h.jump_original);
+    match theirs {
+        Some((_, h)) if h.hook != hook || armed.plan.placement.hooks.len() > 1 => Ok(Some(Missed::OtherHook)),
+        Some((entry, h)) => {
+            // What runs before the probe has run in our copy already.
             let tail = armed.trampoline.tail_addr();
-            match jump(tail, entry) {
+            match jump(tail, entry + u64::from(h.body)) {
                 Ok(bytes) => memory.write(tail, &bytes)?,
                 Err(far) => return Ok(Some(Missed::TooFar(far))),
             }
@@ -84,9 +86,10 @@ pub(crate) fn leave(
     match jump_target(link.jump_at, &found) {
         Some(first) if first == link.entry => match below {
             None => restore(pages, link),
-            Some(below) => redirect(pages, link.jump_at, below),
+            // The copies of what runs before the probe are equally long in all trampolines of a site.
+            Some(below) => redirect(pages, link.jump_at, below - (link.body - link.entry)),
         },
-        Some(first) => unlink(memory, first, link.entry, below),
+        Some(first) => unlink(memory, first, link, below),
         None if found == link.jump_original => Ok(Left::Restored),
         None => Ok(Left::Foreign),
     }
@@ -112,14 +115,14 @@ fn redirect(pages: &mut Pages<'_>, at: u64, below: u64) -> Result<Left, Broken> 
     }
 }
 
-/// Makes the trampoline whose tail leads to `entry` lead to what came below it.
-fn unlink(memory: &Memory, first: u64, entry: u64, below: Option<u64>) -> Result<Left, Broken> {
+/// Makes the trampoline whose tail leads to `link` lead to what came below it.
+fn unlink(memory: &Memory, first: u64, link: &Link<'_>, below: Option<u64>) -> Result<Left, Broken> {
     let mut at = first;
     for _ in 0..LONGEST {
         let Some(node) = header(memory, at) else { return Ok(Left::Foreign) };
         let tail = at + u64::from(node.tail);
         let next = jump_target(tail, &memory.read_vec(tail, JUMP_LEN)?);
-        if next == Some(entry) {
+        if next == Some(link.body) {
             let bytes = match below.map(|b| jump(tail, b)) {
                 None => NOP5,
                 Some(Ok(bytes)) => bytes,
@@ -129,7 +132,7 @@ fn unlink(memory: &Memory, first: u64, entry: u64, below: Option<u64>) -> Result
             return Ok(Left::HandedOver);
         }
         match next {
-            Some(next) => at = next,
+            Some(next) => at = next - (link.body - link.entry),
             None => return Ok(Left::Foreign),
         }
     }

@@ -231,12 +231,11 @@ fn move_out(memory: &Memory, thread: &mut Thread, link: &Link<'_>) {
     match trampoline.place_of(thread.pc()) {
         Some(PcPlace::Body(rollback)) => {
             if let Some(mut regs) = rolled_back(memory, &thread.regs, &rollback) {
-                regs.rip = link.site;
+                regs.rip = link.site + u64::from(rollback.resume);
                 thread.set_regs(regs);
             }
         }
-        Some(PcPlace::Displaced(offset)) => {
-            let Some(origin) = trampoline.displaced.origin_of(offset) else { return };
+        Some(PcPlace::Displaced(origin)) => {
             // An operand may be gone already: the thread runs on to the end of the copy by itself.
             if !origin.is_restartable {
                 return;

@@ -78,6 +78,7 @@ fn link(entry: u64, header: &TrampolineHeader) -> Link<'static> {
         name: "a site of a controller that is gone",
         site: header.site,
         entry,
+        body: entry + u64::from(header.body),
         tail: entry + u64::from(header.tail),
         jump_at: header.jump_at,
         jump_original: header.jump_original,

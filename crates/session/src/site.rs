@@ -114,6 +114,8 @@ pub enum Missed {
         /// The thread.
         tid: i32,
     },
+    /// Another nanoprobe has a probe under the same jump, but before another instruction.
+    OtherHook,
     /// The patch would lie on two pages with one byte on the first.
     CrossesPage,
     /// What it displaces refers to something too far away.
@@ -128,6 +130,12 @@ impl std::fmt::Display for Missed {
                 write!(f, "the process has other bytes there than the file: {}", bytes.join(" "))
             }
             Missed::ThreadInside { tid } => write!(f, "thread {tid} may return into the window"),
+            Missed::OtherHook => {
+                write!(
+                    f,
+                    "another nanoprobe has an entry and a return probe, or another one, under the same jump"
+                )
+            }
             Missed::CrossesPage => write!(f, "a page ends after its first byte"),
             Missed::TooFar(e) => write!(f, "{e}"),
         }
@@ -140,6 +148,8 @@ pub(crate) struct Link<'a> {
     pub name: &'a str,
     pub site: u64,
     pub entry: u64,
+    /// Where the first probe's code begins, behind the displaced instructions that run before it.
+    pub body: u64,
     pub tail: u64,
     pub jump_at: u64,
     pub jump_original: [u8; JUMP_LEN],
@@ -173,7 +183,7 @@ impl Armed {
         slow: u64,
         rseq_offset: Option<i32>,
         cell: u32,
-        body: Body,
+        bodies: &[Body],
     ) -> Result<Armed, (Box<SitePlan>, Unreachable)> {
         let request = Request {
             at,
@@ -185,7 +195,7 @@ impl Armed {
             slow,
             rseq_offset,
             has_rdpid: has_rdpid(),
-            body,
+            bodies,
         };
         let built = Trampoline::build(&request).and_then(|t| {
             let jump = jump_patch(&plan, t.entry_addr())?;
@@ -213,8 +223,7 @@ impl Armed {
     /// Where a thread goes on in the copy that stood at `pc` in the window.
     pub fn moved(&self, pc: u64) -> Option<u64> {
         let offset = u8::try_from(pc.checked_sub(self.plan.addr())?).ok()?;
-        let copy = self.trampoline.displaced.copy_of(offset)?;
-        Some(self.trampoline.displaced_addr() + u64::from(copy))
+        self.trampoline.copy_of(offset)
     }
 
     /// The site as `leave` sees it.
@@ -223,6 +232,7 @@ impl Armed {
             name: &self.plan.name,
             site: self.plan.addr(),
             entry: self.trampoline.entry_addr(),
+            body: self.trampoline.body_addr(),
             tail: self.trampoline.tail_addr(),
             jump_at: self.jump.addr,
             jump_original: self.plan.jump_original(),

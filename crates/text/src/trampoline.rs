@@ -11,8 +11,8 @@
 //! Source:  rseq(2) for the restartable count; user-needs 0.2 for the red zone.
 
 use crate::assemble::{Code, RAX, RCX, Reg};
-use insn::{Displaced, Placement, Unreachable, relocate, relocate_len_bound};
-use wire::{TRAMPOLINE_MAGIC, TrampolineHeader, table};
+use insn::{Displaced, Hook, Origin, Placement, Unreachable, relocate_len_bound, relocate_part};
+use wire::{NO_CHAIN, TRAMPOLINE_MAGIC, TrampolineHeader, table};
 
 mod hit;
 
@@ -67,8 +67,8 @@ pub struct Request<'a> {
     pub rseq_offset: Option<i32>,
     /// The processor has `rdpid`.
     pub has_rdpid: bool,
-    /// What to do.
-    pub body: Body,
+    /// What to do at each of the placement's hooks. A count stands alone and before the first instruction.
+    pub bodies: &'a [Body],
 }
 
 /// A register that a trampoline saved, and where.
@@ -91,15 +91,17 @@ pub struct Rollback {
     pub flags: Option<u16>,
     /// The hit is already counted.
     pub counted: bool,
+    /// Where the original goes on, in bytes from the site.
+    pub resume: u8,
 }
 
 /// Where in a block a thread stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PcPlace {
-    /// Between the site and the displaced instructions.
+    /// In a probe's code.
     Body(Rollback),
-    /// In the displaced instructions, this many bytes from their start; registers are the program's.
-    Displaced(u16),
+    /// In the displaced instructions, at the copy of this one; registers are the program's.
+    Displaced(Origin),
     /// Where only running on helps.
     Elsewhere,
 }
@@ -115,8 +117,10 @@ pub struct Trampoline {
     pub entry: usize,
     /// Offset of the tail.
     pub tail: usize,
-    /// The displaced instructions, at `tail + 5`.
+    /// The displaced instructions behind the last hook, at `tail + 5`.
     pub displaced: Displaced,
+    /// Those before each hook, with their offsets.
+    before: Vec<(usize, Displaced)>,
     /// (offset, what holds from there on), ascending; `None` where only running on helps.
     steps: Vec<(usize, Option<Rollback>)>,
 }
@@ -128,29 +132,41 @@ impl Trampoline {
     /// The first thing that is too far from `request.at`.
     pub fn build(request: &Request<'_>) -> Result<Trampoline, Unreachable> {
         debug_assert!(request.at.is_multiple_of(64));
+        debug_assert_eq!(request.bodies.len(), request.placement.hooks.len());
         let mut b = Builder::new(request);
-        match (request.body, request.rseq_offset) {
-            (Body::Count { cell }, Some(rseq)) => b.count_restartable(cell, rseq)?,
-            (Body::Count { cell }, None) => b.count_locked(cell)?,
-            (Body::Hit { desc }, _) => b.hit(desc)?,
+        for (stage, body) in request.bodies.iter().enumerate() {
+            b.begin(stage)?;
+            match (*body, request.rseq_offset) {
+                (Body::Count { cell }, Some(rseq)) => b.count_restartable(cell, rseq)?,
+                (Body::Count { cell }, None) => b.count_locked(cell)?,
+                (Body::Hit { desc }, _) => b.hit(desc)?,
+            }
         }
         let tail = b.code.pos();
         b.code.nop5();
-        let displaced = relocate(request.placement, request.bias, request.at + b.code.pos() as u64)?;
+        let displaced = b.part(b.hook().offset..u8::MAX)?;
         b.code.put(&displaced.bytes);
         b.header(tail);
-        let Builder { code, steps, entry, .. } = b;
-        Ok(Trampoline { at: request.at, bytes: code.bytes, entry, tail, displaced, steps })
+        let Builder { code, steps, entry, before, .. } = b;
+        Ok(Trampoline { at: request.at, bytes: code.bytes, entry, tail, displaced, before, steps })
     }
 
     /// The most bytes that a block for this placement takes.
     pub fn len_bound(placement: &Placement) -> usize {
-        (hit::ENTRY + LONGEST_BODY + crate::JUMP_LEN + relocate_len_bound(placement)).next_multiple_of(64)
+        let hooks = placement.hooks.len();
+        let bodies = hit::entry(hooks) + hooks * LONGEST_BODY;
+        (bodies + crate::JUMP_LEN + relocate_len_bound(placement)).next_multiple_of(64)
     }
 
     /// Address of the first instruction.
     pub fn entry_addr(&self) -> u64 {
         self.at + self.entry as u64
+    }
+
+    /// Where the first hook's code begins.
+    pub fn body_addr(&self) -> u64 {
+        let before = self.before.first().map_or(0, |(_, part)| part.bytes.len());
+        self.entry_addr() + before as u64
     }
 
     /// Address of the tail.
@@ -168,12 +184,25 @@ impl Trampoline {
         self.at + self.bytes.len() as u64
     }
 
+    /// Address of the copy of the displaced instruction `offset` bytes behind the site.
+    pub fn copy_of(&self, offset: u8) -> Option<u64> {
+        self.parts().find_map(|(from, part)| Some(self.at + from as u64 + u64::from(part.copy_of(offset)?)))
+    }
+
+    /// All copies of displaced instructions, and where they stand.
+    fn parts(&self) -> impl Iterator<Item = (usize, &Displaced)> {
+        let last = (self.tail + crate::JUMP_LEN, &self.displaced);
+        self.before.iter().map(|(from, part)| (*from, part)).chain([last])
+    }
+
     /// Where a thread with this program counter stands; `None` if it is not in the block.
     pub fn place_of(&self, pc: u64) -> Option<PcPlace> {
         let offset = usize::try_from(pc.checked_sub(self.at)?).ok().filter(|o| *o < self.bytes.len())?;
-        let displaced = self.tail + crate::JUMP_LEN;
-        if offset >= displaced {
-            return Some(PcPlace::Displaced((offset - displaced) as u16));
+        for (from, part) in self.parts() {
+            if (from..from + part.bytes.len()).contains(&offset) {
+                let origin = part.origin_of((offset - from) as u16);
+                return Some(origin.map_or(PcPlace::Elsewhere, PcPlace::Displaced));
+            }
         }
         let step = self.steps.iter().rev().find(|(from, _)| *from <= offset)?;
         Some(step.1.clone().map_or(PcPlace::Elsewhere, PcPlace::Body))
@@ -204,6 +233,9 @@ struct Builder<'a> {
     code: Code,
     request: &'a Request<'a>,
     entry: usize,
+    /// Which hook's code is being written.
+    stage: usize,
+    before: Vec<(usize, Displaced)>,
     steps: Vec<(usize, Option<Rollback>)>,
     now: Rollback,
 }
@@ -211,10 +243,33 @@ struct Builder<'a> {
 impl<'a> Builder<'a> {
     fn new(request: &'a Request<'a>) -> Builder<'a> {
         let mut code = Code::new(request.at);
-        let entry = if matches!(request.body, Body::Hit { .. }) { hit::ENTRY } else { ENTRY };
+        let is_hit = matches!(request.bodies, [Body::Hit { .. }, ..]);
+        let entry = if is_hit { hit::entry(request.bodies.len()) } else { ENTRY };
         code.pad_to(entry);
-        let steps = vec![(0, None), (entry, Some(Rollback::default()))];
-        Builder { code, request, entry, steps, now: Rollback::default() }
+        let (before, steps) = (Vec::new(), vec![(0, None)]);
+        Builder { code, request, entry, stage: 0, before, steps, now: Rollback::default() }
+    }
+
+    fn hook(&self) -> &'a Hook {
+        &self.request.placement.hooks[self.stage]
+    }
+
+    /// The displaced instructions with these offsets, for where we are.
+    fn part(&self, offsets: core::ops::Range<u8>) -> Result<Displaced, Unreachable> {
+        let request = self.request;
+        relocate_part(request.placement, request.bias, request.at + self.code.pos() as u64, offsets)
+    }
+
+    /// The displaced instructions up to a hook; the hook's code follows.
+    fn begin(&mut self, stage: usize) -> Result<(), Unreachable> {
+        let from = if stage == 0 { 0 } else { self.hook().offset };
+        self.stage = stage;
+        let part = self.part(from..self.hook().offset)?;
+        self.before.push((self.code.pos(), part.clone()));
+        self.code.put(&part.bytes);
+        self.now = Rollback { resume: self.hook().offset, ..Rollback::default() };
+        self.steps.push((self.code.pos(), Some(self.now.clone())));
+        Ok(())
     }
 
     /// Says that from here on `change` holds.
@@ -240,7 +295,11 @@ impl<'a> Builder<'a> {
             site: self.site(),
             jump_at: island.unwrap_or(self.site()),
             tail: (tail - self.entry) as u32,
-            reserve: 0,
+            body: self.before.first().map_or(0, |(_, part)| part.bytes.len()) as u16,
+            hook: match request.placement.hooks.as_slice() {
+                [one] => u16::from(one.offset),
+                _ => NO_CHAIN,
+            },
             jump_original: request.jump_original,
             short_original: request.short_original.unwrap_or_default(),
             has_short: u8::from(request.short_original.is_some()),
@@ -253,14 +312,14 @@ impl<'a> Builder<'a> {
     }
 
     fn skip_red_zone(&mut self) {
-        if !self.request.placement.is_entry {
+        if !self.hook().is_red_zone_free {
             self.code.add_rsp(-i32::from(RED_ZONE));
             self.step(|now| now.rsp_add += RED_ZONE);
         }
     }
 
     fn leave_red_zone(&mut self) {
-        if !self.request.placement.is_entry {
+        if !self.hook().is_red_zone_free {
             self.code.add_rsp(i32::from(RED_ZONE));
             self.step(|now| now.rsp_add -= RED_ZONE);
         }
@@ -298,7 +357,7 @@ impl<'a> Builder<'a> {
     }
 
     fn is_dead(&self, reg: Reg) -> bool {
-        self.request.placement.dead_regs.contains(reg.0)
+        self.hook().dead_regs.contains(reg.0)
     }
 
     /// Saves the flags; rax is free after it.
@@ -361,7 +420,7 @@ impl<'a> Builder<'a> {
         self.skip_red_zone();
         self.push(RAX);
         self.push(RCX);
-        if !self.request.placement.flags_dead {
+        if !self.hook().flags_dead {
             self.push_flags();
         }
         match self.request.has_rdpid {
@@ -381,7 +440,7 @@ impl<'a> Builder<'a> {
         let end = self.code.pos();
         self.counted_from_here();
         let counted = self.now.clone();
-        if !self.request.placement.flags_dead {
+        if !self.hook().flags_dead {
             self.pop_flags();
         }
         self.pop(RCX);

@@ -11,4 +11,4 @@ pub use arena::{
     RegionDesc, VERSION, cell,
 };
 pub use site::{AgentExports, AgentTable, ConsumerDesc, HandlerKind, SiteDesc};
-pub use trampoline::{TRAMPOLINE_MAGIC, TrampolineHeader};
+pub use trampoline::{NO_CHAIN, TRAMPOLINE_MAGIC, TrampolineHeader};

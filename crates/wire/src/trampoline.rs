@@ -11,6 +11,9 @@
 /// First word of a [`TrampolineHeader`].
 pub const TRAMPOLINE_MAGIC: u64 = u64::from_le_bytes(*b"nprobeT1");
 
+/// [`TrampolineHeader::hook`] of a trampoline that no other can be chained to.
+pub const NO_CHAIN: u16 = u16::MAX;
+
 /// Stands directly before a trampoline's entry.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,8 +26,10 @@ pub struct TrampolineHeader {
     pub jump_at: u64,
     /// Offset of the tail from the entry.
     pub tail: u32,
-    /// Not used yet, 0.
-    pub reserve: u32,
+    /// Offset of the first probe's code from the entry: displaced instructions before it run first.
+    pub body: u16,
+    /// Bytes from the site to the instruction before which the probe runs; [`NO_CHAIN`] if there are several.
+    pub hook: u16,
     /// What the file has at `jump_at`.
     pub jump_original: [u8; 5],
     /// What the file has at the site, if a 2-byte jump to an island stands there.
@@ -45,7 +50,8 @@ impl TrampolineHeader {
             site: word(8)?,
             jump_at: word(16)?,
             tail: word(24)? as u32,
-            reserve: (word(24)? >> 32) as u32,
+            body: (word(24)? >> 32) as u16,
+            hook: (word(24)? >> 48) as u16,
             jump_original: bytes.get(32..37)?.try_into().ok()?,
             short_original: bytes.get(37..39)?.try_into().ok()?,
             has_short: *bytes.get(39)?,
@@ -60,7 +66,8 @@ impl TrampolineHeader {
         bytes[8..16].copy_from_slice(&self.site.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.jump_at.to_le_bytes());
         bytes[24..28].copy_from_slice(&self.tail.to_le_bytes());
-        bytes[28..32].copy_from_slice(&self.reserve.to_le_bytes());
+        bytes[28..30].copy_from_slice(&self.body.to_le_bytes());
+        bytes[30..32].copy_from_slice(&self.hook.to_le_bytes());
         bytes[32..37].copy_from_slice(&self.jump_original);
         bytes[37..39].copy_from_slice(&self.short_original);
         bytes[39] = self.has_short;
@@ -81,7 +88,8 @@ mod tests {
             site: 0x5555_0000_1234,
             jump_at: 0x5555_0000_1240,
             tail: 57,
-            reserve: 0,
+            body: 9,
+            hook: 4,
             jump_original: [1, 2, 3, 4, 5],
             short_original: [6, 7],
             has_short: 1,

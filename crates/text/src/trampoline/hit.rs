@@ -13,13 +13,15 @@
 //! Reader and list walk stand here, and not in the agent, because constants of the site (the table, the rseq
 //! offset) then cost nothing: 5.7 ns a hit with the walk in the agent, under 4 so (2026-11, CONTRACT 2).
 
-use super::{Body, Builder, HEADER_LEN, Rollback, SavedReg};
+use super::{Builder, HEADER_LEN, Rollback, SavedReg};
 use crate::assemble::{Code, RAX, RBX, RCX, RDI, RDX, RSI, Reg};
 use insn::Unreachable;
 use wire::{ConsumerDesc, SiteDesc, cell, table};
 
-/// Offset of the entry: two rseq sections stand before it.
-pub(super) const ENTRY: usize = 192;
+/// Offset of the entry: two rseq sections for each body stand before it.
+pub(super) const fn entry(bodies: usize) -> usize {
+    (stubs(bodies) + 2 * bodies * STUB + HEADER_LEN).next_multiple_of(64)
+}
 /// The part of `pt_regs` above the registers that a call may change: orig_rax, rip, cs, flags, rsp, ss.
 const ABOVE: u16 = 48;
 /// The part below: the registers that a call keeps. Of these only rbx is written, which is an argument in Go;
@@ -38,12 +40,14 @@ const _: () = assert!(core::mem::offset_of!(SiteDesc, first) == 0);
 const _: () = assert!(core::mem::offset_of!(ConsumerDesc, next) == 0);
 const _: () = assert!(core::mem::offset_of!(ConsumerDesc, handler) == 8);
 
-/// Out-of-line parts: descriptors at 0 and 32, then for each section its abort and its slow way.
-const STUBS: usize = 64;
+/// Out-of-line parts: a descriptor of 32 bytes for each section, then for each its abort and its slow way.
+const fn stubs(bodies: usize) -> usize {
+    2 * bodies * 32
+}
+
 const STUB: usize = 24;
 const STUB_ABORT: usize = 4;
 const STUB_SLOW: usize = 9;
-const _: () = assert!(STUBS + 2 * STUB + HEADER_LEN <= ENTRY);
 
 impl Builder<'_> {
     /// Stack: 168 + 8 bytes below the red zone, and what the handlers use.
@@ -58,7 +62,7 @@ impl Builder<'_> {
             now.saved.iter_mut().for_each(|s: &mut SavedReg| s.slot += BELOW);
         });
         self.code.store_rsp(SLOT_RBX, RBX);
-        if !self.request.placement.flags_dead {
+        if !self.hook().flags_dead {
             self.code.flags_to_ax();
             self.code.store_rsp(SLOT_FLAGS, RAX);
             self.step(|now| now.flags = Some(SLOT_FLAGS));
@@ -103,7 +107,8 @@ impl Builder<'_> {
     /// One of the reader's two counts; rax, rcx and the flags are free.
     fn count_reader(&mut self, section: usize, cell: u32) -> Result<(), Unreachable> {
         let table = self.request.table + table::CPU0 as u64;
-        let stub = STUBS + section * STUB;
+        let section = 2 * self.stage + section;
+        let stub = stubs(self.request.bodies.len()) + section * STUB;
         let retry = self.code.pos();
         let end = match self.request.rseq_offset {
             Some(rseq) => {
@@ -148,7 +153,7 @@ impl Builder<'_> {
     }
 
     fn restore(&mut self) -> Result<(), Unreachable> {
-        if !self.request.placement.flags_dead {
+        if !self.hook().flags_dead {
             self.code.load_rsp(RAX, SLOT_FLAGS);
             self.code.flags_from_ax();
         }
@@ -162,7 +167,6 @@ impl Builder<'_> {
         self.code.add_rsp(i32::from(ABOVE));
         self.step(|now| now.rsp_add -= ABOVE);
         self.leave_red_zone();
-        debug_assert!(matches!(self.request.body, Body::Hit { .. }));
         Ok(())
     }
 }

@@ -7,7 +7,7 @@ use super::*;
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register,
 };
-use insn::{Asked, Code as Segment, Flow, place};
+use insn::{Asked, Code as Segment, Exits, Flow, place};
 use std::collections::BTreeMap;
 
 const SITE: u64 = 0x5555_0000_1000;
@@ -28,6 +28,24 @@ fn placement(code: &[u8], offset: u64) -> Placement {
     place(&flow, &codes, &asked).unwrap()
 }
 
+/// `xor eax, eax; pop rbx; pop rbp; pop r12; ret`, and a getter of three bytes.
+const LEAVES: [u8; 8] = [0x31, 0xc0, 0x5b, 0x5d, 0x41, 0x5c, 0xc3, 0x50];
+const GETTER: [u8; 8] = [0x89, 0xf8, 0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc];
+
+/// Before the return of `code`; or before its first instruction and its return.
+fn exit_placement(code: &[u8], len: u64, is_both: bool) -> Placement {
+    let codes = [Segment { base: 0x1000, bytes: code }];
+    let flow = Flow::analyse(&codes, &[0x1000], &[], &|_| Vec::new());
+    let exits = Exits::of(&flow, &codes, 0x1000..0x1000 + len, &|_| false).unwrap();
+    let exit = exits.addrs().next().unwrap();
+    if !is_both {
+        return exits.place(&flow, &codes, exit, &|_| false).unwrap();
+    }
+    let mut both = placement(code, 0);
+    assert!(exits.share(&codes, &mut both, exit));
+    both
+}
+
 struct Case {
     name: &'static str,
     trampoline: Trampoline,
@@ -37,10 +55,17 @@ struct Case {
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     let placements = [placement(&FUNCTION, 0), placement(&FUNCTION, 1), placement(&FLAGS, 1)];
-    assert!(placements[0].is_entry && !placements[1].is_entry);
-    assert!(!placements[2].flags_dead);
-    for placement in placements {
+    assert!(placements[0].hooks[0].is_red_zone_free && !placements[1].hooks[0].is_red_zone_free);
+    assert!(!placements[2].hooks[0].flags_dead);
+    let exits = [exit_placement(&LEAVES, 7, false), exit_placement(&GETTER, 3, true)];
+    assert!(exits[0].hooks[0].offset == 4 && exits[1].hooks.len() == 2, "{exits:?}");
+    for placement in placements.into_iter().chain(exits) {
+        let is_count_possible = placement.hooks.len() == 1 && placement.hooks[0].offset == 0;
         for body in [Body::Count { cell: 0x188 }, Body::Hit { desc: 0x7fff_1234_5000 }] {
+            if !is_count_possible && matches!(body, Body::Count { .. }) {
+                continue;
+            }
+            let bodies = vec![body; placement.hooks.len()];
             for (rseq_offset, has_rdpid, name) in
                 [(Some(0x9a0), true, "rseq"), (None, true, "rdpid"), (None, false, "rdtscp")]
             {
@@ -54,7 +79,7 @@ fn cases() -> Vec<Case> {
                     slow: SLOW_AT,
                     rseq_offset,
                     has_rdpid,
-                    body,
+                    bodies: &bodies,
                 };
                 let trampoline = Trampoline::build(&request).unwrap();
                 cases.push(Case { name, trampoline, placement: placement.clone() });
@@ -122,47 +147,72 @@ impl Abstract {
     }
 }
 
+/// Where each hook's code stands.
+fn bodies(t: &Trampoline) -> Vec<(usize, usize)> {
+    let starts = t.before.iter().map(|(from, part)| from + part.bytes.len());
+    let ends = t.before.iter().skip(1).map(|(from, _)| *from).chain([t.tail]);
+    starts.zip(ends).collect()
+}
+
 #[test]
 fn a_thread_stopped_on_any_instruction_gets_back_what_it_had_at_the_site() {
     let mut checked = 0;
     for case in cases() {
-        let (t, mut state) = (&case.trampoline, Abstract::default());
-        let mut info = InstructionInfoFactory::new();
-        for instruction in decode(t, t.entry, t.tail) {
-            if let Some(PcPlace::Body(rollback)) = t.place_of(instruction.ip()) {
-                checked += 1;
-                let at = format!(
-                    "{} {:x} at {:#x} {instruction}",
-                    case.name,
-                    case.placement.site,
-                    instruction.ip() - t.at
-                );
-                assert_eq!(i64::from(rollback.rsp_add), state.depth, "{at}");
-                for register in &state.changed {
-                    let loaded = rollback.saved.iter().find(|s| s.number == *register);
-                    let is_dead = case.placement.dead_regs.contains(*register);
-                    assert!(loaded.is_some() || is_dead, "{at}: register {register} is lost");
-                }
-                for saved in &rollback.saved {
-                    let slot = i64::from(saved.slot) - state.depth;
-                    assert_eq!(
-                        state.saved.get(&saved.number),
-                        Some(&slot),
-                        "{at}: register {}",
-                        saved.number
-                    );
-                }
-                let is_lost = state.flags_changed && rollback.flags.is_none() && !case.placement.flags_dead;
-                assert!(!is_lost, "{at}: flags are lost");
-            }
-            state.run(&instruction, &mut info);
+        for (stage, (from, to)) in bodies(&case.trampoline).into_iter().enumerate() {
+            checked += check_body(&case, stage, from, to);
         }
-        assert_eq!(state.depth, 0, "{}: the stack pointer is back at the tail", case.name);
-        let lost: Vec<_> = state.changed.iter().filter(|r| !case.placement.dead_regs.contains(**r)).collect();
-        assert!(lost.is_empty(), "{}: registers {lost:?} differ at the tail", case.name);
-        assert!(!state.flags_changed || case.placement.flags_dead, "{}: flags differ at the tail", case.name);
     }
-    assert!(checked > 150, "{checked} boundaries");
+    assert!(checked > 200, "{checked} boundaries");
+}
+
+/// Returns how many instructions it has checked.
+fn check_body(case: &Case, stage: usize, from: usize, to: usize) -> usize {
+    let (t, mut state) = (&case.trampoline, Abstract::default());
+    let hook = &case.placement.hooks[stage];
+    let mut info = InstructionInfoFactory::new();
+    let mut checked = 0;
+    for instruction in decode(t, from, to) {
+        if let Some(PcPlace::Body(rollback)) = t.place_of(instruction.ip()) {
+            checked += 1;
+            let site = case.placement.site;
+            let at = format!("{} {site:x} at {:#x} {instruction}", case.name, instruction.ip() - t.at);
+            assert_eq!(i64::from(rollback.rsp_add), state.depth, "{at}");
+            assert_eq!(rollback.resume, hook.offset, "{at}");
+            for register in &state.changed {
+                let loaded = rollback.saved.iter().find(|s| s.number == *register);
+                let is_dead = hook.dead_regs.contains(*register);
+                assert!(loaded.is_some() || is_dead, "{at}: register {register} is lost");
+            }
+            for saved in &rollback.saved {
+                let slot = i64::from(saved.slot) - state.depth;
+                assert_eq!(state.saved.get(&saved.number), Some(&slot), "{at}: register {}", saved.number);
+            }
+            let is_lost = state.flags_changed && rollback.flags.is_none() && !hook.flags_dead;
+            assert!(!is_lost, "{at}: flags are lost");
+        }
+        state.run(&instruction, &mut info);
+    }
+    assert_eq!(state.depth, 0, "{}: the stack pointer is back at the end", case.name);
+    let lost: Vec<_> = state.changed.iter().filter(|r| !hook.dead_regs.contains(**r)).collect();
+    assert!(lost.is_empty(), "{}: registers {lost:?} differ at the end", case.name);
+    assert!(!state.flags_changed || hook.flags_dead, "{}: flags differ at the end", case.name);
+    checked
+}
+
+#[test]
+fn displaced_instructions_before_a_hook_run_first_and_are_known_to_place_of() {
+    for case in cases().iter().filter(|c| c.placement.hooks[0].offset > 0) {
+        let t = &case.trampoline;
+        let texts: Vec<String> =
+            decode(t, t.entry, (t.body_addr() - t.at) as usize).iter().map(|i| i.to_string()).collect();
+        assert_eq!(texts, ["pop rbx", "pop rbp", "pop r12"]);
+        let at_pop = t.place_of(t.entry_addr() + 1);
+        assert!(matches!(at_pop, Some(PcPlace::Displaced(o)) if o.offset == 1), "{at_pop:?}");
+        assert_eq!(t.copy_of(1), Some(t.entry_addr() + 1));
+        assert_eq!(t.copy_of(4), Some(t.displaced_addr()));
+        let at_body = t.place_of(t.body_addr());
+        assert!(matches!(at_body, Some(PcPlace::Body(r)) if r.resume == 4));
+    }
 }
 
 #[test]
@@ -190,7 +240,7 @@ fn a_restartable_count_writes_no_flag_and_commits_by_its_last_instruction() {
 fn the_abort_leads_back_to_the_start_and_the_slow_way_behind_the_count() {
     for case in cases().iter().filter(|c| c.name == "rseq") {
         let t = &case.trampoline;
-        let sections = if t.entry == hit::ENTRY { 2 } else { 1 };
+        let sections = if t.entry == ENTRY { 1 } else { 2 * case.placement.hooks.len() };
         for section in 0..sections {
             let word = |i: usize| {
                 let at = section * 32 + i * 8;
@@ -207,15 +257,20 @@ fn the_abort_leads_back_to_the_start_and_the_slow_way_behind_the_count() {
 }
 
 #[test]
-fn a_block_is_never_longer_than_its_bound_and_ends_in_a_jump_back() {
+fn a_block_is_never_longer_than_its_bound_and_ends_in_a_jump_back_or_a_return() {
     for case in cases() {
         let t = &case.trampoline;
         assert!(t.bytes.len() <= Trampoline::len_bound(&case.placement), "{}", t.bytes.len());
         let last = decode(t, t.tail + 5, t.bytes.len()).last().copied().unwrap();
+        if case.placement.ends_with_flow {
+            assert_eq!(last.mnemonic(), Mnemonic::Ret);
+            continue;
+        }
         let back = SITE - 0x1000 + case.placement.site + u64::from(case.placement.displaced_len);
         assert_eq!(last.near_branch_target(), back);
         let displaced = (t.displaced_addr() - t.at) as usize;
-        assert_eq!(t.place_of(t.at + displaced as u64), Some(PcPlace::Displaced(0)));
+        let first = t.place_of(t.at + displaced as u64);
+        assert!(matches!(first, Some(PcPlace::Displaced(o)) if o.offset == 0 && o.is_at_start), "{first:?}");
         assert_eq!(t.place_of(t.end()), None);
         assert_eq!(t.place_of(t.at), Some(PcPlace::Elsewhere));
     }
