@@ -9,12 +9,14 @@ fn main() {
 
 #[cfg(target_os = "none")]
 mod blob {
-    use runtime::{Adder, Locked, PtRegs, Rseq, count, log2_histogram};
-    use wire::{AgentExports, AgentTable, SiteDesc, VERSION};
+    use runtime::{Adder, Locked, PtRegs, Rseq, count, enter, enter_go, leave, leave_go, log2_histogram};
+    use wire::{AgentExports, AgentTable, ConsumerDesc, HANDLERS_LEN, SiteDesc, VERSION};
+
+    type Handler = unsafe extern "C" fn(&PtRegs, &SiteDesc, &ConsumerDesc);
 
     #[repr(C)]
     struct Table {
-        handlers: [unsafe extern "C" fn(&PtRegs, &SiteDesc, &wire::ConsumerDesc); 2],
+        handlers: [Handler; HANDLERS_LEN],
     }
 
     #[repr(C)]
@@ -27,8 +29,9 @@ mod blob {
     const _: () = assert!(size_of::<Exports>() == size_of::<AgentExports>());
     const _: () = assert!(size_of::<Table>() == size_of::<AgentTable>());
 
-    const fn handlers<A: Adder>() -> [unsafe extern "C" fn(&PtRegs, &SiteDesc, &wire::ConsumerDesc); 2] {
-        [count::<A>, log2_histogram::<A>]
+    /// In the order of [`wire::HandlerKind`].
+    const fn handlers<A: Adder>() -> [Handler; HANDLERS_LEN] {
+        [count::<A>, log2_histogram::<A>, enter::<A>, leave::<A>, enter_go::<A>, leave_go::<A>]
     }
 
     /// What the controller looks up by name.

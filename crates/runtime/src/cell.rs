@@ -1,4 +1,4 @@
-//! Adding one to a cell of the copy of the CPU that we run on.
+//! Adding to a cell of the copy of the CPU that we run on.
 //!
 //! For:     handlers and the reader's counts.
 //! State:   cells in the arena; the table page leads to the copy.
@@ -12,14 +12,14 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 use wire::{SiteDesc, table};
 
-/// A way to add one to a cell.
+/// A way to add to a cell.
 pub trait Adder {
-    /// Adds one to the cell at byte offset `cell` of this CPU's copy.
+    /// Adds `n` to the cell at byte offset `cell` of this CPU's copy.
     ///
     /// # Safety
     /// `site.table` must be CPU 0's entry of a live table page, whose entries are 0 or addresses of
     /// copies that hold `cell`; `site.rseq_offset` must fit the running thread (for [`Rseq`]).
-    unsafe fn add_one(site: &SiteDesc, cell: u32);
+    unsafe fn add(site: &SiteDesc, cell: u32, n: u64);
 }
 
 /// For threads that may have an rseq area; those that have none take the shared copy.
@@ -32,8 +32,8 @@ pub struct Locked;
 
 impl Adder for Rseq {
     #[inline(always)]
-    unsafe fn add_one(site: &SiteDesc, cell: u32) {
-        // In: the rseq offset, the table, the cell. Clobbers: {c}, flags. Stack: none.
+    unsafe fn add(site: &SiteDesc, cell: u32, n: u64) {
+        // In: the rseq offset, the table, the cell, the number. Clobbers: {c}, flags. Stack: none.
         // The steps: name the section; read the CPU; look up its copy; add, which commits.
         // SAFETY: the area lies at fs:[rseq_offset] and the table's entries are sound (contract). The
         // kernel restarts the section at `2:` if the thread is preempted, migrated or signalled before
@@ -60,15 +60,16 @@ impl Adder for Rseq {
                 "mov {c}, [{table} + {c}*8]",
                 "test {c}, {c}",
                 "jz {slow}",
-                "inc qword ptr [{c} + {cell}]",
+                "add [{c} + {cell}], {n}",
                 "4:",
                 off = in(reg) site.rseq_offset,
                 table = in(reg) site.table,
                 cell = in(reg) u64::from(cell),
+                n = in(reg) n,
                 c = out(reg) _,
                 slow = label {
                     // SAFETY: the contract of this function.
-                    unsafe { add_shared(site, cell) }
+                    unsafe { add_shared(site, cell, n) }
                 },
                 options(nostack),
             );
@@ -78,7 +79,7 @@ impl Adder for Rseq {
 
 impl Adder for Locked {
     #[inline(always)]
-    unsafe fn add_one(site: &SiteDesc, cell: u32) {
+    unsafe fn add(site: &SiteDesc, cell: u32, n: u64) {
         let cpu: u64;
         // SAFETY: rdtscp reads the CPU number that Linux keeps there; it touches no memory. `rdpid` would be
         // faster, but not every processor that Linux runs on has it.
@@ -90,9 +91,9 @@ impl Adder for Locked {
         let copy = unsafe { entry.read() };
         match copy {
             // SAFETY: the contract of this function.
-            0 => unsafe { add_shared(site, cell) },
+            0 => unsafe { add_shared(site, cell, n) },
             // SAFETY: a non-zero entry is the address of a copy that holds `cell` (contract).
-            copy => unsafe { add_locked(copy, cell) },
+            copy => unsafe { add_locked(copy, cell, n) },
         }
     }
 }
@@ -100,24 +101,24 @@ impl Adder for Locked {
 /// Adds to the shared copy, or to the children's if a fork wiped the table page.
 ///
 /// # Safety
-/// As for [`Adder::add_one`].
+/// As for [`Adder::add`].
 #[cold]
-unsafe fn add_shared(site: &SiteDesc, cell: u32) {
+unsafe fn add_shared(site: &SiteDesc, cell: u32, n: u64) {
     let alive = (site.table - table::CPU0 as u64 + table::ALIVE as u64) as *const u64;
     // SAFETY: the word stands in the same page as the table (wire::table).
     let shared = unsafe { alive.read() };
     let copy = if shared == 0 { site.children } else { shared };
     // SAFETY: both are addresses of copies that hold `cell` (contract).
-    unsafe { add_locked(copy, cell) }
+    unsafe { add_locked(copy, cell, n) }
 }
 
 /// # Safety
 /// `copy` must be the address of a copy that holds `cell`.
 #[inline(always)]
-unsafe fn add_locked(copy: u64, cell: u32) {
+unsafe fn add_locked(copy: u64, cell: u32, n: u64) {
     let cell = (copy + u64::from(cell)) as *const AtomicU64;
     // SAFETY: the cell is an aligned u64 in the arena, only ever accessed atomically (contract).
     let cell = unsafe { &*cell };
     // A statistics counter: the reader sums after the threads were stopped.
-    cell.fetch_add(1, Ordering::Relaxed);
+    cell.fetch_add(n, Ordering::Relaxed);
 }

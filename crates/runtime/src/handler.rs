@@ -17,6 +17,12 @@ pub struct PtRegs {
 }
 
 impl PtRegs {
+    /// The stack pointer of the program, where its red zone is unused: the trampoline's frame lies just below.
+    #[inline(always)]
+    pub fn stack_pointer(&self) -> u64 {
+        core::ptr::from_ref(self) as u64 + size_of::<PtRegs>() as u64
+    }
+
     /// The register at this byte offset of the layout, 0 beyond its end.
     #[inline(always)]
     pub fn at(&self, offset: u32) -> u64 {
@@ -27,18 +33,18 @@ impl PtRegs {
 /// Handler: adds one to the consumer's cell.
 ///
 /// # Safety
-/// As for [`Adder::add_one`].
+/// As for [`Adder::add`].
 pub unsafe extern "C" fn count<A: Adder>(_: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
     // SAFETY: passed on from the caller.
-    unsafe { A::add_one(site, consumer.cell) };
+    unsafe { A::add(site, consumer.cell, 1) };
 }
 
 /// Handler: adds one to the cell of the argument's power of two.
 ///
 /// # Safety
-/// As for [`Adder::add_one`]; the consumer must own 65 cells.
+/// As for [`Adder::add`]; the consumer must own 65 cells.
 pub unsafe extern "C" fn log2_histogram<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
     let bucket = u64::BITS - regs.at(consumer.arg).leading_zeros();
     // SAFETY: passed on from the caller; `bucket` is at most 64.
-    unsafe { A::add_one(site, consumer.cell + 8 * bucket) };
+    unsafe { A::add(site, consumer.cell + 8 * bucket, 1) };
 }

@@ -1,8 +1,12 @@
 #![doc = include_str!("../README.md")]
 #![no_std]
 
+mod calls;
 mod cell;
+mod frames;
 mod handler;
 
+pub use calls::{enter, enter_go, leave, leave_go};
 pub use cell::{Adder, Locked, Rseq};
+pub use frames::{Call, Opened, close, open};
 pub use handler::{PtRegs, count, log2_histogram};

@@ -45,8 +45,9 @@ impl AgentImage {
             let at = self.exports + i * 8;
             u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default())
         };
-        let table = |i: usize| AgentTable { handlers: [word(i), word(i + 1)] };
-        let exports = AgentExports { version: word(0), rseq: table(1), locked: table(3) };
+        let table = |i: usize| AgentTable { handlers: std::array::from_fn(|n| word(i + n)) };
+        let exports =
+            AgentExports { version: word(0), rseq: table(1), locked: table(1 + wire::HANDLERS_LEN) };
         (bytes, exports)
     }
 }

@@ -43,6 +43,8 @@ pub enum Body {
     Hit {
         /// Address of the site's [`wire::SiteDesc`].
         desc: u64,
+        /// Its handlers read r14, where Go keeps the goroutine.
+        reads_r14: bool,
     },
 }
 
@@ -139,7 +141,7 @@ impl Trampoline {
             match (*body, request.rseq_offset) {
                 (Body::Count { cell }, Some(rseq)) => b.count_restartable(cell, rseq)?,
                 (Body::Count { cell }, None) => b.count_locked(cell)?,
-                (Body::Hit { desc }, _) => b.hit(desc)?,
+                (Body::Hit { desc, reads_r14 }, _) => b.hit(desc, reads_r14)?,
             }
         }
         let tail = b.code.pos();

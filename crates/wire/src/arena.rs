@@ -9,7 +9,7 @@
 /// First word of an arena.
 pub const ARENA_MAGIC: u64 = u64::from_le_bytes(*b"nprobeA1");
 /// Raised with every change of layout.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Name of the memfd behind an arena, as seen in /proc/PID/maps.
 pub const ARENA_NAME: &str = "nanoprobe";
 
@@ -26,6 +26,12 @@ pub mod cell {
     pub const READERS_ENTERED: u32 = 0;
     /// Readers that left.
     pub const READERS_LEFT: u32 = 8;
+    /// Calls whose frame was taken by a newer one.
+    pub const FRAMES_REPLACED: u32 = 16;
+    /// Calls that found no frame.
+    pub const FRAMES_NO_ROOM: u32 = 24;
+    /// Returns of calls that were not opened: begun before the probes came, or without room.
+    pub const FRAMES_UNMATCHED: u32 = 32;
     /// First cell that a plan may give out; cells before it are the runtime's own.
     pub const FIRST_FREE: u32 = 128;
 }

@@ -2,6 +2,7 @@
 #![no_std]
 
 mod arena;
+pub mod frames;
 mod site;
 pub mod table;
 mod trampoline;
@@ -10,5 +11,5 @@ pub use arena::{
     ARENA_MAGIC, ARENA_NAME, ArenaHeader, COPY_CHILDREN, COPY_CPU0, COPY_SHARED, NO_RSEQ, REGIONS_MAX,
     RegionDesc, VERSION, cell,
 };
-pub use site::{AgentExports, AgentTable, ConsumerDesc, HandlerKind, SiteDesc};
+pub use site::{AgentExports, AgentTable, ConsumerDesc, HANDLERS_LEN, HandlerKind, SiteDesc};
 pub use trampoline::{NO_CHAIN, TRAMPOLINE_MAGIC, TrampolineHeader};

@@ -22,7 +22,13 @@ pub struct SiteDesc {
     pub addr: u64,
     /// Address in the target of the copy for hits in forked children.
     pub children: u64,
+    /// Address in the target of the table of open calls, [`crate::frames`].
+    pub frames: u64,
+    /// Nanoseconds for each tick of the time stamp counter, times 2^32.
+    pub ns_per_tick: u64,
 }
+
+const _: () = assert!(size_of::<SiteDesc>() == 64);
 
 /// One consumer of a site.
 #[repr(C, align(64))]
@@ -34,7 +40,8 @@ pub struct ConsumerDesc {
     pub handler: u64,
     /// Byte offset of the consumer's first cell in a copy.
     pub cell: u32,
-    /// Handler's own: for a histogram, the byte offset of the argument in the saved registers.
+    /// Handler's own: for a histogram, the byte offset of the argument in the saved registers; for calls, the
+    /// function's number.
     pub arg: u32,
 }
 
@@ -46,14 +53,25 @@ pub enum HandlerKind {
     Count = 0,
     /// Adds one to the cell of the argument's power of two: cell 0 for 0, cell n for `[2^(n-1), 2^n)`.
     Log2Histogram = 1,
+    /// Opens a call.
+    Enter = 2,
+    /// Closes a call and adds its duration to the function's cells.
+    Leave = 3,
+    /// The same in Go.
+    EnterGo = 4,
+    /// The same in Go.
+    LeaveGo = 5,
 }
+
+/// How many handlers there are.
+pub const HANDLERS_LEN: usize = 6;
 
 /// Entry points of one build of the handlers.
 #[repr(C)]
 #[derive(Debug)]
 pub struct AgentTable {
     /// `extern "C" fn(&pt_regs, &SiteDesc, &ConsumerDesc)`, by [`HandlerKind`].
-    pub handlers: [u64; 2],
+    pub handlers: [u64; HANDLERS_LEN],
 }
 
 /// What the agent exports, found by the symbol `NANOPROBE_EXPORTS`.

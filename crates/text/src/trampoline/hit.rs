@@ -24,12 +24,13 @@ pub(super) const fn entry(bodies: usize) -> usize {
 }
 /// The part of `pt_regs` above the registers that a call may change: orig_rax, rip, cs, flags, rsp, ss.
 const ABOVE: u16 = 48;
-/// The part below: the registers that a call keeps. Of these only rbx is written, which is an argument in Go;
-/// no handler reads the others yet.
+/// The part below: the registers that a call keeps. Of these only rbx is written, which is an argument in Go, and
+/// r14 where it is asked for; no handler reads the others yet.
 const BELOW: u16 = 48;
 /// Where the flags go in the form of `lahf; seto al`: the place of orig_rax, just above the registers.
 const SLOT_FLAGS: u16 = BELOW + 9 * 8;
 const SLOT_RBX: u16 = 40;
+const SLOT_R14: u16 = 8;
 /// Where the consumer that is being called is kept: the place of `ss`.
 const SLOT_CONSUMER: u16 = SLOT_FLAGS + 40;
 
@@ -51,7 +52,7 @@ const STUB_SLOW: usize = 9;
 
 impl Builder<'_> {
     /// Stack: 168 + 8 bytes below the red zone, and what the handlers use.
-    pub(super) fn hit(&mut self, desc: u64) -> Result<(), Unreachable> {
+    pub(super) fn hit(&mut self, desc: u64, reads_r14: bool) -> Result<(), Unreachable> {
         self.skip_red_zone();
         self.code.add_rsp(-i32::from(ABOVE));
         self.step(|now| now.rsp_add += ABOVE);
@@ -62,6 +63,9 @@ impl Builder<'_> {
             now.saved.iter_mut().for_each(|s: &mut SavedReg| s.slot += BELOW);
         });
         self.code.store_rsp(SLOT_RBX, RBX);
+        if reads_r14 {
+            self.code.store_rsp(SLOT_R14, Reg(14));
+        }
         if !self.hook().flags_dead {
             self.code.flags_to_ax();
             self.code.store_rsp(SLOT_FLAGS, RAX);

@@ -61,7 +61,7 @@ fn cases() -> Vec<Case> {
     assert!(exits[0].hooks[0].offset == 4 && exits[1].hooks.len() == 2, "{exits:?}");
     for placement in placements.into_iter().chain(exits) {
         let is_count_possible = placement.hooks.len() == 1 && placement.hooks[0].offset == 0;
-        for body in [Body::Count { cell: 0x188 }, Body::Hit { desc: 0x7fff_1234_5000 }] {
+        for body in [Body::Count { cell: 0x188 }, Body::Hit { desc: 0x7fff_1234_5000, reads_r14: true }] {
             if !is_count_possible && matches!(body, Body::Count { .. }) {
                 continue;
             }

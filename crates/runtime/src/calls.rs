@@ -1,0 +1,133 @@
+//! Handlers that time calls: one at the entry, one before each exit.
+//!
+//! For:     `lat`.
+//! State:   the table of open calls and the function's cells, both in the arena.
+//! Context: hit, between the reader's two counts.
+//! Keeps:   C1 each hit adds once to the entries, to a bucket, or to the unmatched returns.
+//!          C2 a forked child, which shares the arena but not the stack, touches no frame.
+//! Checked: testkit `returns`.
+
+use crate::cell::Adder;
+use crate::frames::{Call, Opened, close, open};
+use crate::handler::PtRegs;
+use wire::frames::{FRAMES, Frame, GROUPS, latency};
+use wire::{ConsumerDesc, SiteDesc, cell, table};
+
+/// Where a goroutine's address is in the saved registers: r14.
+const GOROUTINE: u32 = 8;
+
+/// Handler: a call begins.
+///
+/// # Safety
+/// As for [`Adder::add`]; the consumer must own [`latency::CELLS`] cells, and `site.frames` must be 0 or the
+/// address of a live table of frames. The registers must be those of a function's entry.
+pub unsafe extern "C" fn enter<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
+    // SAFETY: passed on from the caller.
+    unsafe { begin::<A>(site, consumer, Call::at(regs.stack_pointer(), consumer.arg)) };
+}
+
+/// Handler: a call ends.
+///
+/// # Safety
+/// As for [`enter`], at an exit of the function.
+pub unsafe extern "C" fn leave<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
+    let now = ticks();
+    // SAFETY: passed on from the caller.
+    unsafe { end::<A>(site, consumer, Call::at(regs.stack_pointer(), consumer.arg), now) };
+}
+
+/// [`enter`] in Go.
+///
+/// # Safety
+/// As for [`enter`]; r14 must be saved and hold the goroutine.
+pub unsafe extern "C" fn enter_go<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
+    // SAFETY: passed on from the caller.
+    let call = unsafe { call_in_go(regs, consumer) };
+    // SAFETY: passed on from the caller.
+    unsafe { begin::<A>(site, consumer, call) };
+}
+
+/// [`leave`] in Go.
+///
+/// # Safety
+/// As for [`enter_go`].
+pub unsafe extern "C" fn leave_go<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
+    let now = ticks();
+    // SAFETY: passed on from the caller.
+    let call = unsafe { call_in_go(regs, consumer) };
+    // SAFETY: passed on from the caller.
+    unsafe { end::<A>(site, consumer, call, now) };
+}
+
+/// # Safety
+/// r14 must be saved and hold the address of a goroutine.
+#[inline(always)]
+unsafe fn call_in_go(regs: &PtRegs, consumer: &ConsumerDesc) -> Call {
+    let g = regs.at(GOROUTINE);
+    // A goroutine begins with the bounds of its stack, low and high.
+    let high = (g + 8) as *const u64;
+    // SAFETY: the goroutine is alive while it runs (contract), and its first two words are its stack's bounds in
+    // every version of Go that keeps it in r14.
+    let high = unsafe { high.read() };
+    Call::in_goroutine(g, high.wrapping_sub(regs.stack_pointer()), consumer.arg)
+}
+
+/// # Safety
+/// As for [`enter`].
+#[inline(always)]
+unsafe fn begin<A: Adder>(site: &SiteDesc, consumer: &ConsumerDesc, call: Call) {
+    // SAFETY: passed on from the caller.
+    unsafe { A::add(site, consumer.cell, 1) };
+    // SAFETY: passed on from the caller.
+    let Some(frames) = (unsafe { frames(site) }) else { return };
+    let cell = match open(frames, call, ticks()) {
+        Opened::New => return,
+        Opened::InsteadOfOther => cell::FRAMES_REPLACED,
+        Opened::NoRoom => cell::FRAMES_NO_ROOM,
+    };
+    // SAFETY: passed on from the caller; every copy has this cell.
+    unsafe { A::add(site, cell, 1) };
+}
+
+/// # Safety
+/// As for [`enter`].
+#[inline(always)]
+unsafe fn end<A: Adder>(site: &SiteDesc, consumer: &ConsumerDesc, call: Call, now: u64) {
+    // SAFETY: passed on from the caller.
+    let frames = unsafe { frames(site) };
+    let Some(stamp) = frames.and_then(|f| close(f, call)) else {
+        // SAFETY: passed on from the caller; every copy has this cell.
+        unsafe { A::add(site, cell::FRAMES_UNMATCHED, 1) };
+        return;
+    };
+    // Counters of two CPUs may differ by a few ticks.
+    let ticks = now.saturating_sub(stamp);
+    let ns = ((u128::from(ticks) * u128::from(site.ns_per_tick)) >> 32) as u64;
+    let bucket = latency::BUCKETS + latency::bucket_of(ns);
+    // SAFETY: passed on from the caller; the cell is one of the consumer's.
+    unsafe { A::add(site, consumer.cell + 8 * latency::TOTAL_NS, ns) };
+    // SAFETY: the same.
+    unsafe { A::add(site, consumer.cell + 8 * bucket, 1) };
+}
+
+/// The table of frames; `None` in a forked child.
+///
+/// # Safety
+/// As for [`enter`].
+#[inline(always)]
+unsafe fn frames(site: &SiteDesc) -> Option<&'static [Frame]> {
+    let alive = (site.table - table::CPU0 as u64 + table::ALIVE as u64) as *const u64;
+    // SAFETY: the word stands in the same page as the table (wire::table).
+    if unsafe { alive.read() } == 0 {
+        return None;
+    }
+    let first = site.frames as *const Frame;
+    // SAFETY: the arena holds the whole table at this address for as long as a trampoline can be run (contract),
+    // and frames are only ever accessed atomically.
+    Some(unsafe { core::slice::from_raw_parts(first, GROUPS * FRAMES) })
+}
+
+fn ticks() -> u64 {
+    // SAFETY: rdtsc reads a counter and needs nothing; Linux lets every program run it unless it asked for a trap.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
