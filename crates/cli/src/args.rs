@@ -15,6 +15,7 @@ Examples:
   nanoprobe count 'u:libc:malloc' -p 4242           count calls until Ctrl-C
   nanoprobe count 'u:./server:handle_*' -- ./server --port 0
   nanoprobe hist 'u:libc:malloc' arg0 -p 4242 --for 10s
+  nanoprobe lat 'u:libsqlite3:sqlite3_step' -p 4242   how long calls take
   nanoprobe list 'u:libc:*alloc*'                   what would match; touches nothing
   nanoprobe explain 'u:libc:*alloc*' -p 4242        how each site would be probed, and why not faster
 
@@ -37,6 +38,8 @@ pub enum Command {
     Count(CountArgs),
     /// Histogram of an argument, by powers of two
     Hist(HistArgs),
+    /// Histogram of how long calls take, from a function's entry to its return
+    Lat(LatArgs),
     /// Show what specifications match; touches nothing
     List(LookArgs),
     /// Show how each site would be probed, and why not on a higher rung; touches nothing
@@ -77,6 +80,16 @@ pub struct CountArgs {
     /// Count in a handler that the agent calls instead of in the trampoline (for measuring)
     #[arg(long, hide_short_help = true)]
     pub by_handler: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct LatArgs {
+    /// Whose calls to time, for example u:libc:malloc
+    #[arg(required = true, value_name = "SPEC")]
+    pub specs: Vec<String>,
+    #[command(flatten)]
+    pub run: RunArgs,
 }
 
 #[derive(Debug, Args)]
@@ -188,7 +201,7 @@ mod tests {
             Cli::try_parse_from(line.split_whitespace()).unwrap_or_else(|e| panic!("{line}: {e}"));
             seen += 1;
         }
-        assert_eq!(seen, 5);
+        assert_eq!(seen, 6);
     }
 
     #[test]

@@ -29,6 +29,7 @@ fn main() {
     let code = match cli.command {
         Command::Count(args) => run::count(args),
         Command::Hist(args) => run::hist(args),
+        Command::Lat(args) => run::lat(args),
         Command::List(args) => look::list(&args),
         Command::Explain(args) => look::explain(&args),
         Command::Recover(args) => look::recover(args.pid),

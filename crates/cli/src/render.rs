@@ -9,12 +9,15 @@
 use crate::args::{Format, RunArgs};
 use crate::engine::Job;
 use serde_json::{Map, Value, json};
-use session::{Receipt, Session, Verb};
+use session::{OpenCalls, Receipt, Session, SiteView, Verb};
 use std::fs::File;
 use std::io::{self, Write};
 use std::time::Duration;
 
 mod histogram;
+mod latency;
+
+use latency::Timed;
 
 /// Counts of one site.
 pub struct Row {
@@ -22,6 +25,8 @@ pub struct Row {
     pub hits: u64,
     /// Buckets of a histogram; empty for a count.
     pub buckets: Vec<u64>,
+    /// Durations of calls.
+    timed: Option<Timed>,
 }
 
 /// All counts at one moment.
@@ -30,6 +35,8 @@ pub struct Report {
     pub hits: u64,
     pub handled: u64,
     pub children: u64,
+    /// Calls that did not return, for `lat`.
+    open: Option<OpenCalls>,
     what: Option<String>,
 }
 
@@ -37,17 +44,20 @@ impl Report {
     pub fn of(session: &Session, job: &Job) -> Report {
         let is_hist = matches!(job.verb, Verb::HistogramOfArgument(_));
         let is_plain = job.verb == Verb::Count;
-        let mut rows: Vec<Row> = session
-            .sites()
+        let mut rows: Vec<Row> = rows_of(session)
             .map(|site| Row {
                 name: site.plan.name.clone(),
                 hits: site.hits(),
-                buckets: if is_hist { site.cells(0) } else { Vec::new() },
+                buckets: if is_hist { site.cells() } else { Vec::new() },
+                timed: site.calls().map(Timed::of),
             })
             .collect();
         name_apart(&mut rows, session);
         rows.sort_by(|a, b| a.hits.cmp(&b.hits).then_with(|| a.name.cmp(&b.name)));
-        let handled = rows.iter().map(|r| r.hits).sum();
+        let open = (job.verb == Verb::Latency).then(|| session.open_calls());
+        let exits = |t: &Timed| t.calls.returns() + t.calls.unmatched;
+        let exits: u64 = rows.iter().filter_map(|r| r.timed.as_ref()).map(exits).sum();
+        let handled = rows.iter().map(|r| r.hits).sum::<u64>() + exits;
         let hits = if is_plain { handled } else { session.entered() };
         if job.args.hit_only {
             rows.retain(|r| r.hits > 0);
@@ -57,19 +67,24 @@ impl Report {
             Verb::HistogramOfArgument(n) => Some(format!("arg{n}")),
             _ => None,
         };
-        Report { rows, hits, handled, children, what }
+        Report { rows, hits, handled, children, open, what }
     }
+}
+
+/// The sites that have a row: all but the exits of functions whose calls are timed.
+fn rows_of(session: &Session) -> impl Iterator<Item = SiteView<'_>> {
+    session.sites().filter(|site| !site.plan.is_exit())
 }
 
 /// Functions of one name in several files, or several in one, are told apart by file and address.
 fn name_apart(rows: &mut [Row], session: &Session) {
-    let mut names: Vec<&str> = session.sites().map(|s| s.plan.name.as_str()).collect();
+    let mut names: Vec<&str> = rows_of(session).map(|s| s.plan.name.as_str()).collect();
     names.sort_unstable();
     let is_double = |name: &str| {
         let first = names.partition_point(|n| *n < name);
         names.get(first + 1) == Some(&name)
     };
-    for (row, site) in rows.iter_mut().zip(session.sites()) {
+    for (row, site) in rows.iter_mut().zip(rows_of(session)) {
         if is_double(&row.name) {
             let file = site.plan.module.rsplit('/').next().unwrap_or_default();
             row.name = format!("{}:{}@{:#x}", file, row.name, site.plan.placement.site);
@@ -155,6 +170,9 @@ impl Writer {
 
     /// The counts.
     pub fn results(&mut self, report: &Report) {
+        if report.open.is_some() {
+            return self.latencies(report);
+        }
         match (self.format, &report.what) {
             (Format::Text, None) => {
                 for row in &report.rows {
@@ -182,6 +200,20 @@ impl Writer {
         }
     }
 
+    fn latencies(&mut self, report: &Report) {
+        let timed = || report.rows.iter().filter_map(|r| Some((&r.name, r.timed.as_ref()?)));
+        if self.format == Format::Json {
+            let map: Map<String, Value> = timed().map(|(name, t)| (name.clone(), t.json())).collect();
+            self.line(&json!({"type": "latency", "data": {"@": map}}).to_string());
+            return;
+        }
+        for (name, timed) in timed() {
+            for line in timed.lines(name) {
+                self.line(&line);
+            }
+        }
+    }
+
     /// The closing lines.
     pub fn receipt(&mut self, report: &Report, receipt: &Receipt, cpu_ticks: Option<u64>) {
         let skipped = report.hits.saturating_sub(report.handled);
@@ -196,6 +228,7 @@ impl Writer {
                 "memory_returned": receipt.is_unmapped, "children_freed": receipt.children,
                 "detach_us": receipt.took.as_micros() as u64,
                 "longest_stall_us": receipt.longest_stall.as_micros() as u64,
+                "calls": report.open.as_ref().map(latency::open_json),
             });
             self.line(&json!({"type": "receipt", "data": data}).to_string());
         }
@@ -216,6 +249,9 @@ impl Writer {
             "Hits {}: {} handled, {skipped} skipped; {} sites left out.",
             report.hits, report.handled, self.left_out
         );
+        if let Some(open) = &report.open {
+            eprintln!("{}", latency::summary(report.rows.iter().filter_map(|r| r.timed.as_ref()), open));
+        }
         if report.hits == 0 {
             eprintln!("{}", why_nothing(receipt, cpu_ticks));
         }

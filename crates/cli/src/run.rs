@@ -1,4 +1,4 @@
-//! `count` and `hist`: from arguments to an engine.
+//! `count`, `hist` and `lat`: from arguments to an engine.
 //!
 //! For:     main.
 //! State:   none.
@@ -6,7 +6,7 @@
 //! Keeps:   nothing is touched before every argument was read.
 //! Checked: testkit `faces`.
 
-use crate::args::{CountArgs, HistArgs, RunArgs};
+use crate::args::{CountArgs, HistArgs, LatArgs, RunArgs};
 use crate::engine::Job;
 use crate::{advice, engine, front};
 use image::Spec;
@@ -19,6 +19,10 @@ pub fn count(args: CountArgs) -> i32 {
 
 pub fn hist(args: HistArgs) -> i32 {
     run(&[args.spec], Verb::HistogramOfArgument(args.argument), args.run)
+}
+
+pub fn lat(args: LatArgs) -> i32 {
+    run(&args.specs, Verb::Latency, args.run)
 }
 
 fn run(specs: &[String], verb: Verb, args: RunArgs) -> i32 {

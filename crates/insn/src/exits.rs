@@ -73,7 +73,7 @@ impl Exits {
     /// Finds the exits of `function`.
     ///
     /// `is_part` tells of a function start outside `function` whether it is a part of it that the compiler put
-    /// elsewhere (`foo.cold`). Code outside that is reached by a jump and is no known function's start is taken
+    /// elsewhere (`foo.cold`), and of its own start whether a jump there goes on with the same call. Code outside that is reached by a jump and is no known function's start is taken
     /// for a part too.
     ///
     /// # Errors
@@ -122,20 +122,28 @@ impl Exits {
             let function = self.function.contains(&site).then(|| self.function.clone());
             let asked = Asked { site, function, next_function: None, taken };
             match Ladder::new(flow, code, &asked).and_then(|ladder| ladder.climb()) {
-                Ok(found) if !reaches_no_further(&found, exit) => {}
-                Ok(found) if found.rung == Rung::Island => island = island.or(Some((site, found))),
-                Ok(found) => return Ok(Placement::of(site, found, Hook::new(codes, site, exit, true))),
+                Ok(found) if found.rung == Rung::Island => island = island.or(Some((first, found))),
+                Ok(found) => return Ok(self.placement(codes, first, found, last)),
                 Err(refusal) => refused = refused.or(Some(refusal)),
             }
         }
         match island {
-            Some((site, found)) => Ok(Placement::of(site, found, Hook::new(codes, site, exit, true))),
+            Some((first, found)) => Ok(self.placement(codes, first, found, last)),
             None => Err(refused.unwrap_or(Refusal::NoRung {
                 site: exit,
                 why_not: vec![(Rung::Window, Reason::Target { at: exit, from: None })],
                 needs: Rung::Trap,
             })),
         }
+    }
+
+    /// The jump stands at instruction number `first` and the hook before number `last`: what lies between them runs
+    /// elsewhere too, also where the jump does not cover it.
+    fn placement(&self, codes: &[Code<'_>], first: usize, mut found: Found, last: usize) -> Placement {
+        let (site, exit) = (self.insns[first].insn.addr, self.insns[last].insn.addr);
+        let covered = found.window.insns.len();
+        found.window.insns.extend(self.insns[first..last].iter().skip(covered).map(|class| class.insn));
+        Placement::of(site, found, Hook::new(codes, site, exit, true))
     }
 
     /// Adds to the placement of another probe of the function a hook before the exit, if it displaces the exit.
@@ -165,11 +173,6 @@ impl Exits {
         }
         found.into_iter()
     }
-}
-
-/// What is displaced ends with the exit, or before it.
-fn reaches_no_further(found: &Found, exit: u64) -> bool {
-    found.window.insns.iter().all(|insn| insn.addr <= exit)
 }
 
 struct Search<'a> {
@@ -238,7 +241,7 @@ impl Search<'_> {
                 self.exits.push(number);
                 Ok(None)
             }
-            Leave::Jump(to) if self.function.start == to || self.is_elsewhere(to) => {
+            Leave::Jump(to) if self.is_restart(to) || self.is_elsewhere(to) => {
                 self.exits.push(number);
                 Ok(None)
             }
@@ -248,6 +251,11 @@ impl Search<'_> {
             Leave::Jump(to) | Leave::Branch(to) if self.function.contains(&to) => Ok(None),
             Leave::Jump(to) | Leave::Branch(to) => Ok(Some(to)),
         }
+    }
+
+    /// A tail call of itself.
+    fn is_restart(&self, to: u64) -> bool {
+        to == self.function.start && !(self.is_part)(to)
     }
 
     /// Another function's start.

@@ -103,6 +103,18 @@ fn the_exit_itself_may_stay_in_place_behind_the_window() {
 }
 
 #[test]
+fn what_lies_between_the_jump_and_the_exit_runs_before_the_probe() {
+    // 0: add rsp, 8 (4); 4: pop rbx; 5: pop r14; 7: ret; 8: mov eax, ebx; a: ret
+    let bytes = [0x48, 0x83, 0xc4, 0x08, 0x5b, 0x41, 0x5e, 0xc3, 0x89, 0xd8, 0xc3];
+    let placed = file(&bytes).place(11, 7).unwrap();
+    assert_eq!((placed.site, placed.patch_len, placed.displaced_len), (BASE, 5, 7));
+    assert_eq!(placed.hooks[0].offset, 7);
+    assert_eq!(relocate_part(&placed, 0, 0x9000, 0..7).unwrap().bytes, bytes[..7]);
+    let rest = relocate_part(&placed, 0, 0x9000, 7..u8::MAX).unwrap();
+    assert_eq!(rest.map, [(7, 0)], "a jump back to the return");
+}
+
+#[test]
 fn nothing_may_come_in_between_the_jump_and_the_exit() {
     // 0: je 8; 2: mov eax, ebx; 4: pop rbx; 5: pop rbp; 6: pop r12; 8: ret; 9: mov eax, ebx (3 times); f: ret
     let bytes =

@@ -96,8 +96,8 @@ unsafe fn end<A: Adder>(site: &SiteDesc, consumer: &ConsumerDesc, call: Call, no
     // SAFETY: passed on from the caller.
     let frames = unsafe { frames(site) };
     let Some(stamp) = frames.and_then(|f| close(f, call)) else {
-        // SAFETY: passed on from the caller; every copy has this cell.
-        unsafe { A::add(site, cell::FRAMES_UNMATCHED, 1) };
+        // SAFETY: passed on from the caller; the cell is one of the consumer's.
+        unsafe { A::add(site, consumer.cell + 8 * latency::UNMATCHED, 1) };
         return;
     };
     // Counters of two CPUs may differ by a few ticks.

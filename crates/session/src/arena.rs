@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use sys::mapping::SharedMapping;
 use wire::{
     ARENA_MAGIC, ArenaHeader, COPY_CHILDREN, COPY_CPU0, ConsumerDesc, NO_RSEQ, REGIONS_MAX, RegionDesc,
-    SiteDesc, VERSION, cell,
+    SiteDesc, VERSION, cell, frames,
 };
 
 const PAGE: usize = 4096;
@@ -25,19 +25,28 @@ const PAGE: usize = 4096;
 pub(crate) struct Layout {
     sites: usize,
     consumers: usize,
+    frames: usize,
     copies: usize,
     copy_stride: usize,
     pub cpus: usize,
 }
 
 impl Layout {
-    /// For this many sites and consumers of the general path, and this many bytes of cells.
-    pub fn new(cpus: usize, sites: usize, consumers: usize, cell_bytes: usize) -> Layout {
+    /// For this many hooks and consumers of the general path, and this many bytes of cells.
+    pub fn new(cpus: usize, sites: usize, consumers: usize, has_frames: bool, cell_bytes: usize) -> Layout {
         let sites_at = PAGE;
         let consumers_at = sites_at + sites * size_of::<SiteDesc>();
-        let copies_at = (consumers_at + consumers * size_of::<ConsumerDesc>()).next_multiple_of(PAGE);
+        let frames_at = (consumers_at + consumers * size_of::<ConsumerDesc>()).next_multiple_of(PAGE);
+        let copies_at = frames_at + if has_frames { frames::LEN_BYTES } else { 0 };
         let copy_stride = (cell::FIRST_FREE as usize + cell_bytes).next_multiple_of(PAGE);
-        Layout { sites: sites_at, consumers: consumers_at, copies: copies_at, copy_stride, cpus }
+        Layout {
+            sites: sites_at,
+            consumers: consumers_at,
+            frames: frames_at,
+            copies: copies_at,
+            copy_stride,
+            cpus,
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -50,6 +59,11 @@ impl Layout {
 
     pub fn site(&self, index: usize) -> usize {
         self.sites + index * size_of::<SiteDesc>()
+    }
+
+    /// The table of open calls.
+    pub fn frames(&self) -> usize {
+        self.frames
     }
 
     pub fn consumer(&self, index: usize) -> usize {
@@ -130,6 +144,13 @@ impl Arena {
         let copies = (0..COPY_CPU0 + self.layout.cpus).filter(|c| *c != COPY_CHILDREN);
         // A statistics counter: nothing is ordered by it.
         copies.map(|c| self.word(self.layout.copy(c) + cell as usize).load(Ordering::Relaxed)).sum()
+    }
+
+    /// How many calls are open.
+    pub fn open_calls(&self) -> u64 {
+        let frames = (self.layout.frames..self.layout.copies).step_by(size_of::<frames::Frame>());
+        // Exact once no thread of ours is in a hit; nothing is ordered by it.
+        frames.filter(|at| self.word(*at).load(Ordering::Relaxed) != 0).count() as u64
     }
 
     /// The same in forked children.

@@ -17,14 +17,16 @@ use crate::recover::recover;
 use crate::region::{Region, Regions, Wish};
 use crate::remote::Remote;
 use crate::session::Session;
-use crate::site::{Action, Armed, Missed, SitePlan};
+use crate::site::{Action, Armed, Consumer, Missed, SitePlan};
 use crate::world::{ENGINE_NAME, Hurry, World};
-use crate::{chain, process, stacks};
+use crate::{chain, clock, process, stacks};
 use image::Mapping;
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem::offset_of;
 use std::time::{Duration, Instant};
 use sys::ptrace;
 use text::{Body, Trampoline};
-use wire::{ConsumerDesc, HandlerKind, SiteDesc, cell};
+use wire::{ConsumerDesc, SiteDesc, cell};
 
 /// Modules that lie within this distance share a region.
 const NEIGHBOURHOOD: u64 = 1 << 30;
@@ -36,6 +38,7 @@ impl Session {
     /// # Errors
     /// Why the process as a whole cannot be entered; single sites are missed with a reason instead.
     pub fn attach(pid: i32, sites: Vec<SitePlan>) -> Result<Session, Broken> {
+        let ns_per_tick = if sites.iter().any(|s| s.opens().is_some()) { clock::ns_per_tick() } else { 0 };
         let began = Instant::now();
         let _hurry = Hurry::begin();
         match process::check(pid) {
@@ -51,6 +54,7 @@ impl Session {
         let mappings = image_maps(pid)?;
         let mut setup = SetUp::enter(&memory, &mappings, &sites)?;
         let mut stall = setup.stall;
+        setup.ns_per_tick = ns_per_tick;
         let mut session = setup.build(memory, mappings, sites)?;
         let mut armed = session.arm_all();
         if let Err(ArmFailure::RseqDiffers) = armed {
@@ -113,15 +117,17 @@ struct SetUp {
     rseq_offset: Option<i32>,
     gadget: u64,
     stall: Duration,
+    ns_per_tick: u64,
 }
 
 impl SetUp {
     fn enter(memory: &Memory, mappings: &[Mapping], sites: &[SitePlan]) -> Result<SetUp, Broken> {
         let gadget = find_syscall(memory, mappings)?;
-        let cells: u32 = sites.iter().map(|s| s.action.cells()).sum();
-        let general = sites.iter().filter(|s| s.action != Action::Count).count();
-        let consumers = sites.iter().map(|s| s.action.consumers().len()).sum();
-        let layout = Layout::new(possible_cpus(), general, consumers, cells as usize * 8);
+        let cells: u32 = sites.iter().map(SitePlan::cells).sum();
+        let general = sites.iter().flat_map(|s| &s.actions).filter(|a| **a != Action::Count).count();
+        let consumers = sites.iter().map(|s| s.consumers().count()).sum();
+        let has_frames = sites.iter().any(|s| s.opens().is_some());
+        let layout = Layout::new(possible_cpus(), general, consumers, has_frames, cells as usize * 8);
         let wishes = wishes(sites);
         if let Some(wish) = wishes.get(wire::REGIONS_MAX) {
             return Err(Broken::NoRoom { module: wish.module.clone(), bytes: wish.bytes });
@@ -134,7 +140,7 @@ impl SetUp {
         };
         regions.write_tables(memory)?;
         let stall = world.resume();
-        Ok(SetUp { regions: Some(regions), rseq_offset, gadget, stall })
+        Ok(SetUp { regions: Some(regions), rseq_offset, gadget, stall, ns_per_tick: 0 })
     }
 
     fn build(
@@ -166,6 +172,39 @@ fn wishes(sites: &[SitePlan]) -> Vec<Wish> {
         }
     }
     wishes
+}
+
+/// What the next site gets: its first cell, and its hooks' and consumers' places in the arena.
+struct Numbers {
+    cell: u32,
+    hook: usize,
+    consumer: usize,
+    /// First cell of each function whose calls are timed.
+    functions: BTreeMap<u32, u32>,
+}
+
+impl Numbers {
+    fn of(sites: &[SitePlan]) -> Numbers {
+        const EACH: u32 = wire::frames::latency::CELLS * 8;
+        let opened = sites.iter().filter_map(SitePlan::opens).zip(0..);
+        let functions: BTreeMap<u32, u32> = opened.map(|(f, n)| (f, cell::FIRST_FREE + n * EACH)).collect();
+        let cell = cell::FIRST_FREE + functions.len() as u32 * EACH;
+        Numbers { cell, hook: 0, consumer: 0, functions }
+    }
+
+    /// The first of `cells` new ones.
+    fn take_cells(&mut self, cells: u32) -> u32 {
+        self.cell += cells * 8;
+        self.cell - cells * 8
+    }
+
+    /// The first cell of a consumer: its function's, or new ones.
+    fn cell_of(&mut self, consumer: Consumer) -> u32 {
+        match consumer.function() {
+            Some(function) => self.functions.get(&function).copied().unwrap_or_default(),
+            None => self.take_cells(consumer.cells()),
+        }
+    }
 }
 
 /// Where this thread's rseq area lies from its thread pointer.
@@ -205,41 +244,38 @@ impl Session {
     /// Writes a trampoline for each site.
     fn rebuild(&mut self, setup: &mut SetUp, sites: Vec<SitePlan>) -> Result<(), Broken> {
         self.rseq_offset = setup.rseq_offset;
+        self.ns_per_tick = setup.ns_per_tick;
         self.regions.arena.describe(&self.regions.footing(self.rseq_offset));
         for region in &mut self.regions.regions {
             region.next = region.slow + 64;
         }
-        let (mut next_cell, mut general, mut consumers) = (cell::FIRST_FREE, 0, 0);
+        // An exit may stand before the entry, whose cells it uses.
+        let mut numbers = Numbers::of(&sites);
         for plan in sites {
-            let cell = next_cell;
-            next_cell += plan.action.cells() * 8;
-            let is_split = is_split_after_one_byte(plan.addr(), plan.original.len());
-            if is_split {
+            if is_split_after_one_byte(plan.addr(), plan.original.len()) {
                 self.missed.push((plan, Missed::CrossesPage));
                 continue;
             }
-            let body = match &plan.action {
-                Action::Count => None,
-                Action::Consumers(list) => {
-                    general += 1;
-                    consumers += list.len();
-                    Some((general - 1, consumers - list.len()))
-                }
-            };
-            self.build_site(plan, cell, body);
+            self.build_site(plan, &mut numbers);
         }
+        self.drop_exits_without_entry();
         self.write_trampolines()
     }
 
-    fn build_site(&mut self, plan: SitePlan, cell: u32, general: Option<(usize, usize)>) {
+    fn build_site(&mut self, plan: SitePlan, numbers: &mut Numbers) {
         let region = self.regions.regions.iter().position(|r| reaches(r, &plan)).unwrap_or(0);
-        let body = match general {
-            None => Body::Count { cell },
-            Some((site, consumer)) => self.describe(region, &plan, site, consumer, cell),
-        };
+        let first_cell = plan.opens().map_or(numbers.cell, |f| numbers.functions[&f]);
+        let bodies: Vec<Body> = plan
+            .actions
+            .iter()
+            .map(|action| match action {
+                Action::Count => Body::Count { cell: numbers.take_cells(1) },
+                Action::Consumers(list) => self.describe(region, &plan, list, numbers),
+            })
+            .collect();
         let region = &mut self.regions.regions[region];
         let at = region.next;
-        match Armed::build(plan, at, region.table, region.slow, self.rseq_offset, cell, &[body]) {
+        match Armed::build(plan, at, region.table, region.slow, self.rseq_offset, first_cell, &bodies) {
             Ok(armed) => {
                 region.next = armed.trampoline.end().next_multiple_of(64);
                 debug_assert!(region.next <= region.code.end);
@@ -249,36 +285,49 @@ impl Session {
         }
     }
 
-    /// Writes what the agent needs to know of a site: its description and its consumers.
-    fn describe(&self, region: usize, plan: &SitePlan, site: usize, consumer: usize, cell: u32) -> Body {
+    /// Without its entry an exit would only find calls that were never opened.
+    fn drop_exits_without_entry(&mut self) {
+        let opened: BTreeSet<u32> = self.armed.iter().filter_map(|a| a.plan.opens()).collect();
+        let (kept, dropped): (Vec<_>, Vec<_>) = std::mem::take(&mut self.armed)
+            .into_iter()
+            .partition(|a| a.plan.consumers().all(|c| c.function().is_none_or(|f| opened.contains(&f))));
+        self.armed = kept;
+        self.missed.extend(dropped.into_iter().map(|a| (a.plan, Missed::NoEntry)));
+    }
+
+    /// Writes what the agent needs to know of a hook: its description and its consumers.
+    fn describe(&self, region: usize, plan: &SitePlan, list: &[Consumer], numbers: &mut Numbers) -> Body {
         let region = &self.regions.regions[region];
         let (arena, layout) = (&self.regions.arena, &self.regions.arena.layout);
         let agent = if self.rseq_offset.is_some() { &region.agent.rseq } else { &region.agent.locked };
-        let consumer_at = |i: usize| arena.remote + layout.consumer(consumer + i) as u64;
-        let list = plan.action.consumers();
-        let mut cell = cell;
+        let consumer_at = |i: usize| arena.remote + layout.consumer(i) as u64;
+        let first = numbers.consumer;
         for (i, c) in list.iter().enumerate() {
-            let at = layout.consumer(consumer + i);
-            let (kind, arg) = match c {
-                crate::Consumer::Count => (HandlerKind::Count, 0),
-                crate::Consumer::Log2Histogram { register } => (HandlerKind::Log2Histogram, *register),
-            };
-            let next = if i + 1 < list.len() { consumer_at(i + 1) } else { 0 };
-            arena.publish(at + core::mem::offset_of!(ConsumerDesc, next), next);
-            arena.publish(at + core::mem::offset_of!(ConsumerDesc, handler), agent.handlers[kind as usize]);
-            let words = u64::from(cell) | u64::from(arg) << 32;
-            arena.publish(at + core::mem::offset_of!(ConsumerDesc, cell), words);
-            cell += c.cells() * 8;
+            let number = first + i;
+            let at = layout.consumer(number);
+            let (kind, arg) = c.handler();
+            let cell = numbers.cell_of(*c);
+            let next = if i + 1 < list.len() { consumer_at(number + 1) } else { 0 };
+            arena.publish(at + offset_of!(ConsumerDesc, next), next);
+            arena.publish(at + offset_of!(ConsumerDesc, handler), agent.handlers[kind as usize]);
+            arena.publish(at + offset_of!(ConsumerDesc, cell), u64::from(cell) | u64::from(arg) << 32);
         }
-        let at = layout.site(site);
+        numbers.consumer += list.len();
+        let at = layout.site(numbers.hook);
+        numbers.hook += 1;
         let rseq = self.rseq_offset.map_or(0, |o| i64::from(o) as u64);
         let table = region.table + wire::table::CPU0 as u64;
-        arena.publish(at + core::mem::offset_of!(SiteDesc, table), table);
-        arena.publish(at + core::mem::offset_of!(SiteDesc, rseq_offset), rseq);
-        arena.publish(at + core::mem::offset_of!(SiteDesc, addr), plan.addr());
-        arena.publish(at + core::mem::offset_of!(SiteDesc, children), arena.children_copy());
-        arena.publish(at + core::mem::offset_of!(SiteDesc, first), consumer_at(0));
-        Body::Hit { desc: arena.remote + at as u64 }
+        arena.publish(at + offset_of!(SiteDesc, table), table);
+        arena.publish(at + offset_of!(SiteDesc, rseq_offset), rseq);
+        arena.publish(at + offset_of!(SiteDesc, addr), plan.addr());
+        arena.publish(at + offset_of!(SiteDesc, children), arena.children_copy());
+        arena.publish(at + offset_of!(SiteDesc, frames), arena.remote + layout.frames() as u64);
+        arena.publish(at + offset_of!(SiteDesc, ns_per_tick), self.ns_per_tick);
+        arena.publish(at + offset_of!(SiteDesc, first), consumer_at(first));
+        let reads_r14 = list
+            .iter()
+            .any(|c| matches!(c, Consumer::Enter { is_go: true, .. } | Consumer::Leave { is_go: true, .. }));
+        Body::Hit { desc: arena.remote + at as u64, reads_r14 }
     }
 
     /// Writes all trampolines, neighbours in one go, while the target runs.

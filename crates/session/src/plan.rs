@@ -7,6 +7,11 @@
 //!          P2 no two sites share a byte.
 //! Checked: testkit `shapes`, `counting`.
 
+mod calls;
+mod explain;
+
+pub use explain::{Explained, explain};
+
 use crate::error::Broken;
 use crate::memory::Memory;
 use crate::site::{Action, Consumer, SitePlan};
@@ -14,7 +19,6 @@ use image::lookup::{LookupError, find_file, find_module};
 use image::select::{Selected, chosen_implementation};
 use image::{ElfImage, ImageAddr, ImageError, Module, NoMatch, Process, Reason, Spec, select};
 use insn::{Asked, Code, Flow, Placement, Refusal, place};
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use text::JUMP_LEN;
@@ -64,6 +68,8 @@ pub enum Verb {
     CountByHandler,
     /// A histogram of the n-th argument.
     HistogramOfArgument(usize),
+    /// Durations of calls.
+    Latency,
 }
 
 /// A site that cannot have a probe.
@@ -133,21 +139,18 @@ pub fn plan(pid: i32, specs: &[Spec], verb: Verb) -> Result<Plan, PlanError> {
     let process = Process::read(pid as u32).map_err(PlanError::Image)?;
     let memory = Memory::open(pid).map_err(PlanError::Process)?;
     let mut planner = Planner { process: &process, memory: &memory, images: BTreeMap::new() };
-    let mut plan = Plan::default();
-    let mut sites: BTreeMap<u64, SitePlan> = BTreeMap::new();
-    let taken: RefCell<BTreeMap<u64, u64>> = RefCell::new(BTreeMap::new());
+    let mut placed = Placed::default();
     for spec in specs {
-        let before = (sites.len(), plan.refused.len());
-        let found = planner.resolve(spec, &mut plan.refused)?;
-        let had_any = !found.is_empty();
-        for match_ in found {
-            planner.place(match_, verb, &mut sites, &taken, &mut plan.refused);
-        }
-        if !had_any && plan.refused.len() == before.1 {
+        let refused_before = placed.refused.len();
+        let found = planner.resolve(spec, &mut placed.refused)?;
+        if found.is_empty() && placed.refused.len() == refused_before {
             return Err(planner.nothing(spec));
         }
+        for wanted in found {
+            planner.place(&wanted, verb, &mut placed);
+        }
     }
-    plan.sites = sites.into_values().collect();
+    let plan = Plan { sites: placed.sites.into_values().collect(), refused: placed.refused };
     if plan.sites.is_empty() {
         let all = plan.refused.into_iter().map(|r| (r.name, r.why)).collect();
         return Err(PlanError::AllRefused(all));
@@ -216,6 +219,31 @@ fn name_of(selected: &Selected<'_>) -> String {
     match selected.addr.0 - start {
         0 => base,
         offset => format!("{base}+{offset:#x}"),
+    }
+}
+
+/// What has been placed so far.
+#[derive(Default)]
+struct Placed {
+    sites: BTreeMap<u64, SitePlan>,
+    refused: Vec<RefusedSite>,
+    /// Bytes under jumps: start to end, in the process.
+    taken: BTreeMap<u64, u64>,
+    /// Functions whose calls are timed.
+    functions: u32,
+}
+
+impl Placed {
+    fn insert(&mut self, site: SitePlan) {
+        for range in [Some(site.placement.patch()), site.placement.island_patch()].into_iter().flatten() {
+            self.taken.insert(range.start.wrapping_add(site.bias), range.end.wrapping_add(site.bias));
+        }
+        self.sites.insert(site.addr(), site);
+    }
+
+    fn is_taken(&self, range: Range<u64>, bias: u64) -> bool {
+        let (start, end) = (range.start.wrapping_add(bias), range.end.wrapping_add(bias));
+        self.taken.range(..end).next_back().is_some_and(|(_, e)| *e > start)
     }
 }
 
@@ -319,76 +347,76 @@ impl<'p> Planner<'p> {
         choices
     }
 
-    fn place(
-        &mut self,
-        wanted: Match,
-        verb: Verb,
-        sites: &mut BTreeMap<u64, SitePlan>,
-        taken: &RefCell<BTreeMap<u64, u64>>,
-        refused: &mut Vec<RefusedSite>,
-    ) {
-        let module = self.module(wanted.module);
-        let loaded = &self.images[&wanted.module];
-        let bias = module.bias.0;
-        let addr = wanted.addr.wrapping_add(bias);
-        if sites.contains_key(&addr) {
+    /// Places one match, or refuses it; a function whose calls are timed has several sites.
+    fn place(&self, wanted: &Match, verb: Verb, placed: &mut Placed) {
+        let addr = wanted.addr.wrapping_add(self.module(wanted.module).bias.0);
+        if placed.sites.contains_key(&addr) {
             return;
         }
-        let path = module.path.display().to_string();
-        let mut refuse = |why: String| {
-            let entry =
-                RefusedSite { name: wanted.name.clone(), module: path.clone(), addr: wanted.addr, why };
-            refused.push(entry);
+        let sites = match verb {
+            Verb::Latency => self.calls(wanted, placed),
+            _ => self.one(wanted, verb, placed).map(|site| vec![site]),
         };
-        let is_taken = |range: Range<u64>| {
-            let (start, end) = (range.start.wrapping_add(bias), range.end.wrapping_add(bias));
-            let before = taken.borrow().range(..end).next_back().map(|(_, e)| *e);
-            before.is_some_and(|e| e > start)
-        };
+        match sites {
+            Ok(sites) => sites.into_iter().for_each(|site| placed.insert(site)),
+            Err(why) => {
+                let module = self.module(wanted.module).path.display().to_string();
+                placed.refused.push(RefusedSite {
+                    name: wanted.name.clone(),
+                    module,
+                    addr: wanted.addr,
+                    why,
+                });
+            }
+        }
+    }
+
+    fn one(&self, wanted: &Match, verb: Verb, placed: &Placed) -> Result<SitePlan, String> {
+        let placement = self.placement(wanted, placed)?;
+        let action = action(verb, &self.images[&wanted.module].image, wanted)?;
+        self.site_plan(wanted, wanted.name.clone(), placement, vec![action])
+    }
+
+    /// Where the jump to a probe before the match's instruction stands.
+    fn placement(&self, wanted: &Match, placed: &Placed) -> Result<Placement, String> {
+        let loaded = &self.images[&wanted.module];
+        let bias = self.module(wanted.module).bias.0;
         let asked = Asked {
             site: wanted.addr,
             function: wanted.function.clone(),
             next_function: None,
-            taken: &is_taken,
+            taken: &|range| placed.is_taken(range, bias),
         };
-        let codes = codes(&loaded.image);
-        let placement = match place(&loaded.flow, &codes, &asked) {
-            Ok(placement) => placement,
-            Err(why) => return refuse(refusal(&why)),
-        };
-        if is_go_code(&loaded.image, &wanted)
-            && let Some(insn) = placement.may_fault(GO_GOOD_REGISTERS.into())
-        {
-            let at = insn.addr;
-            return refuse(format!(
-                "{at:#x} may fault, and Go makes a panic of a fault at its own addresses only (rung 6, not in this version)"
-            ));
-        }
-        let action = match action(verb, &loaded.image, &wanted) {
-            Ok(action) => action,
-            Err(why) => return refuse(why),
-        };
-        let bytes = |at: u64, len: usize| loaded.image.bytes(ImageAddr(at), len).map(<[u8]>::to_vec);
-        let original = bytes(wanted.addr, usize::from(placement.patch_len));
+        let placement = place(&loaded.flow, &codes(&loaded.image), &asked).map_err(|why| refusal(&why))?;
+        check_faults(&loaded.image, wanted, &placement)?;
+        Ok(placement)
+    }
+
+    fn site_plan(
+        &self,
+        wanted: &Match,
+        name: String,
+        placement: Placement,
+        actions: Vec<Action>,
+    ) -> Result<SitePlan, String> {
+        let module = self.module(wanted.module);
+        let image = &self.images[&wanted.module].image;
+        let bytes = |at: u64, len: usize| image.bytes(ImageAddr(at), len).map(<[u8]>::to_vec);
+        let original = bytes(placement.site, usize::from(placement.patch_len));
         let island = placement.island.map_or(Some(Vec::new()), |at| bytes(at, JUMP_LEN));
         let (Some(original), Some(island_original)) = (original, island) else {
-            return refuse("the file ends under the jump".into());
+            return Err("the file ends under the jump".into());
         };
-        for range in [Some(placement.patch()), placement.island_patch()].into_iter().flatten() {
-            taken.borrow_mut().insert(range.start.wrapping_add(bias), range.end.wrapping_add(bias));
-        }
-        let module_range = module_range(self.process, module);
-        let plan = SitePlan {
-            name: wanted.name.clone(),
-            module: path.clone(),
-            module_range,
-            bias,
+        Ok(SitePlan {
+            name,
+            module: module.path.display().to_string(),
+            module_range: module_range(self.process, module),
+            bias: module.bias.0,
             placement,
             original,
             island_original,
-            action,
-        };
-        sites.insert(addr, plan);
+            actions,
+        })
     }
 
     fn nothing(&mut self, spec: &Spec) -> PlanError {
@@ -442,6 +470,20 @@ fn is_go_code(image: &ElfImage, wanted: &Match) -> bool {
     image.is_go() && wanted.name.contains('.')
 }
 
+/// Go makes a panic of a fault at an address of its own; at one of ours it ends the process.
+fn check_faults(image: &ElfImage, wanted: &Match, placement: &Placement) -> Result<(), String> {
+    if !is_go_code(image, wanted) {
+        return Ok(());
+    }
+    match placement.may_fault(GO_GOOD_REGISTERS.into()) {
+        None => Ok(()),
+        Some(insn) => Err(format!(
+            "{:#x} may fault, and Go makes a panic of a fault at its own addresses only (rung 6, not in this version)",
+            insn.addr
+        )),
+    }
+}
+
 fn action(verb: Verb, image: &ElfImage, wanted: &Match) -> Result<Action, String> {
     let is_go = is_go_code(image, wanted);
     let consumer = match verb {
@@ -453,11 +495,17 @@ fn action(verb: Verb, image: &ElfImage, wanted: &Match) -> Result<Action, String
             let register = register.ok_or_else(|| format!("arg{n} is not passed in a register"))?;
             Consumer::Log2Histogram { register }
         }
+        Verb::Latency => return Err("it has two hooks, not one".into()),
     };
-    if is_go && !has_stack_check(image, wanted) {
+    check_stack(image, wanted)?;
+    Ok(Action::Consumers(vec![consumer]))
+}
+
+fn check_stack(image: &ElfImage, wanted: &Match) -> Result<(), String> {
+    if is_go_code(image, wanted) && !has_stack_check(image, wanted) {
         return Err("it is a Go function without a stack check: too little stack for a handler".into());
     }
-    Ok(Action::Consumers(vec![consumer]))
+    Ok(())
 }
 
 /// Go functions that make sure of some hundred bytes of stack compare rsp (or r12) with the goroutine's bound.
@@ -465,88 +513,4 @@ fn has_stack_check(image: &ElfImage, wanted: &Match) -> bool {
     let is_entry = wanted.function.as_ref().is_some_and(|f| f.start == wanted.addr);
     let head = image.bytes(ImageAddr(wanted.addr), 24).unwrap_or_default();
     is_entry && head.windows(3).any(|w| w == [0x49, 0x3b, 0x66] || w == [0x4d, 0x3b, 0x66])
-}
-
-/// One placed site with the reasons against higher rungs, for `explain`.
-#[derive(Clone, Debug)]
-pub struct Explained {
-    /// The site.
-    pub site: SitePlan,
-    /// For each higher rung, why not.
-    pub why_not: Vec<String>,
-}
-
-/// Places every match in a process, or in files if there is none, and says why not higher.
-pub fn explain(pid: Option<i32>, specs: &[Spec]) -> Result<(Vec<Explained>, Vec<RefusedSite>), PlanError> {
-    let Some(pid) = pid else { return explain_files(specs) };
-    let process = Process::read(pid as u32).map_err(PlanError::Image)?;
-    let plan = plan(pid, specs, Verb::Count)?;
-    let mut loaded: BTreeMap<String, Loaded> = BTreeMap::new();
-    let mut explained = Vec::new();
-    for mut site in plan.sites {
-        if !loaded.contains_key(&site.module) {
-            let module = process.modules.iter().find(|m| m.path.display().to_string() == site.module);
-            let Some(module) = module else { continue };
-            loaded.insert(
-                site.module.clone(),
-                Loaded::new(module.open(process.pid).map_err(PlanError::Image)?),
-            );
-        }
-        let why_not = reasons(&loaded[&site.module], &mut site.placement);
-        explained.push(Explained { site, why_not });
-    }
-    Ok((explained, plan.refused))
-}
-
-fn reasons(loaded: &Loaded, placement: &mut Placement) -> Vec<String> {
-    let codes = codes(&loaded.image);
-    loaded.flow.name_sources(&codes, None, &mut placement.why_not);
-    placement.why_not.iter().map(|(rung, reason)| format!("not {rung}: {reason}")).collect()
-}
-
-fn explain_files(specs: &[Spec]) -> Result<(Vec<Explained>, Vec<RefusedSite>), PlanError> {
-    let (mut explained, mut refused) = (Vec::new(), Vec::new());
-    for spec in specs {
-        let path = find_file(&spec.library).map_err(|e| PlanError::Lookup(Box::new(spec.clone()), e))?;
-        let loaded = Loaded::new(ElfImage::open(&path).map_err(PlanError::Image)?);
-        let selection = select(spec, &loaded.image);
-        if selection.selected.is_empty() && selection.refused.is_empty() {
-            return Err(no_match(spec, &loaded.image));
-        }
-        let module = path.display().to_string();
-        for s in &selection.selected {
-            let name = name_of(s);
-            let function = s.function.map(|f| f.range().start.0..f.range().end.0);
-            let asked = Asked { site: s.addr.0, function, next_function: None, taken: &|_| false };
-            match place(&loaded.flow, &codes(&loaded.image), &asked) {
-                Ok(mut placement) => {
-                    let why_not = reasons(&loaded, &mut placement);
-                    let site = SitePlan {
-                        name,
-                        module: module.clone(),
-                        module_range: 0..0,
-                        bias: 0,
-                        placement,
-                        original: Vec::new(),
-                        island_original: Vec::new(),
-                        action: Action::Count,
-                    };
-                    explained.push(Explained { site, why_not });
-                }
-                Err(why) => refused.push(RefusedSite {
-                    name,
-                    module: module.clone(),
-                    addr: s.addr.0,
-                    why: refusal(&why),
-                }),
-            }
-        }
-        refused.extend(selection.refused.iter().map(|r| RefusedSite {
-            name: r.name.map_or_else(|| r.addr.to_string(), |n| n.text.to_string()),
-            module: module.clone(),
-            addr: r.addr.0,
-            why: r.reason.to_string(),
-        }));
-    }
-    Ok((explained, refused))
 }

@@ -9,10 +9,11 @@
 use crate::error::Broken;
 use crate::memory::Memory;
 use crate::region::Regions;
-use crate::site::{Action, Armed, Missed, SitePlan};
+use crate::site::{Armed, Consumer, Missed, SitePlan};
 use image::Mapping;
 use insn::Rung;
 use std::time::Duration;
+use wire::frames::latency;
 
 /// Probes in one process.
 #[derive(Debug)]
@@ -22,6 +23,7 @@ pub struct Session {
     pub(crate) regions: Regions,
     pub(crate) gadget: u64,
     pub(crate) rseq_offset: Option<i32>,
+    pub(crate) ns_per_tick: u64,
     pub(crate) armed: Vec<Armed>,
     pub(crate) missed: Vec<(SitePlan, Missed)>,
     pub(crate) longest_stall: Duration,
@@ -38,28 +40,72 @@ pub struct SiteView<'a> {
     regions: &'a Regions,
 }
 
+/// The calls of one function so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Calls {
+    /// How often it was entered.
+    pub entries: u64,
+    /// Nanoseconds of all calls that returned.
+    pub total_ns: u64,
+    /// Returns whose entry was not seen: calls that began before the probes came or were not timed, and code that
+    /// other functions jump into.
+    pub unmatched: u64,
+    /// Calls that returned, by duration: [`wire::frames::latency`].
+    pub buckets: Vec<u64>,
+}
+
+impl Calls {
+    /// How many returned to their caller, or left by a tail call.
+    pub fn returns(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+}
+
+/// What became of calls that did not return. After the detach:
+/// entries = returns + `unwound` + `inside` + `no_room`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenCalls {
+    /// A newer call began where they would have returned: left by an exception or longjmp, or begun again.
+    pub unwound: u64,
+    /// Not left yet, or unwound without a newer call.
+    pub inside: u64,
+    /// Not timed: their place in the table was taken.
+    pub no_room: u64,
+}
+
 impl SiteView<'_> {
-    /// Hits so far of the target's own threads.
+    /// Hits so far of the target's own threads; of a return probe 0, its function's calls have them.
     pub fn hits(&self) -> u64 {
-        let cells = self.plan.action.consumers().first().map_or(1, |c| c.cells());
-        (0..cells).map(|i| self.regions.arena.sum(self.first_cell + i * 8)).sum()
+        self.own_cells().map(|cell| self.regions.arena.sum(cell)).sum()
     }
 
     /// Hits so far in forked children.
     pub fn children_hits(&self) -> u64 {
-        let cells = self.plan.action.consumers().first().map_or(1, |c| c.cells());
-        (0..cells).map(|i| self.regions.arena.children(self.first_cell + i * 8)).sum()
+        self.own_cells().map(|cell| self.regions.arena.children(cell)).sum()
     }
 
-    /// The cells of consumer `index`, one for each bucket of a histogram.
-    pub fn cells(&self, index: usize) -> Vec<u64> {
-        let list = match &self.plan.action {
-            Action::Count => return vec![self.regions.arena.sum(self.first_cell)],
-            Action::Consumers(list) => list,
+    /// The cells that a hit adds one to.
+    fn own_cells(&self) -> impl Iterator<Item = u32> {
+        let cells = match self.plan.consumers().next() {
+            Some(Consumer::Enter { .. }) | None => 1,
+            Some(first) => first.cells(),
         };
-        let Some(consumer) = list.get(index) else { return Vec::new() };
-        let before: u32 = list[..index].iter().map(|c| c.cells()).sum();
-        (0..consumer.cells()).map(|i| self.regions.arena.sum(self.first_cell + (before + i) * 8)).collect()
+        let first = self.first_cell;
+        (0..cells).map(move |i| first + i * 8)
+    }
+
+    /// The cells of the first consumer, one for each bucket of a histogram.
+    pub fn cells(&self) -> Vec<u64> {
+        self.own_cells().map(|cell| self.regions.arena.sum(cell)).collect()
+    }
+
+    /// The calls of the function that begins here, if they are timed.
+    pub fn calls(&self) -> Option<Calls> {
+        self.plan.opens()?;
+        let sum = |number: u32| self.regions.arena.sum(self.first_cell + number * 8);
+        let buckets = (latency::BUCKETS..latency::CELLS).map(sum).collect();
+        let (entries, unmatched) = (sum(latency::ENTRIES), sum(latency::UNMATCHED));
+        Some(Calls { entries, total_ns: sum(latency::TOTAL_NS), unmatched, buckets })
     }
 }
 
@@ -71,6 +117,7 @@ impl Session {
             regions,
             gadget,
             rseq_offset: None,
+            ns_per_tick: 0,
             armed: Vec::new(),
             missed: Vec::new(),
             longest_stall: Duration::ZERO,
@@ -92,6 +139,16 @@ impl Session {
     /// Hits of the general path so far, counted before any handler ran.
     pub fn entered(&self) -> u64 {
         self.regions.arena.sum(wire::cell::READERS_ENTERED)
+    }
+
+    /// What became of timed calls that did not return.
+    pub fn open_calls(&self) -> OpenCalls {
+        let arena = &self.regions.arena;
+        OpenCalls {
+            unwound: arena.sum(wire::cell::FRAMES_REPLACED),
+            inside: arena.open_calls(),
+            no_room: arena.sum(wire::cell::FRAMES_NO_ROOM),
+        }
     }
 
     /// Planned sites that were not armed.

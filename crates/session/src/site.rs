@@ -9,6 +9,7 @@
 use insn::{Placement, Unreachable};
 use std::ops::Range;
 use text::{Body, JUMP_LEN, Patch, Request, Trampoline, island_jump, jump};
+use wire::{HandlerKind, frames::latency};
 
 /// What happens at each hit of a site.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +30,20 @@ pub enum Consumer {
         /// Byte offset.
         register: u32,
     },
+    /// Opens a call of function number `function`; has its cells.
+    Enter {
+        /// Number in the plan.
+        function: u32,
+        /// It is Go code.
+        is_go: bool,
+    },
+    /// Closes a call of function number `function`.
+    Leave {
+        /// Number in the plan.
+        function: u32,
+        /// It is Go code.
+        is_go: bool,
+    },
 }
 
 impl Consumer {
@@ -37,6 +52,28 @@ impl Consumer {
         match self {
             Consumer::Count => 1,
             Consumer::Log2Histogram { .. } => HISTOGRAM_CELLS,
+            Consumer::Enter { .. } => latency::CELLS,
+            Consumer::Leave { .. } => 0,
+        }
+    }
+
+    /// The function whose cells it has or uses.
+    pub(crate) fn function(self) -> Option<u32> {
+        match self {
+            Consumer::Enter { function, .. } | Consumer::Leave { function, .. } => Some(function),
+            _ => None,
+        }
+    }
+
+    /// The agent's handler, and what it is told.
+    pub(crate) fn handler(self) -> (HandlerKind, u32) {
+        match self {
+            Consumer::Count => (HandlerKind::Count, 0),
+            Consumer::Log2Histogram { register } => (HandlerKind::Log2Histogram, register),
+            Consumer::Enter { function, is_go: false } => (HandlerKind::Enter, function),
+            Consumer::Enter { function, is_go: true } => (HandlerKind::EnterGo, function),
+            Consumer::Leave { function, is_go: false } => (HandlerKind::Leave, function),
+            Consumer::Leave { function, is_go: true } => (HandlerKind::LeaveGo, function),
         }
     }
 }
@@ -78,14 +115,37 @@ pub struct SitePlan {
     pub original: Vec<u8>,
     /// Bytes of the file at the island, if there is one.
     pub island_original: Vec<u8>,
-    /// What to do.
-    pub action: Action,
+    /// What to do at each hook of the placement.
+    pub actions: Vec<Action>,
 }
 
 impl SitePlan {
     /// The probed address in the process.
     pub fn addr(&self) -> u64 {
         self.placement.site.wrapping_add(self.bias)
+    }
+
+    /// Cells that it needs.
+    pub(crate) fn cells(&self) -> u32 {
+        self.actions.iter().map(Action::cells).sum()
+    }
+
+    /// All its consumers.
+    pub(crate) fn consumers(&self) -> impl Iterator<Item = Consumer> + '_ {
+        self.actions.iter().flat_map(Action::consumers).copied()
+    }
+
+    /// It only closes calls that another site opens.
+    pub fn is_exit(&self) -> bool {
+        self.opens().is_none() && self.consumers().any(|c| matches!(c, Consumer::Leave { .. }))
+    }
+
+    /// The function that it opens calls of.
+    pub fn opens(&self) -> Option<u32> {
+        self.consumers().find_map(|c| match c {
+            Consumer::Enter { function, .. } => Some(function),
+            _ => None,
+        })
     }
 
     /// What the file has where the 5-byte jump goes.
@@ -118,6 +178,8 @@ pub enum Missed {
     OtherHook,
     /// The patch would lie on two pages with one byte on the first.
     CrossesPage,
+    /// The probe at the function's entry was missed.
+    NoEntry,
     /// What it displaces refers to something too far away.
     TooFar(Unreachable),
 }
@@ -130,6 +192,7 @@ impl std::fmt::Display for Missed {
                 write!(f, "the process has other bytes there than the file: {}", bytes.join(" "))
             }
             Missed::ThreadInside { tid } => write!(f, "thread {tid} may return into the window"),
+            Missed::NoEntry => write!(f, "the probe at the function's entry was left out"),
             Missed::OtherHook => {
                 write!(
                     f,

@@ -30,8 +30,6 @@ pub mod cell {
     pub const FRAMES_REPLACED: u32 = 16;
     /// Calls that found no frame.
     pub const FRAMES_NO_ROOM: u32 = 24;
-    /// Returns of calls that were not opened: begun before the probes came, or without room.
-    pub const FRAMES_UNMATCHED: u32 = 32;
     /// First cell that a plan may give out; cells before it are the runtime's own.
     pub const FIRST_FREE: u32 = 128;
 }

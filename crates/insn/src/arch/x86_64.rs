@@ -208,7 +208,7 @@ pub(crate) fn may_fault(insn: &Insn, good: RegSet) -> bool {
             let is_fixed =
                 matches!(base, Register::None | Register::RIP) && insn.memory_index() == Register::None;
             let is_good = base.is_gpr64() && good.contains(base.number() as u8);
-            !is_fixed && !(is_good && insn.memory_index() == Register::None)
+            !(is_fixed || is_good && insn.memory_index() == Register::None)
         }
         // Operands of string instructions.
         OpKind::MemorySegSI

@@ -1,0 +1,86 @@
+//! The sites of a function whose calls are timed: its entry and every exit.
+//!
+//! For:     `lat`.
+//! State:   none.
+//! Context: control; touches nothing.
+//! Keeps:   C1 a function has a probe before every exit that is known, or is refused: a call that left by an
+//!             exit without one would look unwound.
+//! Checked: testkit `returns`.
+
+use super::{Match, Placed, Planner, check_faults, check_stack, codes, is_go_code, refusal};
+use crate::site::{Action, Consumer, SitePlan};
+use image::{ElfImage, ImageAddr};
+use insn::{Exits, Placement};
+use std::ops::Range;
+
+/// A call's key has 16 bits for its function.
+const FUNCTIONS_MAX: u32 = u16::MAX as u32;
+
+impl Planner<'_> {
+    pub(super) fn calls(&self, wanted: &Match, placed: &mut Placed) -> Result<Vec<SitePlan>, String> {
+        let loaded = &self.images[&wanted.module];
+        let function = wanted.function.clone().filter(|f| f.start == wanted.addr && f.end > f.start);
+        let function = function.ok_or("it is not the start of a function whose end is known")?;
+        check_stack(&loaded.image, wanted)?;
+        let is_go = is_go_code(&loaded.image, wanted);
+        let entry = self.placement(wanted, placed)?;
+        let exits = find_exits(&loaded.image, &loaded.flow, function, is_go)?;
+        let number = placed.functions;
+        if number > FUNCTIONS_MAX {
+            return Err(format!("more than {FUNCTIONS_MAX} functions"));
+        }
+        let enter = Action::Consumers(vec![Consumer::Enter { function: number, is_go }]);
+        let leave = Action::Consumers(vec![Consumer::Leave { function: number, is_go }]);
+        let mut sites = vec![self.site_plan(wanted, wanted.name.clone(), entry, vec![enter])?];
+        for exit in exits.addrs() {
+            if exits.share(&codes(&loaded.image), &mut sites[0].placement, exit) {
+                sites[0].actions.push(leave.clone());
+                continue;
+            }
+            let placement = self.before_exit(wanted, &exits, exit, &sites, placed)?;
+            let name = format!("{} at {exit:#x}", wanted.name);
+            sites.push(self.site_plan(wanted, name, placement, vec![leave.clone()])?);
+        }
+        placed.functions += 1;
+        Ok(sites)
+    }
+
+    fn before_exit(
+        &self,
+        wanted: &Match,
+        exits: &Exits,
+        exit: u64,
+        own: &[SitePlan],
+        placed: &Placed,
+    ) -> Result<Placement, String> {
+        let loaded = &self.images[&wanted.module];
+        let bias = self.module(wanted.module).bias.0;
+        let overlaps = |a: &Range<u64>, b: &Range<u64>| a.start < b.end && b.start < a.end;
+        let is_own = |range: &Range<u64>| {
+            let patches = own.iter().flat_map(|s| [Some(s.placement.patch()), s.placement.island_patch()]);
+            patches.flatten().any(|patch| overlaps(&patch, range))
+        };
+        let taken = |range: Range<u64>| is_own(&range) || placed.is_taken(range, bias);
+        let placement = exits
+            .place(&loaded.flow, &codes(&loaded.image), exit, &taken)
+            .map_err(|why| format!("it is left at {exit:#x}, and there {}", refusal(&why)))?;
+        check_faults(&loaded.image, wanted, &placement)?;
+        Ok(placement)
+    }
+}
+
+fn find_exits(
+    image: &ElfImage,
+    flow: &insn::Flow,
+    function: Range<u64>,
+    is_go: bool,
+) -> Result<Exits, String> {
+    let start = function.start;
+    // gcc and clang put what is rarely run into a function of its own name's; and Go begins a function again when
+    // its stack has grown.
+    let is_part = |at: u64| {
+        let names = image.function_at(ImageAddr(at)).map_or(&[][..], |f| f.names.as_slice());
+        is_go && at == start || names.iter().any(|n| n.text.contains(".cold"))
+    };
+    Exits::of(flow, &codes(image), function, &is_part).map_err(|why| format!("its exits are unknown: {why}"))
+}
