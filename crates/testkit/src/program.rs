@@ -20,6 +20,8 @@ pub enum Program {
     CountedRust,
     /// Exceptions through probed functions, in C++.
     Throws,
+    /// Every way to leave a function: `targets/returns.c`.
+    Returns,
     /// Threads blocked in every kind of system call.
     Blocked,
     /// Own handlers for SIGTRAP, SIGSEGV and a 1 kHz timer.
@@ -60,11 +62,12 @@ pub(crate) struct Compiler {
 
 impl Program {
     /// Every program.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Counted,
         Self::CountedGo,
         Self::CountedRust,
         Self::Throws,
+        Self::Returns,
         Self::Blocked,
         Self::Handlers,
         Self::Sandboxed,
@@ -79,6 +82,7 @@ impl Program {
             Self::CountedGo => &["counted.go"],
             Self::CountedRust => &["counted.rs"],
             Self::Throws => &["throws.cc"],
+            Self::Returns => &["returns.c"],
             Self::Blocked => &["blocked.c"],
             Self::Handlers => &["handlers.c"],
             Self::Sandboxed => &["sandboxed.c"],
