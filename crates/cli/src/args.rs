@@ -7,6 +7,7 @@
 //! Checked: tests below; testkit `faces`.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use session::Verb;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ Examples:
   nanoprobe count 'u:libc:malloc' -p 4242           count calls until Ctrl-C
   nanoprobe count 'u:./server:handle_*' -- ./server --port 0
   nanoprobe hist 'u:libc:malloc' arg0 -p 4242 --for 10s
+  nanoprobe hist 'ur:libc:read' retval -p 4242      what calls return
   nanoprobe lat 'u:libsqlite3:sqlite3_step' -p 4242   how long calls take
   nanoprobe list 'u:libc:*alloc*'                   what would match; touches nothing
   nanoprobe explain 'u:libc:*alloc*' -p 4242        how each site would be probed, and why not faster
@@ -22,6 +24,7 @@ Examples:
 Probe specifications:
   u:LIB:FUNC         a function; LIB is a path, a file name or a stem (libc); empty: the program itself
   u:LIB:mem*         a glob; u:LIB:/^mem/ a regular expression
+  ur:LIB:FUNC        where a function returns
   u:LIB:FUNC+0x12    an instruction; u:LIB:0x1234 an address as nm(1) prints it";
 
 /// Dynamic tracing of user-space programs at nanoseconds per hit.
@@ -98,9 +101,9 @@ pub struct HistArgs {
     /// What to probe, for example u:libc:malloc
     #[arg(value_name = "SPEC")]
     pub spec: String,
-    /// Which argument: arg0, arg1 ...
-    #[arg(value_name = "EXPR", value_parser = argument)]
-    pub argument: usize,
+    /// Of what: arg0, arg1 ...; retval at a return (ur:)
+    #[arg(value_name = "EXPR", value_parser = value)]
+    pub value: Verb,
     #[command(flatten)]
     pub run: RunArgs,
 }
@@ -167,9 +170,14 @@ pub enum Format {
     Json,
 }
 
-fn argument(text: &str) -> Result<usize, String> {
+fn value(text: &str) -> Result<Verb, String> {
+    if text == "retval" {
+        return Ok(Verb::HistogramOfReturn);
+    }
     let number = text.strip_prefix("arg").and_then(|n| n.parse().ok());
-    number.ok_or_else(|| "write arg0, arg1, ...: the first argument is arg0".to_owned())
+    number
+        .map(Verb::HistogramOfArgument)
+        .ok_or_else(|| "write arg0, arg1, ... (the first argument is arg0), or retval".to_owned())
 }
 
 /// `10s`, `500ms`, `2m`, `1h`, or a bare number of seconds.
@@ -201,7 +209,7 @@ mod tests {
             Cli::try_parse_from(line.split_whitespace()).unwrap_or_else(|e| panic!("{line}: {e}"));
             seen += 1;
         }
-        assert_eq!(seen, 6);
+        assert_eq!(seen, 7);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::args::{Format, RunArgs};
 use crate::engine::Job;
 use serde_json::{Map, Value, json};
 use session::{OpenCalls, Receipt, Session, SiteView, Verb};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::time::Duration;
@@ -29,6 +30,16 @@ pub struct Row {
     timed: Option<Timed>,
 }
 
+impl Row {
+    /// Another exit of the same function.
+    fn add(&mut self, other: Row) {
+        self.hits += other.hits;
+        for (sum, more) in self.buckets.iter_mut().zip(other.buckets) {
+            *sum += more;
+        }
+    }
+}
+
 /// All counts at one moment.
 pub struct Report {
     pub rows: Vec<Row>,
@@ -42,29 +53,36 @@ pub struct Report {
 
 impl Report {
     pub fn of(session: &Session, job: &Job) -> Report {
-        let is_hist = matches!(job.verb, Verb::HistogramOfArgument(_));
-        let is_plain = job.verb == Verb::Count;
-        let mut rows: Vec<Row> = rows_of(session)
-            .map(|site| Row {
-                name: site.plan.name.clone(),
+        let is_hist = matches!(job.verb, Verb::HistogramOfArgument(_) | Verb::HistogramOfReturn);
+        let mut rows: Vec<Row> = Vec::new();
+        let mut exits: BTreeMap<u64, usize> = BTreeMap::new();
+        for (site, name) in rows_of(session).zip(names(session)) {
+            let row = Row {
+                name,
                 hits: site.hits(),
                 buckets: if is_hist { site.cells() } else { Vec::new() },
                 timed: site.calls().map(Timed::of),
-            })
-            .collect();
-        name_apart(&mut rows, session);
+            };
+            match site.plan.exit_of.map(|f| exits.entry(f).or_insert(rows.len())) {
+                Some(at) if *at < rows.len() => rows[*at].add(row),
+                _ => rows.push(row),
+            }
+        }
         rows.sort_by(|a, b| a.hits.cmp(&b.hits).then_with(|| a.name.cmp(&b.name)));
         let open = (job.verb == Verb::Latency).then(|| session.open_calls());
         let exits = |t: &Timed| t.calls.returns() + t.calls.unmatched;
         let exits: u64 = rows.iter().filter_map(|r| r.timed.as_ref()).map(exits).sum();
         let handled = rows.iter().map(|r| r.hits).sum::<u64>() + exits;
-        let hits = if is_plain { handled } else { session.entered() };
+        // A compiled count has no way to lose a hit between its entry and its end.
+        let plain: u64 = session.sites().filter(|s| s.plan.is_compiled_count()).map(|s| s.hits()).sum();
+        let hits = plain + session.entered();
         if job.args.hit_only {
             rows.retain(|r| r.hits > 0);
         }
         let children = session.sites().map(|s| s.children_hits()).sum();
         let what = match job.verb {
             Verb::HistogramOfArgument(n) => Some(format!("arg{n}")),
+            Verb::HistogramOfReturn => Some("retval".into()),
             _ => None,
         };
         Report { rows, hits, handled, children, open, what }
@@ -76,20 +94,27 @@ fn rows_of(session: &Session) -> impl Iterator<Item = SiteView<'_>> {
     session.sites().filter(|site| !site.plan.is_exit())
 }
 
-/// Functions of one name in several files, or several in one, are told apart by file and address.
-fn name_apart(rows: &mut [Row], session: &Session) {
-    let mut names: Vec<&str> = rows_of(session).map(|s| s.plan.name.as_str()).collect();
-    names.sort_unstable();
+/// What to call each row's site: functions of one name in several files, or several in one, are told apart by file
+/// and address.
+fn names(session: &Session) -> Vec<String> {
+    let place = |site: &SiteView<'_>| site.plan.exit_of.unwrap_or(site.plan.addr());
+    let mut places: Vec<(&str, u64)> = rows_of(session).map(|s| (s.plan.name.as_str(), place(&s))).collect();
+    places.sort_unstable();
+    places.dedup();
     let is_double = |name: &str| {
-        let first = names.partition_point(|n| *n < name);
-        names.get(first + 1) == Some(&name)
+        let first = places.partition_point(|(n, _)| *n < name);
+        places.get(first + 1).is_some_and(|(n, _)| *n == name)
     };
-    for (row, site) in rows.iter_mut().zip(rows_of(session)) {
-        if is_double(&row.name) {
+    rows_of(session)
+        .map(|site| {
+            let name = &site.plan.name;
+            if !is_double(name) {
+                return name.clone();
+            }
             let file = site.plan.module.rsplit('/').next().unwrap_or_default();
-            row.name = format!("{}:{}@{:#x}", file, row.name, site.plan.placement.site);
-        }
-    }
+            format!("{file}:{name}@{:#x}", place(&site).wrapping_sub(site.plan.bias))
+        })
+        .collect()
 }
 
 /// Where results go.

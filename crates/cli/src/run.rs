@@ -18,7 +18,7 @@ pub fn count(args: CountArgs) -> i32 {
 }
 
 pub fn hist(args: HistArgs) -> i32 {
-    run(&[args.spec], Verb::HistogramOfArgument(args.argument), args.run)
+    run(&[args.spec], args.value, args.run)
 }
 
 pub fn lat(args: LatArgs) -> i32 {

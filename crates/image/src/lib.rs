@@ -17,4 +17,4 @@ pub use elf::{
 pub use error::ImageError;
 pub use maps::{FileId, Mapping, Module, ModuleKind, Process};
 pub use select::{NoMatch, Reason, Selection, select};
-pub use spec::{Spec, SpecError};
+pub use spec::{Spec, SpecError, When};

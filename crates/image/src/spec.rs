@@ -24,7 +24,8 @@ pub use pattern::Pattern;
 
 /// A parsed probe specification.
 ///
-/// Written `u:LIB:FUNC`, or in the long form `uprobe:LIB:FUNC`:
+/// Written `u:LIB:FUNC`, or in the long form `uprobe:LIB:FUNC`; with `ur:` or `uretprobe:`, or as `FUNC%return`,
+/// the probe is where the function is left:
 ///
 /// | part | written as |
 /// |---|---|
@@ -37,10 +38,21 @@ pub use pattern::Pattern;
 pub struct Spec {
     /// The whole specification as it was written.
     pub text: String,
+    /// When it is hit.
+    pub when: When,
     /// Which image.
     pub library: Library,
     /// Where in it.
     pub place: Place,
+}
+
+/// When a probe is hit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum When {
+    /// Before the instruction at the place is run.
+    Before,
+    /// Before the function at the place is left.
+    Return,
 }
 
 /// The image that a specification names.

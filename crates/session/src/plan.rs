@@ -17,7 +17,7 @@ use crate::memory::Memory;
 use crate::site::{Action, Consumer, SitePlan};
 use image::lookup::{LookupError, find_file, find_module};
 use image::select::{Selected, chosen_implementation};
-use image::{ElfImage, ImageAddr, ImageError, Module, NoMatch, Process, Reason, Spec, select};
+use image::{ElfImage, ImageAddr, ImageError, Module, NoMatch, Process, Reason, Spec, When, select};
 use insn::{Asked, Code, Flow, Placement, Refusal, place};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -68,6 +68,8 @@ pub enum Verb {
     CountByHandler,
     /// A histogram of the n-th argument.
     HistogramOfArgument(usize),
+    /// A histogram of what a function returns.
+    HistogramOfReturn,
     /// Durations of calls.
     Latency,
 }
@@ -147,7 +149,7 @@ pub fn plan(pid: i32, specs: &[Spec], verb: Verb) -> Result<Plan, PlanError> {
             return Err(planner.nothing(spec));
         }
         for wanted in found {
-            planner.place(&wanted, verb, &mut placed);
+            planner.place(&wanted, spec.when, verb, &mut placed);
         }
     }
     let plan = Plan { sites: placed.sites.into_values().collect(), refused: placed.refused };
@@ -348,14 +350,22 @@ impl<'p> Planner<'p> {
     }
 
     /// Places one match, or refuses it; a function whose calls are timed has several sites.
-    fn place(&self, wanted: &Match, verb: Verb, placed: &mut Placed) {
+    fn place(&self, wanted: &Match, when: When, verb: Verb, placed: &mut Placed) {
         let addr = wanted.addr.wrapping_add(self.module(wanted.module).bias.0);
-        if placed.sites.contains_key(&addr) {
+        let is_known = match when {
+            When::Before => placed.sites.contains_key(&addr),
+            When::Return => placed.sites.values().any(|s| s.exit_of == Some(addr)),
+        };
+        if is_known {
             return;
         }
-        let sites = match verb {
-            Verb::Latency => self.calls(wanted, placed),
-            _ => self.one(wanted, verb, placed).map(|site| vec![site]),
+        let sites = match (verb, when) {
+            (Verb::Latency, When::Before) => self.calls(wanted, placed),
+            (Verb::Latency, When::Return) => {
+                Err("a call is timed from its entry to its return: write u: and not ur:".into())
+            }
+            (_, When::Return) => self.returns(wanted, verb, placed),
+            (_, When::Before) => self.one(wanted, verb, placed).map(|site| vec![site]),
         };
         match sites {
             Ok(sites) => sites.into_iter().for_each(|site| placed.insert(site)),
@@ -373,7 +383,10 @@ impl<'p> Planner<'p> {
 
     fn one(&self, wanted: &Match, verb: Verb, placed: &Placed) -> Result<SitePlan, String> {
         let placement = self.placement(wanted, placed)?;
-        let action = action(verb, &self.images[&wanted.module].image, wanted)?;
+        let action = match consumer(verb, When::Before, &self.images[&wanted.module].image, wanted)? {
+            None => Action::Count,
+            Some(consumer) => Action::Consumers(vec![consumer]),
+        };
         self.site_plan(wanted, wanted.name.clone(), placement, vec![action])
     }
 
@@ -415,6 +428,7 @@ impl<'p> Planner<'p> {
             placement,
             original,
             island_original,
+            exit_of: None,
             actions,
         })
     }
@@ -460,6 +474,8 @@ fn ifuncs(selection: &image::Selection<'_>) -> Vec<u64> {
 
 /// Byte offsets in `pt_regs` of the registers that hold arguments.
 const SYSV_ARGUMENTS: [u32; 6] = [112, 104, 96, 88, 72, 64];
+/// rax, in C and in Go.
+const RETURN_VALUE: u32 = 80;
 const GO_ARGUMENTS: [u32; 9] = [80, 40, 88, 112, 104, 72, 64, 56, 48];
 
 /// In Go code: the stack pointer, the frame pointer and the goroutine.
@@ -484,21 +500,29 @@ fn check_faults(image: &ElfImage, wanted: &Match, placement: &Placement) -> Resu
     }
 }
 
-fn action(verb: Verb, image: &ElfImage, wanted: &Match) -> Result<Action, String> {
+/// What is called at each hit; `None`: a count compiled into the trampoline.
+fn consumer(verb: Verb, when: When, image: &ElfImage, wanted: &Match) -> Result<Option<Consumer>, String> {
     let is_go = is_go_code(image, wanted);
-    let consumer = match verb {
-        Verb::Count => return Ok(Action::Count),
-        Verb::CountByHandler => Consumer::Count,
-        Verb::HistogramOfArgument(n) => {
+    let consumer = match (verb, when) {
+        (Verb::Count, When::Before) => return Ok(None),
+        (Verb::Count | Verb::CountByHandler, _) => Consumer::Count,
+        (Verb::HistogramOfArgument(n), When::Before) => {
             let registers: &[u32] = if is_go { &GO_ARGUMENTS } else { &SYSV_ARGUMENTS };
             let register = registers.get(n).copied();
             let register = register.ok_or_else(|| format!("arg{n} is not passed in a register"))?;
             Consumer::Log2Histogram { register }
         }
-        Verb::Latency => return Err("it has two hooks, not one".into()),
+        (Verb::HistogramOfArgument(n), When::Return) => {
+            return Err(format!("arg{n} is gone when a function returns: write u: and not ur:"));
+        }
+        (Verb::HistogramOfReturn, When::Return) => Consumer::Log2Histogram { register: RETURN_VALUE },
+        (Verb::HistogramOfReturn, When::Before) => {
+            return Err("nothing is returned at a function's entry: write ur: and not u:".into());
+        }
+        (Verb::Latency, _) => return Err("it has two hooks, not one".into()),
     };
     check_stack(image, wanted)?;
-    Ok(Action::Consumers(vec![consumer]))
+    Ok(Some(consumer))
 }
 
 fn check_stack(image: &ElfImage, wanted: &Match) -> Result<(), String> {

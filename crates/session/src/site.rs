@@ -115,6 +115,8 @@ pub struct SitePlan {
     pub original: Vec<u8>,
     /// Bytes of the file at the island, if there is one.
     pub island_original: Vec<u8>,
+    /// Address of the function that it is an exit of; all its exits have one name and one row.
+    pub exit_of: Option<u64>,
     /// What to do at each hook of the placement.
     pub actions: Vec<Action>,
 }
@@ -133,6 +135,11 @@ impl SitePlan {
     /// All its consumers.
     pub(crate) fn consumers(&self) -> impl Iterator<Item = Consumer> + '_ {
         self.actions.iter().flat_map(Action::consumers).copied()
+    }
+
+    /// Its hits are counted in the trampoline, without a handler.
+    pub fn is_compiled_count(&self) -> bool {
+        self.actions == [Action::Count]
     }
 
     /// It only closes calls that another site opens.

@@ -43,10 +43,12 @@ const SET_BPF: usize = 0x4004_2408;
 ///
 /// # Errors
 /// `EACCES` or `EPERM` not allowed (it takes CAP_PERFMON), `EINVAL` no instruction of the file begins there.
-pub fn open_uprobe(pmu: u32, path: &CStr, offset: u64, pid: i32) -> Result<i32, Errno> {
+pub fn open_uprobe(pmu: u32, path: &CStr, offset: u64, pid: i32, is_return: bool) -> Result<i32, Errno> {
     let attr = Attr {
         kind: pmu,
         size: ATTR_BYTES,
+        // Bit 0 of /sys/bus/event_source/devices/uprobe/format/retprobe.
+        config: u64::from(is_return),
         config1: path.as_ptr() as u64,
         config2: offset,
         ..Attr::default()
@@ -72,7 +74,7 @@ mod tests {
 
     #[test]
     fn a_type_that_no_unit_has_is_refused() {
-        let got = open_uprobe(u32::MAX, c"/proc/self/exe", 0, 0);
+        let got = open_uprobe(u32::MAX, c"/proc/self/exe", 0, 0, false);
         assert!(matches!(got, Err(Errno::ENOENT | Errno::EINVAL | Errno::EACCES | Errno::EPERM)), "{got:?}");
     }
 }

@@ -18,16 +18,22 @@ pub struct Benchmark {
     pub function: Function,
     /// What is in the function.
     pub probe: Option<Verb>,
+    /// The probe is where the function returns.
+    pub is_return: bool,
     /// One line for `-l`.
     pub about: &'static str,
 }
 
 const fn row(name: &'static str, function: Function, probe: Option<Verb>, about: &'static str) -> Benchmark {
-    Benchmark { name, function, probe, about }
+    Benchmark { name, function, probe, is_return: false, about }
+}
+
+const fn at_return(name: &'static str, function: Function, about: &'static str) -> Benchmark {
+    Benchmark { is_return: true, ..row(name, function, Some(Verb::CountByHandler), about) }
 }
 
 /// All of them.
-pub const ALL: [Benchmark; 7] = [
+pub const ALL: [Benchmark; 11] = [
     row("usermode-count", Function::Nop, None, "calls of the nop function, no probe: the loop's cost"),
     row("syscall-count", Function::Syscall, None, "one cheap system call per loop"),
     row(
@@ -49,6 +55,10 @@ pub const ALL: [Benchmark; 7] = [
         Some(Verb::CountByHandler),
         "general path, first instruction a 5-byte nop",
     ),
+    at_return("uretprobe-nop", Function::Nop, "return of the same function"),
+    at_return("uretprobe-push", Function::Push, "return of the same function"),
+    at_return("uretprobe-ret", Function::Ret, "return of the same function"),
+    at_return("uretprobe-nop5", Function::Nop5, "return of the same function"),
     row("uprobe-count", Function::Nop, Some(Verb::Count), "counter compiled into the trampoline, 1-byte nop"),
 ];
 

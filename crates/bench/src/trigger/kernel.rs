@@ -28,15 +28,16 @@ pub struct Uprobe {
 }
 
 impl Uprobe {
-    /// Puts a uprobe at an offset of this executable into the process.
-    pub fn open(pid: i32, offset: u64) -> Result<Uprobe, TriggerError> {
+    /// Puts a uprobe, or one that is hit when the function returns, at an offset of this executable.
+    pub fn open(pid: i32, offset: u64, is_return: bool) -> Result<Uprobe, TriggerError> {
         let pmu = pmu()?;
         let path = CString::new(std::env::current_exe()?.as_os_str().as_bytes());
         let path = path.map_err(|e| TriggerError::Child(e.to_string()))?;
         let counts = owned("a BPF map", sys::bpf::create_percpu_array(1))?;
         let program = sys::bpf::load_kprobe_program(&count_program(counts.as_raw_fd()));
         let program = owned("a BPF program", program)?;
-        let event = owned("a uprobe by perf_event_open", sys::perf::open_uprobe(pmu, &path, offset, pid))?;
+        let event =
+            owned("a uprobe by perf_event_open", sys::perf::open_uprobe(pmu, &path, offset, pid, is_return))?;
         let attached = sys::perf::attach_program(event.as_raw_fd(), program.as_raw_fd());
         attached.map_err(|errno| refused("a BPF program at a uprobe", errno))?;
         Ok(Uprobe { counts, cpus: possible_cpus(), _event: event })

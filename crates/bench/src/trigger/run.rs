@@ -101,19 +101,23 @@ pub fn run(
         return Ok(outcome);
     };
     let symbol = benchmark.function.symbol();
-    let spec = Spec::parse(&format!("u::{symbol}")).map_err(|e| TriggerError::Child(e.to_string()))?;
-    let site = plan(&traced, &spec, verb)?;
+    let entry = spec(&format!("u::{symbol}"))?;
+    let site = match benchmark.is_return {
+        true => plan(&traced, &spec(&format!("ur::{symbol}"))?, verb)?,
+        false => plan(&traced, &entry, verb)?,
+    };
     // Opened before anything runs, so that a refusal costs no time.
-    let offset = file_offset(&site)?;
+    let offset = file_offset(&plan(&traced, &entry, verb)?)?;
+    let open = |pid| Uprobe::open(pid, offset, benchmark.is_return);
     if options.vs_kernel {
-        drop(Uprobe::open(traced.pid(), offset)?);
+        drop(open(traced.pid())?);
     }
     let before = unprobed(&mut traced, benchmark)?;
     let (phase, stood) = ours(&mut traced, benchmark, site, length, &mut progress)?;
     let after = unprobed(&mut traced, benchmark)?;
     outcome.ours = Some((Probed { phase, unprobed_ns: [before, after] }, stood));
     if options.vs_kernel {
-        let uprobe = Uprobe::open(traced.pid(), offset)?;
+        let uprobe = open(traced.pid())?;
         let hits = |_: &Shared| uprobe.hits();
         let phase = Phase::run(&mut traced, benchmark.function, length, &hits, |_| Ok(()))?;
         drop(uprobe);
@@ -121,6 +125,10 @@ pub fn run(
         outcome.kernel = Some(Probed { phase, unprobed_ns });
     }
     Ok(outcome)
+}
+
+fn spec(text: &str) -> Result<Spec, TriggerError> {
+    Spec::parse(text).map_err(|e| TriggerError::Child(e.to_string()))
 }
 
 fn calls(shared: &Shared) -> Result<u64, TriggerError> {

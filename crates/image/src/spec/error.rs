@@ -50,6 +50,8 @@ pub enum SpecProblem {
         /// The same in this tool's spelling, if it has one.
         here: Option<String>,
     },
+    /// A return probe on an instruction.
+    ReturnOfInstruction,
     /// There is no `:FUNC` after the library.
     NoFunction,
     /// The function's name is empty.
@@ -104,7 +106,10 @@ impl fmt::Display for SpecProblem {
                 write!(f, "no such kind of probe; for a function entry: {spelling}")
             }
             Self::NotYet { what } => {
-                write!(f, "{what} are not yet in this version; function entries and addresses (u:) are")
+                write!(
+                    f,
+                    "{what} are not yet in this version; function entries, addresses (u:) and returns (ur:) are"
+                )
             }
             Self::Kernel => {
                 f.write_str("this is a probe in the kernel; only user space is traced here, by u:")
@@ -114,6 +119,9 @@ impl fmt::Display for SpecProblem {
             }
             Self::Foreign { tool, here: None } => {
                 write!(f, "this is the spelling of {tool}; here a probe is written u:LIB:FUNC")
+            }
+            Self::ReturnOfInstruction => {
+                f.write_str("only a function returns: ur:LIB:FUNC, without an offset or an address")
             }
             Self::NoFunction => f.write_str("the function is missing: u:LIB:FUNC"),
             Self::EmptyFunction => f.write_str("the function's name is empty; all functions are *"),

@@ -6,31 +6,41 @@
 //! Keeps:   P1 every text gives a specification or a fault inside the text; none panics.
 //! Checked: spec/tests.rs.
 
-use super::{Fault, FunctionSpec, Library, Pattern, Place, Spec, SpecProblem, foreign};
+use super::{Fault, FunctionSpec, Library, Pattern, Place, Spec, SpecProblem, When, foreign};
 use crate::ImageAddr;
 
 pub(super) fn parse(text: &str) -> Result<Spec, Fault> {
     if text.trim().is_empty() {
         return Err((0..text.len(), SpecProblem::Empty));
     }
-    let at = kind(text)?;
+    let (when, at) = kind(text)?;
     let (library, at) = library(text, at)?;
-    let place = place(text, at)?;
-    Ok(Spec { text: text.to_owned(), library, place })
+    let bare = text.strip_suffix("%return");
+    let place = place(bare.unwrap_or(text), at)?;
+    let when = if bare.is_some() { When::Return } else { when };
+    let is_inside =
+        matches!(&place, Place::Function(f) if f.offset != 0) || matches!(place, Place::Address(_));
+    if when == When::Return && is_inside {
+        return Err((at..text.len(), SpecProblem::ReturnOfInstruction));
+    }
+    Ok(Spec { text: text.to_owned(), when, library, place })
 }
 
 /// Reads the kind and returns where the library begins.
-fn kind(text: &str) -> Result<usize, Fault> {
-    for known in ["u:", "uprobe:"] {
-        if text.starts_with(known) {
-            return Ok(known.len());
-        }
+fn kind(text: &str) -> Result<(When, usize), Fault> {
+    const KNOWN: [(&str, When); 4] = [
+        ("u:", When::Before),
+        ("uprobe:", When::Before),
+        ("ur:", When::Return),
+        ("uretprobe:", When::Return),
+    ];
+    if let Some((known, when)) = KNOWN.into_iter().find(|(known, _)| text.starts_with(known)) {
+        return Ok((when, known.len()));
     }
     let end = text.find(':').unwrap_or(text.len());
     let word = &text[..end];
     let problem = match word {
         _ if foreign::spelling(text).is_some() => return Err((0..text.len(), foreign_problem(text))),
-        "ur" | "uretprobe" => not_yet("return probes (ur:)"),
         "U" | "usdt" => not_yet("USDT probes (U:)"),
         "w" | "watchpoint" => not_yet("watchpoints (w:)"),
         "i" | "interval" | "profile" | "begin" | "BEGIN" | "end" | "END" | "self" => {
@@ -99,9 +109,6 @@ fn place(text: &str, start: usize) -> Result<Place, Fault> {
         return addr
             .map(|a| Place::Address(ImageAddr(a)))
             .ok_or((start..text.len(), SpecProblem::BadAddress));
-    }
-    if rest.ends_with("%return") {
-        return Err((start..text.len(), not_yet("return probes (FUNC%return)")));
     }
     if let Some((tool, here)) = foreign::in_function(text, start) {
         return Err((start..text.len(), SpecProblem::Foreign { tool, here }));

@@ -76,17 +76,28 @@ fn faults_point_at_their_column() {
 }
 
 #[test]
+fn a_return_has_two_spellings_and_no_offset() {
+    for text in ["ur:libc:malloc", "uretprobe:libc:malloc", "u:libc:malloc%return"] {
+        let spec = Spec::parse(text).unwrap();
+        assert_eq!(spec.when, When::Return, "{text}");
+        let Place::Function(function) = &spec.place else { panic!("{text}") };
+        assert!(function.pattern.matches("malloc") && !function.pattern.matches("malloc%return"), "{text}");
+    }
+    assert_eq!(parsed("u:libc:malloc").when, When::Before);
+    for text in ["ur:libc:malloc+4", "ur:libc:0x1234", "u:libc:0x12%return"] {
+        assert_eq!(Spec::parse(text).unwrap_err().problem, SpecProblem::ReturnOfInstruction, "{text}");
+    }
+}
+
+#[test]
 fn kinds_to_come_are_named_and_what_exists_is_said() {
     for (text, what) in [
-        ("ur:libc:malloc", "return probes"),
-        ("uretprobe:libc:malloc", "return probes"),
         ("U:python3:gc__start", "USDT"),
         ("w:0x1000:8:w", "watchpoints"),
         ("interval:s:1", "timers"),
         ("u:a:main.c:12", "source lines"),
         ("u:a@main.c:12", "source lines"),
         ("u:a:main@main.c", "source lines"),
-        ("u:libc:malloc%return", "return probes"),
     ] {
         let error = Spec::parse(text).unwrap_err();
         assert!(

@@ -1,15 +1,15 @@
-//! The sites of a function whose calls are timed: its entry and every exit.
+//! The sites where a function is left, and of one whose calls are timed.
 //!
-//! For:     `lat`.
+//! For:     `ur:` and `lat`.
 //! State:   none.
 //! Context: control; touches nothing.
 //! Keeps:   C1 a function has a probe before every exit that is known, or is refused: a call that left by an
 //!             exit without one would look unwound.
 //! Checked: testkit `returns`.
 
-use super::{Match, Placed, Planner, check_faults, check_stack, codes, is_go_code, refusal};
+use super::{Match, Placed, Planner, Verb, check_faults, check_stack, codes, consumer, is_go_code, refusal};
 use crate::site::{Action, Consumer, SitePlan};
-use image::{ElfImage, ImageAddr};
+use image::{ElfImage, ImageAddr, When};
 use insn::{Exits, Placement};
 use std::ops::Range;
 
@@ -19,8 +19,7 @@ const FUNCTIONS_MAX: u32 = u16::MAX as u32;
 impl Planner<'_> {
     pub(super) fn calls(&self, wanted: &Match, placed: &mut Placed) -> Result<Vec<SitePlan>, String> {
         let loaded = &self.images[&wanted.module];
-        let function = wanted.function.clone().filter(|f| f.start == wanted.addr && f.end > f.start);
-        let function = function.ok_or("it is not the start of a function whose end is known")?;
+        let function = whole_function(wanted)?;
         check_stack(&loaded.image, wanted)?;
         let is_go = is_go_code(&loaded.image, wanted);
         let entry = self.placement(wanted, placed)?;
@@ -42,6 +41,30 @@ impl Planner<'_> {
             sites.push(self.site_plan(wanted, name, placement, vec![leave.clone()])?);
         }
         placed.functions += 1;
+        Ok(sites)
+    }
+
+    /// A probe before every exit.
+    pub(super) fn returns(
+        &self,
+        wanted: &Match,
+        verb: Verb,
+        placed: &Placed,
+    ) -> Result<Vec<SitePlan>, String> {
+        let loaded = &self.images[&wanted.module];
+        let function = whole_function(wanted)?;
+        let consumer = consumer(verb, When::Return, &loaded.image, wanted)?;
+        let action = Action::Consumers(consumer.into_iter().collect());
+        let is_go = is_go_code(&loaded.image, wanted);
+        let exits = find_exits(&loaded.image, &loaded.flow, function, is_go)?;
+        let name = format!("{}%return", wanted.name);
+        let mut sites = Vec::new();
+        for exit in exits.addrs() {
+            let placement = self.before_exit(wanted, &exits, exit, &sites, placed)?;
+            let mut site = self.site_plan(wanted, name.clone(), placement, vec![action.clone()])?;
+            site.exit_of = Some(wanted.addr.wrapping_add(site.bias));
+            sites.push(site);
+        }
         Ok(sites)
     }
 
@@ -67,6 +90,11 @@ impl Planner<'_> {
         check_faults(&loaded.image, wanted, &placement)?;
         Ok(placement)
     }
+}
+
+fn whole_function(wanted: &Match) -> Result<Range<u64>, String> {
+    let function = wanted.function.clone().filter(|f| f.start == wanted.addr && f.end > f.start);
+    function.ok_or_else(|| "it is not the start of a function whose end is known".into())
 }
 
 fn find_exits(

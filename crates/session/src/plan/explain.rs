@@ -75,6 +75,7 @@ fn explain_files(specs: &[Spec]) -> Result<(Vec<Explained>, Vec<RefusedSite>), P
                         placement,
                         original: Vec::new(),
                         island_original: Vec::new(),
+                        exit_of: None,
                         actions: vec![Action::Count],
                     };
                     explained.push(Explained { site, why_not });
