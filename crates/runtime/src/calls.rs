@@ -10,7 +10,7 @@
 use crate::cell::Adder;
 use crate::frames::{Call, Opened, close, open};
 use crate::handler::PtRegs;
-use wire::frames::{FRAMES, Frame, GROUPS, latency};
+use wire::frames::{Table, latency};
 use wire::{ConsumerDesc, SiteDesc, cell, table};
 
 /// Where a goroutine's address is in the saved registers: r14.
@@ -115,18 +115,19 @@ unsafe fn end<A: Adder>(site: &SiteDesc, consumer: &ConsumerDesc, call: Call, no
 /// # Safety
 /// As for [`enter`].
 #[inline(always)]
-unsafe fn frames(site: &SiteDesc) -> Option<&'static [Frame]> {
+unsafe fn frames(site: &SiteDesc) -> Option<&'static Table> {
     let alive = (site.table - table::CPU0 as u64 + table::ALIVE as u64) as *const u64;
     // SAFETY: the word stands in the same page as the table (wire::table).
     if unsafe { alive.read() } == 0 {
         return None;
     }
-    let first = site.frames as *const Frame;
+    let table = site.frames as *const Table;
     // SAFETY: the arena holds the whole table at this address for as long as a trampoline can be run (contract),
     // and frames are only ever accessed atomically.
-    Some(unsafe { core::slice::from_raw_parts(first, GROUPS * FRAMES) })
+    Some(unsafe { &*table })
 }
 
+#[inline(always)]
 fn ticks() -> u64 {
     // SAFETY: rdtsc reads a counter and needs nothing; Linux lets every program run it unless it asked for a trap.
     unsafe { core::arch::x86_64::_rdtsc() }

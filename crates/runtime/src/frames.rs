@@ -11,7 +11,7 @@
 //!          kernel-facts 1.12).
 
 use core::sync::atomic::{AtomicU64, Ordering};
-use wire::frames::{FRAMES, Frame, GROUPS, WAYS};
+use wire::frames::{FRAMES, Frame, GROUPS, Table, WAYS};
 
 /// Which call: the function and the place of its return address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ impl Call {
     #[inline(always)]
     pub fn at(place: u64, function: u32) -> Call {
         let key = place & ((1 << 48) - 1) | u64::from(function) << 48;
-        Call { key, block: place >> 11, frame: (place >> 4) as usize % FRAMES }
+        Call { key, block: place >> 11, frame: (place >> 4) as usize }
     }
 
     /// In a goroutine, whose stack may move: its address, and how far the place is from the stack's end.
@@ -35,7 +35,7 @@ impl Call {
         let block = mix(g).wrapping_add(depth >> 10);
         // Two calls may share a key once in 2^48 pairs: a wrong duration, nothing else.
         let key = mix(mix(g) ^ depth ^ u64::from(function) << 48) | 1;
-        Call { key, block, frame: (depth >> 3) as usize % FRAMES }
+        Call { key, block, frame: (depth >> 3) as usize }
     }
 }
 
@@ -58,7 +58,7 @@ pub enum Opened {
 
 /// Opens a call with this stamp.
 #[inline(always)]
-pub fn open(table: &[Frame], call: Call, stamp: u64) -> Opened {
+pub fn open(table: &Table, call: Call, stamp: u64) -> Opened {
     for way in 0..WAYS {
         let frame = frame(table, call, way);
         // Frames are set from 0 by whoever gets there first; a key of ours can only be ours.
@@ -84,7 +84,7 @@ pub fn open(table: &[Frame], call: Call, stamp: u64) -> Opened {
 
 /// Closes a call and returns its stamp, `None` if it was not opened.
 #[inline(always)]
-pub fn close(table: &[Frame], call: Call) -> Option<u64> {
+pub fn close(table: &Table, call: Call) -> Option<u64> {
     for way in 0..WAYS {
         let frame = frame(table, call, way);
         if frame.key.load(Ordering::Relaxed) == call.key {
@@ -99,14 +99,16 @@ pub fn close(table: &[Frame], call: Call) -> Option<u64> {
 }
 
 /// A call whose return address lies where that of a newer call lies is over, whichever function it was.
+#[inline(always)]
 fn is_same_place(a: u64, b: u64) -> bool {
     (a ^ b) << 16 == 0
 }
 
 #[inline(always)]
-fn frame(table: &[Frame], call: Call, way: usize) -> &Frame {
+fn frame(table: &Table, call: Call, way: usize) -> &Frame {
     let group = (mix(call.block) >> 16) as usize + way * (GROUPS / WAYS + 1);
-    &table[group % GROUPS * FRAMES + call.frame]
+    // Both remainders are by constants: no bounds check, and no panic in a hit.
+    &table[group % GROUPS * FRAMES + call.frame % FRAMES]
 }
 
 const _: () = assert!(size_of::<Frame>() == 2 * size_of::<AtomicU64>());
@@ -115,13 +117,15 @@ const _: () = assert!(size_of::<Frame>() == 2 * size_of::<AtomicU64>());
 mod tests {
     extern crate std;
     use super::*;
+    use std::boxed::Box;
     use std::vec::Vec;
 
-    fn table() -> Vec<Frame> {
-        (0..GROUPS * FRAMES).map(|_| Frame::default()).collect()
+    fn table() -> Box<Table> {
+        let frames: Vec<Frame> = (0..GROUPS * FRAMES).map(|_| Frame::default()).collect();
+        frames.into_boxed_slice().try_into().unwrap()
     }
 
-    fn is_empty(table: &[Frame]) -> bool {
+    fn is_empty(table: &Table) -> bool {
         table.iter().all(|f| f.key.load(Ordering::Relaxed) == 0)
     }
 

@@ -30,8 +30,10 @@ pub const FRAMES: usize = 128;
 pub const BLOCK_BYTES: u64 = 16 * FRAMES as u64;
 /// Groups in which a call may be found.
 pub const WAYS: usize = 4;
+/// All frames.
+pub type Table = [Frame; GROUPS * FRAMES];
 /// Bytes of the table. Pages that no call comes by are never touched.
-pub const LEN_BYTES: usize = GROUPS * FRAMES * size_of::<Frame>();
+pub const LEN_BYTES: usize = size_of::<Table>();
 
 /// The cells of one function whose calls are timed.
 pub mod latency {

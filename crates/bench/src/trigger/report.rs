@@ -90,9 +90,11 @@ impl Report {
         let Some((kernel, (ours, _))) = outcome.kernel.as_ref().zip(outcome.ours.as_ref()) else {
             return Ok(());
         };
+        let kind =
+            if outcome.benchmark.is_return { "uretprobe on" } else { "uprobe on the first instruction of" };
         writeln!(
             out,
-            "kernel     uprobe on the same instruction (perf_event_open), a BPF program that adds one to its CPU's count"
+            "kernel     {kind} the same function (perf_event_open), a BPF program that adds one to its CPU's count"
         )?;
         self.rates("rate", &kernel.phase, out)?;
         self.probed(kernel, out)?;
