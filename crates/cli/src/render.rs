@@ -249,7 +249,7 @@ impl Writer {
                 "children_hits": report.children, "left_out": self.left_out,
                 "detach_verified": receipt.is_verified && !receipt.was_gone,
                 "target_gone": receipt.was_gone, "restored": receipt.restored,
-                "handed_over": receipt.handed_over, "foreign": receipt.foreign,
+                "handed_over": receipt.handed_over, "unloaded": receipt.unmapped, "foreign": receipt.foreign,
                 "memory_returned": receipt.is_unmapped, "children_freed": receipt.children,
                 "detach_us": receipt.took.as_micros() as u64,
                 "longest_stall_us": receipt.longest_stall.as_micros() as u64,
@@ -302,6 +302,9 @@ pub fn detach_line(receipt: &Receipt) -> String {
     let mut parts = vec![format!("{} sites restored in {}", receipt.restored, time(receipt.took))];
     if receipt.handed_over > 0 {
         parts.push(format!("{} handed to another nanoprobe", receipt.handed_over));
+    }
+    if receipt.unmapped > 0 {
+        parts.push(format!("{} unloaded meanwhile", receipt.unmapped));
     }
     if receipt.children > 0 {
         parts.push(format!("{} forked children freed", receipt.children));

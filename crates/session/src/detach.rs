@@ -43,6 +43,8 @@ pub struct Receipt {
     pub handed_over: usize,
     /// Sites that somebody else had changed; left alone. Names.
     pub foreign: Vec<String>,
+    /// Sites whose module the process has unmapped meanwhile.
+    pub unmapped: usize,
     /// Every restored site was read back and equals the file.
     pub is_verified: bool,
     /// All our mappings are gone from the target.
@@ -107,6 +109,9 @@ impl Session {
     fn is_text_restored(&self) -> bool {
         let mut pages = Pages::of(&self.memory);
         self.armed.iter().flat_map(Armed::patches).all(|patch| {
+            if !pages.is_mapped(patch.addr) {
+                return true;
+            }
             let found = pages.bytes(patch.addr, patch.old.len());
             found.is_ok_and(|f| f == patch.old || text::jump_target(patch.addr, &f).is_some())
         })
@@ -196,6 +201,10 @@ fn disarm(
     let code = footing.read_code(memory)?;
     let mut restored: Vec<&Link<'_>> = Vec::with_capacity(links.len());
     for link in links {
+        if !pages.is_mapped(link.jump_at) || !pages.is_mapped(link.site) {
+            receipt.unmapped += 1;
+            continue;
+        }
         match chain::leave(memory, &mut pages, link, code.bytes(link.tail, text::JUMP_LEN))? {
             Left::Restored => restored.push(link),
             Left::HandedOver => receipt.handed_over += 1,

@@ -49,6 +49,11 @@ impl<'a> Pages<'a> {
         self.pages.get_mut(&at).ok_or(Broken::Gone { pid: self.memory.pid })
     }
 
+    /// Whether there is still something at `addr`: the module may have been unmapped since.
+    pub fn is_mapped(&mut self, addr: u64) -> bool {
+        self.page(addr).is_ok()
+    }
+
     /// The bytes at `addr` as they are, or will be after the next flush.
     pub fn bytes(&mut self, addr: u64, len: usize) -> Result<Vec<u8>, Broken> {
         let mut out = Vec::with_capacity(len);

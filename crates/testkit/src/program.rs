@@ -22,6 +22,8 @@ pub enum Program {
     Throws,
     /// Every way to leave a function: `targets/returns.c`.
     Returns,
+    /// Loads a library, calls it, unloads it.
+    Loader,
     /// Threads blocked in every kind of system call.
     Blocked,
     /// Own handlers for SIGTRAP, SIGSEGV and a 1 kHz timer.
@@ -62,12 +64,13 @@ pub(crate) struct Compiler {
 
 impl Program {
     /// Every program.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Counted,
         Self::CountedGo,
         Self::CountedRust,
         Self::Throws,
         Self::Returns,
+        Self::Loader,
         Self::Blocked,
         Self::Handlers,
         Self::Sandboxed,
@@ -83,6 +86,7 @@ impl Program {
             Self::CountedRust => &["counted.rs"],
             Self::Throws => &["throws.cc"],
             Self::Returns => &["returns.c"],
+            Self::Loader => &["loader.c"],
             Self::Blocked => &["blocked.c"],
             Self::Handlers => &["handlers.c"],
             Self::Sandboxed => &["sandboxed.c"],
