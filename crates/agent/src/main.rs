@@ -9,7 +9,9 @@ fn main() {
 
 #[cfg(target_os = "none")]
 mod blob {
-    use runtime::{Adder, Locked, PtRegs, Rseq, count, enter, enter_go, leave, leave_go, log2_histogram};
+    use runtime::{
+        Adder, Locked, PtRegs, Rseq, count, enter, enter_go, leave, leave_go, log2_histogram, ring,
+    };
     use wire::{AgentExports, AgentTable, ConsumerDesc, HANDLERS_LEN, SiteDesc, VERSION};
 
     type Handler = unsafe extern "C" fn(&PtRegs, &SiteDesc, &ConsumerDesc);
@@ -31,7 +33,7 @@ mod blob {
 
     /// In the order of [`wire::HandlerKind`].
     const fn handlers<A: Adder>() -> [Handler; HANDLERS_LEN] {
-        [count::<A>, log2_histogram::<A>, enter::<A>, leave::<A>, enter_go::<A>, leave_go::<A>]
+        [count::<A>, log2_histogram::<A>, enter::<A>, leave::<A>, enter_go::<A>, leave_go::<A>, ring::<A>]
     }
 
     /// What the controller looks up by name.

@@ -3,10 +3,12 @@
 
 mod calls;
 mod cell;
+mod doorbell;
 mod frames;
 mod handler;
 
 pub use calls::{enter, enter_go, leave, leave_go};
 pub use cell::{Adder, Locked, Rseq};
+pub use doorbell::ring;
 pub use frames::{Call, Opened, close, open};
 pub use handler::{PtRegs, count, log2_histogram};

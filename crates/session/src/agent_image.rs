@@ -94,22 +94,39 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_agent_uses_no_vector_register_string_instruction_or_system_call() {
+    /// The agent's instructions, with the address after its last one.
+    fn instructions() -> Vec<iced_x86::Instruction> {
         let elf = ElfFile64::<Endianness>::parse(BLOB).unwrap();
         let text = elf.section_by_name(".text").unwrap();
-        let mut decoder = Decoder::with_ip(64, text.data().unwrap(), text.address(), DecoderOptions::NONE);
+        let decoder = Decoder::with_ip(64, text.data().unwrap(), text.address(), DecoderOptions::NONE);
+        decoder.into_iter().collect()
+    }
+
+    #[test]
+    fn the_agent_uses_no_vector_register_and_no_string_instruction() {
         let mut info = InstructionInfoFactory::new();
-        let mut seen = 0;
-        for instruction in decoder.iter() {
-            seen += 1;
+        for instruction in instructions() {
             assert!(!instruction.is_string_instruction(), "{instruction}");
-            assert_ne!(instruction.mnemonic(), Mnemonic::Syscall, "{instruction}");
             for used in info.info(&instruction).used_registers() {
                 assert!(!used.register().is_vector_register() && !used.register().is_st(), "{instruction}");
             }
         }
-        assert!(seen > 20, "the agent has code: {seen} instructions");
+        assert!(instructions().len() > 20, "the agent has code");
+    }
+
+    #[test]
+    fn the_agent_makes_system_calls_at_the_doorbell_alone() {
+        let elf = ElfFile64::<Endianness>::parse(BLOB).unwrap();
+        let rings: Vec<_> = elf
+            .symbols()
+            .filter(|s| s.name().is_ok_and(|n| n.contains("8doorbell4ring")))
+            .map(|s| s.address()..s.address() + s.size())
+            .collect();
+        let calls = instructions();
+        let calls: Vec<u64> =
+            calls.iter().filter(|i| i.mnemonic() == Mnemonic::Syscall).map(|i| i.ip()).collect();
+        assert!(rings.len() == 2 && calls.len() >= 2, "{rings:x?} {calls:x?}");
+        assert!(calls.iter().all(|at| rings.iter().any(|r| r.contains(at))), "{rings:x?} {calls:x?}");
     }
 
     #[test]

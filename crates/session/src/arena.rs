@@ -14,8 +14,8 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering};
 use sys::mapping::SharedMapping;
 use wire::{
-    ARENA_MAGIC, ArenaHeader, COPY_CHILDREN, COPY_CPU0, ConsumerDesc, NO_RSEQ, REGIONS_MAX, RegionDesc,
-    SiteDesc, VERSION, cell, frames,
+    ARENA_MAGIC, ArenaHeader, COPY_CHILDREN, COPY_CPU0, ConsumerDesc, Doorbell, NO_RSEQ, REGIONS_MAX,
+    RegionDesc, SiteDesc, VERSION, cell, frames,
 };
 
 const PAGE: usize = 4096;
@@ -110,6 +110,14 @@ impl Arena {
         // SAFETY: the mapping is at least a page long and page aligned, and nobody else has it yet.
         unsafe { map.base().cast::<ArenaHeader>().write(header) };
         Ok(Arena { map, layout, remote: 0, inode })
+    }
+
+    /// The words by which a thread of the target waits for us.
+    pub fn doorbell(&self) -> &Doorbell {
+        assert!(wire::DOORBELL + size_of::<Doorbell>() <= self.map.len_bytes());
+        let at = self.map.base().wrapping_add(wire::DOORBELL).cast::<Doorbell>();
+        // SAFETY: in bounds (asserted) and aligned, mapped as long as `self.map` lives, and atomic on both sides.
+        unsafe { &*at }
     }
 
     fn word(&self, offset: usize) -> &AtomicU64 {

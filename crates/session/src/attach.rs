@@ -311,6 +311,7 @@ impl Session {
             arena.publish(at + offset_of!(ConsumerDesc, next), next);
             arena.publish(at + offset_of!(ConsumerDesc, handler), agent.handlers[kind as usize]);
             arena.publish(at + offset_of!(ConsumerDesc, cell), u64::from(cell) | u64::from(arg) << 32);
+            arena.publish(at + offset_of!(ConsumerDesc, doorbell), arena.remote + wire::DOORBELL as u64);
         }
         numbers.consumer += list.len();
         let at = layout.site(numbers.hook);

@@ -72,6 +72,8 @@ pub enum Verb {
     HistogramOfReturn,
     /// Durations of calls.
     Latency,
+    /// Each hit waits for us; for the dynamic linker's mark.
+    Ring,
 }
 
 /// A site that cannot have a probe.
@@ -519,6 +521,7 @@ fn consumer(verb: Verb, when: When, image: &ElfImage, wanted: &Match) -> Result<
         (Verb::HistogramOfReturn, When::Before) => {
             return Err("nothing is returned at a function's entry: write ur: and not u:".into());
         }
+        (Verb::Ring, _) => Consumer::Ring,
         (Verb::Latency, _) => return Err("it has two hooks, not one".into()),
     };
     check_stack(image, wanted)?;

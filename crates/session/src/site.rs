@@ -37,6 +37,8 @@ pub enum Consumer {
         /// It is Go code.
         is_go: bool,
     },
+    /// Waits for the controller.
+    Ring,
     /// Closes a call of function number `function`.
     Leave {
         /// Number in the plan.
@@ -50,7 +52,7 @@ impl Consumer {
     /// Cells that it needs.
     pub(crate) fn cells(self) -> u32 {
         match self {
-            Consumer::Count => 1,
+            Consumer::Count | Consumer::Ring => 1,
             Consumer::Log2Histogram { .. } => HISTOGRAM_CELLS,
             Consumer::Enter { .. } => latency::CELLS,
             Consumer::Leave { .. } => 0,
@@ -69,6 +71,7 @@ impl Consumer {
     pub(crate) fn handler(self) -> (HandlerKind, u32) {
         match self {
             Consumer::Count => (HandlerKind::Count, 0),
+            Consumer::Ring => (HandlerKind::Ring, 0),
             Consumer::Log2Histogram { register } => (HandlerKind::Log2Histogram, register),
             Consumer::Enter { function, is_go: false } => (HandlerKind::Enter, function),
             Consumer::Enter { function, is_go: true } => (HandlerKind::EnterGo, function),

@@ -20,7 +20,7 @@ pub mod wait;
 pub use clock::thread_cpu_ns;
 pub use cpu::{getcpu, membarrier, membarrier_cmd};
 pub use errno::Errno;
-pub use futex::{futex_wait, futex_wake};
+pub use futex::{futex_wait, futex_wait_shared, futex_wake, futex_wake_shared};
 pub use id::{getpid, gettid};
 pub use memfd::memfd_inheritable;
 pub use raw::{check, nr, syscall};

@@ -6,10 +6,12 @@
 //! Keeps:   A1 the layout is the same in both builds (`repr(C)`, fixed sizes).
 //! Checked: `layout_is_the_same_on_both_sides`.
 
+use core::sync::atomic::AtomicU32;
+
 /// First word of an arena.
 pub const ARENA_MAGIC: u64 = u64::from_le_bytes(*b"nprobeA1");
 /// Raised with every change of layout.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Name of the memfd behind an arena, as seen in /proc/PID/maps.
 pub const ARENA_NAME: &str = "nanoprobe";
 
@@ -80,9 +82,27 @@ pub struct RegionDesc {
     pub end: u64,
 }
 
+/// Two words by which a thread of the target waits for the controller; at [`DOORBELL`] in the arena.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Doorbell {
+    /// How often a thread has rung.
+    pub rung: AtomicU32,
+    /// How many of these the controller has answered; [`Doorbell::CLOSED`]: nobody will answer any more.
+    pub answered: AtomicU32,
+}
+
+impl Doorbell {
+    /// Who rings goes on at once.
+    pub const CLOSED: u32 = u32::MAX;
+}
+
+/// Where the doorbell is in an arena.
+pub const DOORBELL: usize = 3584;
+
 /// Neighbourhoods of modules that one session can have.
 pub const REGIONS_MAX: usize = 64;
 /// [`ArenaHeader::rseq_offset`] without rseq.
 pub const NO_RSEQ: i64 = i64::MIN;
 
-const _: () = assert!(size_of::<ArenaHeader>() <= 4096);
+const _: () = assert!(size_of::<ArenaHeader>() <= DOORBELL);

@@ -8,8 +8,8 @@ pub mod table;
 mod trampoline;
 
 pub use arena::{
-    ARENA_MAGIC, ARENA_NAME, ArenaHeader, COPY_CHILDREN, COPY_CPU0, COPY_SHARED, NO_RSEQ, REGIONS_MAX,
-    RegionDesc, VERSION, cell,
+    ARENA_MAGIC, ARENA_NAME, ArenaHeader, COPY_CHILDREN, COPY_CPU0, COPY_SHARED, DOORBELL, Doorbell, NO_RSEQ,
+    REGIONS_MAX, RegionDesc, VERSION, cell,
 };
 pub use site::{AgentExports, AgentTable, ConsumerDesc, HANDLERS_LEN, HandlerKind, SiteDesc};
 pub use trampoline::{NO_CHAIN, TRAMPOLINE_MAGIC, TrampolineHeader};

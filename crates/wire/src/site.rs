@@ -43,6 +43,8 @@ pub struct ConsumerDesc {
     /// Handler's own: for a histogram, the byte offset of the argument in the saved registers; for calls, the
     /// function's number.
     pub arg: u32,
+    /// Address in the target of the arena's [`crate::Doorbell`].
+    pub doorbell: u64,
 }
 
 /// The handlers that the agent has.
@@ -61,10 +63,12 @@ pub enum HandlerKind {
     EnterGo = 4,
     /// The same in Go.
     LeaveGo = 5,
+    /// Waits until the controller has seen the hit.
+    Ring = 6,
 }
 
 /// How many handlers there are.
-pub const HANDLERS_LEN: usize = 6;
+pub const HANDLERS_LEN: usize = 7;
 
 /// Entry points of one build of the handlers.
 #[repr(C)]

@@ -1,0 +1,58 @@
+//! A hit that waits for the controller.
+//!
+//! For:     the dynamic linker's mark for debuggers: the controller probes a new library before anything in it runs.
+//! State:   `wire::Doorbell`, in the arena.
+//! Context: hit. The only handler that makes system calls (futex), and not on any program's hot path.
+//! Keeps:   D1 it returns: after the answer, after `PATIENCE`, or at once when nobody will answer.
+//!          D2 the target's errno is not touched: the call is made without its libc.
+//! Checked: testkit `loading`; session `the_agent_makes_system_calls_at_the_doorbell_alone`.
+
+use crate::cell::Adder;
+use crate::handler::PtRegs;
+use core::sync::atomic::Ordering;
+use sys::{futex_wait_shared, futex_wake_shared};
+use wire::{ConsumerDesc, Doorbell, SiteDesc, table};
+
+/// How long a thread waits for a controller that does not answer.
+const PATIENCE_NS: u64 = 1_000_000_000;
+/// How often it is woken for nothing before it goes on.
+const WAKES_MAX: u32 = 1000;
+
+/// Handler: rings and waits for the answer; counts the times that none came.
+///
+/// # Safety
+/// As for [`Adder::add`]; `consumer.doorbell` must be the address of a live doorbell.
+#[inline(never)]
+pub unsafe extern "C" fn ring<A: Adder>(_: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
+    let alive = (site.table - table::CPU0 as u64 + table::ALIVE as u64) as *const u64;
+    // SAFETY: the word stands in the same page as the table (wire::table).
+    if unsafe { alive.read() } == 0 {
+        return; // a forked child: nobody follows it
+    }
+    let bell = consumer.doorbell as *const Doorbell;
+    // SAFETY: a doorbell in the arena, which lives as long as this code (contract); only accessed atomically.
+    let bell = unsafe { &*bell };
+    if !is_answered(bell) {
+        // SAFETY: passed on from the caller.
+        unsafe { A::add(site, consumer.cell, 1) };
+    }
+}
+
+#[inline(always)]
+fn is_answered(bell: &Doorbell) -> bool {
+    // [BELL-1] Orders what this thread did before (a library mapped) before the number that the controller sees.
+    // Pairs with [BELL-2].
+    let mine = bell.rung.fetch_add(1, Ordering::Release).wrapping_add(1);
+    let _ = futex_wake_shared(&bell.rung, u32::MAX >> 1);
+    for _ in 0..WAKES_MAX {
+        // [BELL-3] Orders the controller's work before what this thread does next. Pairs with [BELL-4].
+        let answered = bell.answered.load(Ordering::Acquire);
+        if answered == Doorbell::CLOSED || answered.wrapping_sub(mine) < u32::MAX / 2 {
+            return true;
+        }
+        if futex_wait_shared(&bell.answered, answered, Some(PATIENCE_NS)) == Err(sys::Errno::ETIMEDOUT) {
+            return false;
+        }
+    }
+    false
+}
