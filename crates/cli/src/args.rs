@@ -137,6 +137,9 @@ pub struct RunArgs {
     /// Fail if any site that matches cannot be probed
     #[arg(long)]
     pub strict: bool,
+    /// Wait for libraries that are not loaded yet, and probe again those that are loaded again
+    #[arg(long)]
+    pub wait: bool,
     /// Leave out functions that were not hit
     #[arg(long)]
     pub hit_only: bool,

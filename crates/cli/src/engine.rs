@@ -1,7 +1,7 @@
 //! One run: attach, wait, detach, print.
 //!
 //! For:     the engine process.
-//! State:   the session, and the child if we started one.
+//! State:   the probes, and the child if we started one.
 //! Context: control.
 //! Keeps:   E1 results and receipt are printed however the run ends, except when nobody is left to read them.
 //!          E2 exit code 0 means that every site has the file's bytes again.
@@ -9,10 +9,11 @@
 
 use crate::advice;
 use crate::args::RunArgs;
+use crate::probes::Probes;
 use crate::render::{Report, Writer};
 use crate::stop::{Stop, Woke};
 use image::Spec;
-use session::{Launched, Missed, Plan, Receipt, Session, SitePlan, Verb};
+use session::{Launched, Receipt, Verb};
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
@@ -41,8 +42,8 @@ pub fn run(job: Job, stop: Stop) -> i32 {
         },
     };
     let pid = launched.as_ref().map_or(job.args.pid.unwrap_or(0), Launched::pid);
-    match attach(&job, pid, &mut writer) {
-        Ok(session) => Engine { job, stop, writer, session, launched }.run(),
+    match Probes::attach(&job, pid, &mut writer) {
+        Ok(probes) => Engine { job, stop, writer, pid, probes, launched }.run(),
         Err(code) => {
             if let Some(launched) = launched {
                 launched.abandon();
@@ -52,66 +53,31 @@ pub fn run(job: Job, stop: Stop) -> i32 {
     }
 }
 
-/// Plans and attaches; on failure the exit code, with everything said.
-fn attach(job: &Job, pid: i32, writer: &mut Writer) -> Result<Session, i32> {
-    let shown = job.args.pid;
-    let plan = session::check_process(pid)
-        .map_err(|b| advice::cannot_attach(&b))
-        .and_then(|()| session::plan(pid, &job.specs, job.verb).map_err(|e| advice::nowhere(&e, shown)))?;
-    let Plan { sites, refused } = plan;
-    let refused: Vec<(String, String)> = refused.into_iter().map(|r| (r.name, r.why)).collect();
-    if job.args.strict && !refused.is_empty() {
-        return Err(strict(&refused));
-    }
-    if sites.len() > job.args.max_probes {
-        let what = format!("{} sites match, more than --max-probes {}", sites.len(), job.args.max_probes);
-        return Err(advice::fail(&what, &[], &[format!("--max-probes {}", sites.len())]));
-    }
-    let mut session = Session::attach(pid, sites).map_err(|b| advice::cannot_attach(&b))?;
-    let missed: Vec<(String, String)> = session.missed().iter().map(missed_line).collect();
-    if session.sites().next().is_none() || (job.args.strict && !missed.is_empty()) {
-        let _ = session.detach();
-        return Err(strict(&missed));
-    }
-    writer.attached(&session, &refused, &missed);
-    Ok(session)
-}
-
-fn missed_line((plan, missed): &(SitePlan, Missed)) -> (String, String) {
-    (plan.name.clone(), missed.to_string())
-}
-
-fn strict(left_out: &[(String, String)]) -> i32 {
-    let lines: Vec<String> = left_out.iter().take(20).map(|(name, why)| format!("{name}: {why}")).collect();
-    let what = format!("{} sites cannot be probed; nothing was changed", left_out.len());
-    advice::fail(&what, &lines, &["without --strict, to probe the others".into()])
-}
-
 struct Engine {
     job: Job,
     stop: Stop,
     writer: Writer,
-    session: Session,
+    pid: i32,
+    probes: Probes,
     launched: Option<Launched>,
 }
 
 impl Engine {
     fn run(mut self) -> i32 {
-        let cpu_before = cpu_ticks(self.session.pid());
+        let cpu_before = cpu_ticks(self.pid);
         if let Some(launched) = &self.launched {
             launched.go();
         }
         let woke = self.wait();
-        let cpu =
-            cpu_ticks(self.session.pid()).zip(cpu_before).map(|(now, before)| now.saturating_sub(before));
-        let mut receipt = self.session.detach();
+        let cpu = cpu_ticks(self.pid).zip(cpu_before).map(|(now, before)| now.saturating_sub(before));
+        let mut receipt = self.probes.detach();
         if let Err(broken) = &receipt
             && woke != Woke::FrontGone
         {
             // The process goes on with our probes in it: say so, and try for longer.
             eprintln!("nanoprobe: detach failed: {broken}; trying again");
             std::thread::sleep(Duration::from_secs(1));
-            receipt = self.session.detach();
+            receipt = self.probes.detach();
         }
         let is_clean = receipt.as_ref().is_ok_and(|r| r.is_verified);
         let code = match self.end_child(woke) {
@@ -130,7 +96,12 @@ impl Engine {
         let mut tick = self.job.args.interval.map(|i| now + i);
         loop {
             let look = Instant::now() + LOOK;
-            let until = [Some(look), end, tick].into_iter().flatten().min().unwrap_or(look);
+            let mut until = [Some(look), end, tick].into_iter().flatten().min().unwrap_or(look);
+            if self.probes.is_listening() {
+                let left = until.saturating_duration_since(Instant::now());
+                self.probes.listen(left, &self.job, &mut self.writer);
+                until = Instant::now();
+            }
             match self.stop.wait(until) {
                 Woke::Time => {}
                 other => return other,
@@ -139,20 +110,20 @@ impl Engine {
                 return Woke::Time;
             }
             if tick.is_some_and(|t| Instant::now() >= t) {
-                self.writer.results(&Report::of(&self.session, &self.job));
+                self.writer.results(&Report::of(self.probes.sessions(), &self.job));
                 tick = tick.zip(self.job.args.interval).map(|(t, i)| t + i);
             }
         }
     }
 
     fn is_target_there(&mut self) -> bool {
-        self.session.is_alive() && self.launched.as_mut().is_none_or(|l| l.ended().is_none())
+        self.probes.is_alive() && self.launched.as_mut().is_none_or(|l| l.ended().is_none())
     }
 
     /// Our exit code: the child's, if we started one.
     fn end_child(&mut self, woke: Woke) -> i32 {
         let Some(launched) = &mut self.launched else { return 0 };
-        let is_over = !self.session.is_alive();
+        let is_over = !self.probes.is_alive();
         if launched.ended().is_none() && !is_over {
             launched.terminate(libc::SIGTERM);
         }
@@ -173,7 +144,7 @@ impl Engine {
     }
 
     fn report(&mut self, receipt: Receipt, cpu: Option<u64>) {
-        let report = Report::of(&self.session, &self.job);
+        let report = Report::of(self.probes.sessions(), &self.job);
         self.writer.results(&report);
         self.writer.receipt(&report, &receipt, cpu);
     }

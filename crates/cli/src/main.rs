@@ -5,6 +5,7 @@ mod args;
 mod engine;
 mod front;
 mod look;
+mod probes;
 mod render;
 mod run;
 mod stop;

@@ -8,6 +8,7 @@
 
 use crate::args::{Format, RunArgs};
 use crate::engine::Job;
+use image::Spec;
 use serde_json::{Map, Value, json};
 use session::{OpenCalls, Receipt, Session, SiteView, Verb};
 use std::collections::BTreeMap;
@@ -31,9 +32,12 @@ pub struct Row {
 }
 
 impl Row {
-    /// Another exit of the same function.
+    /// The same function once more.
     fn add(&mut self, other: Row) {
         self.hits += other.hits;
+        if let Some((sum, more)) = self.timed.as_mut().zip(other.timed) {
+            sum.add(&more);
+        }
         for (sum, more) in self.buckets.iter_mut().zip(other.buckets) {
             *sum += more;
         }
@@ -52,34 +56,37 @@ pub struct Report {
 }
 
 impl Report {
-    pub fn of(session: &Session, job: &Job) -> Report {
+    pub fn of(sessions: &[Session], job: &Job) -> Report {
         let is_hist = matches!(job.verb, Verb::HistogramOfArgument(_) | Verb::HistogramOfReturn);
         let mut rows: Vec<Row> = Vec::new();
-        let mut exits: BTreeMap<u64, usize> = BTreeMap::new();
-        for (site, name) in rows_of(session).zip(names(session)) {
+        let mut known: BTreeMap<(String, String, u64), usize> = BTreeMap::new();
+        for (site, name) in rows_of(sessions).zip(names(sessions)) {
             let row = Row {
                 name,
                 hits: site.hits(),
                 buckets: if is_hist { site.cells() } else { Vec::new() },
                 timed: site.calls().map(Timed::of),
             };
-            match site.plan.exit_of.map(|f| exits.entry(f).or_insert(rows.len())) {
-                Some(at) if *at < rows.len() => rows[*at].add(row),
-                _ => rows.push(row),
+            // Exits of one function, and a library that was loaded twice.
+            let at = *known.entry(key(&site)).or_insert(rows.len());
+            match rows.get_mut(at) {
+                Some(same) => same.add(row),
+                None => rows.push(row),
             }
         }
         rows.sort_by(|a, b| a.hits.cmp(&b.hits).then_with(|| a.name.cmp(&b.name)));
-        let open = (job.verb == Verb::Latency).then(|| session.open_calls());
+        let open = (job.verb == Verb::Latency).then(|| open_calls(sessions));
         let exits = |t: &Timed| t.calls.returns() + t.calls.unmatched;
         let exits: u64 = rows.iter().filter_map(|r| r.timed.as_ref()).map(exits).sum();
         let handled = rows.iter().map(|r| r.hits).sum::<u64>() + exits;
         // A compiled count has no way to lose a hit between its entry and its end.
-        let plain: u64 = session.sites().filter(|s| s.plan.is_compiled_count()).map(|s| s.hits()).sum();
-        let hits = plain + session.entered();
+        let sites = || sessions.iter().flat_map(Session::sites);
+        let plain: u64 = sites().filter(|s| s.plan.is_compiled_count()).map(|s| s.hits()).sum();
+        let hits = plain + sessions.iter().map(Session::entered).sum::<u64>();
         if job.args.hit_only {
             rows.retain(|r| r.hits > 0);
         }
-        let children = session.sites().map(|s| s.children_hits()).sum();
+        let children = sites().map(|s| s.children_hits()).sum();
         let what = match job.verb {
             Verb::HistogramOfArgument(n) => Some(format!("arg{n}")),
             Verb::HistogramOfReturn => Some("retval".into()),
@@ -90,31 +97,42 @@ impl Report {
 }
 
 /// The sites that have a row: all but the exits of functions whose calls are timed.
-fn rows_of(session: &Session) -> impl Iterator<Item = SiteView<'_>> {
-    session.sites().filter(|site| !site.plan.is_exit())
+fn rows_of(sessions: &[Session]) -> impl Iterator<Item = SiteView<'_>> {
+    sessions.iter().flat_map(Session::sites).filter(|site| !site.plan.is_exit())
+}
+
+/// What tells one row from another: name, file, and address in the file.
+fn key(site: &SiteView<'_>) -> (String, String, u64) {
+    let plan = site.plan;
+    let place = plan.exit_of.unwrap_or(plan.addr()).wrapping_sub(plan.bias);
+    (plan.name.clone(), plan.module.clone(), place)
 }
 
 /// What to call each row's site: functions of one name in several files, or several in one, are told apart by file
 /// and address.
-fn names(session: &Session) -> Vec<String> {
-    let place = |site: &SiteView<'_>| site.plan.exit_of.unwrap_or(site.plan.addr());
-    let mut places: Vec<(&str, u64)> = rows_of(session).map(|s| (s.plan.name.as_str(), place(&s))).collect();
-    places.sort_unstable();
-    places.dedup();
+fn names(sessions: &[Session]) -> Vec<String> {
+    let mut all: Vec<_> = rows_of(sessions).map(|site| key(&site)).collect();
+    all.sort_unstable();
+    all.dedup();
     let is_double = |name: &str| {
-        let first = places.partition_point(|(n, _)| *n < name);
-        places.get(first + 1).is_some_and(|(n, _)| *n == name)
+        let first = all.partition_point(|(n, ..)| n.as_str() < name);
+        all.get(first + 1).is_some_and(|(n, ..)| n == name)
     };
-    rows_of(session)
-        .map(|site| {
-            let name = &site.plan.name;
-            if !is_double(name) {
-                return name.clone();
-            }
-            let file = site.plan.module.rsplit('/').next().unwrap_or_default();
-            format!("{file}:{name}@{:#x}", place(&site).wrapping_sub(site.plan.bias))
-        })
-        .collect()
+    let name_of = |site: SiteView<'_>| match key(&site) {
+        (name, module, place) if is_double(&name) => {
+            format!("{}:{name}@{place:#x}", module.rsplit('/').next().unwrap_or_default())
+        }
+        (name, ..) => name,
+    };
+    rows_of(sessions).map(name_of).collect()
+}
+
+fn open_calls(sessions: &[Session]) -> OpenCalls {
+    sessions.iter().map(Session::open_calls).fold(OpenCalls::default(), |a, b| OpenCalls {
+        unwound: a.unwound + b.unwound,
+        inside: a.inside + b.inside,
+        no_room: a.no_room + b.no_room,
+    })
 }
 
 /// Where results go.
@@ -178,6 +196,38 @@ impl Writer {
             );
         }
         self.say_left_out(refused, missed);
+    }
+
+    /// Libraries that are not there yet; the first line if nothing else is.
+    pub fn waiting(&mut self, specs: &[&Spec], is_first: bool) {
+        let names: Vec<String> = specs.iter().map(ToString::to_string).collect();
+        if is_first && self.format == Format::Json {
+            self.line(
+                &json!({"type": "attached_probes", "data": {"probes": 0, "waiting": names}}).to_string(),
+            );
+        }
+        if !self.is_quiet {
+            let lead = if is_first { "Attached 0 probes; waiting" } else { "nanoprobe: waiting" };
+            eprintln!("{lead} for the library of {}. Ctrl-C to end.", names.join(", "));
+        }
+    }
+
+    /// A library came, and was probed before it ran.
+    pub fn followed(&mut self, session: &Session) {
+        let probes = session.sites().count();
+        let file = session.sites().next().map(|s| s.plan.module.clone()).unwrap_or_default();
+        if self.format == Format::Json {
+            let data = json!({"probes": probes, "file": file, "attach_us": session.attach_time().as_micros() as u64});
+            self.line(&json!({"type": "loaded", "data": data}).to_string());
+        }
+        if !self.is_quiet {
+            eprintln!("Attached {probes} more in {}: {file} was loaded.", time(session.attach_time()));
+        }
+    }
+
+    /// A library came and could not be probed.
+    pub fn not_followed(&mut self, why: &str) {
+        eprintln!("nanoprobe: a library was loaded and is not probed: {why}");
     }
 
     fn say_left_out(&self, refused: &[(String, String)], missed: &[(String, String)]) {

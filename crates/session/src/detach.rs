@@ -61,6 +61,24 @@ pub struct Receipt {
     pub took: Duration,
 }
 
+impl Receipt {
+    /// The receipt of both.
+    pub fn and(mut self, other: Receipt) -> Receipt {
+        self.restored += other.restored;
+        self.handed_over += other.handed_over;
+        self.foreign.extend(other.foreign);
+        self.unmapped += other.unmapped;
+        self.is_verified &= other.is_verified;
+        self.is_unmapped &= other.is_unmapped;
+        self.held_by = self.held_by.or(other.held_by);
+        self.was_gone |= other.was_gone;
+        self.children = self.children.max(other.children);
+        self.longest_stall = self.longest_stall.max(other.longest_stall);
+        self.took += other.took;
+        self
+    }
+}
+
 impl Session {
     /// Takes every probe out and our memory back.
     ///

@@ -11,6 +11,7 @@
 
 use crate::error::Broken;
 use crate::plan::{PlanError, Verb, plan};
+use crate::process::Status;
 use crate::session::Session;
 use image::Spec;
 use std::sync::atomic::Ordering;
@@ -29,6 +30,8 @@ pub struct Loads {
 /// Why loads cannot be heard of.
 #[derive(Debug)]
 pub enum Deaf {
+    /// A seccomp filter may kill it for the call by which it would wait.
+    Filtered,
     /// It has no dynamic linker, or one that cannot be probed.
     NoLinker(PlanError),
     /// It cannot be entered.
@@ -41,6 +44,9 @@ impl Loads {
     /// # Errors
     /// The process is static, or its linker's mark cannot be probed.
     pub fn listen(pid: i32) -> Result<Loads, Deaf> {
+        if Status::of(pid).is_some_and(|s| s.seccomp != 0) {
+            return Err(Deaf::Filtered);
+        }
         let mut first = None;
         for mark in MARKS {
             let spec = Spec::parse(mark).unwrap_or_else(|_| unreachable!("a constant that parses"));
@@ -53,6 +59,11 @@ impl Loads {
             }
         }
         Err(Deaf::NoLinker(first.unwrap_or_else(|| unreachable!("two marks were tried"))))
+    }
+
+    /// True as long as the process runs the program that we listen to.
+    pub fn is_alive(&self) -> bool {
+        self.session.is_alive()
     }
 
     fn bell(&self) -> &Doorbell {

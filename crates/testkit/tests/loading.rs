@@ -29,3 +29,62 @@ fn library_that_is_unloaded_while_probed_takes_its_probes_with_it() -> Result<()
     assert_eq!(running.end()?.code(), Some(7));
     Ok(())
 }
+
+#[test]
+fn library_that_is_loaded_later_is_probed_before_its_first_call_each_time() -> Result<()> {
+    let target = Target::build(Program::Loader, Link::Pie)?;
+    let mut running = target.spawn()?;
+    let pid = running.pid_text();
+    let mut tracing = Nanoprobe::find()?.start(["count", "--wait", "u:libm:cbrt", "-p", &pid])?;
+    assert_eq!(tracing.attached()?.probes, 0);
+    let mut calls = 0;
+    for turn in 1..=20 {
+        running.command(&format!("load {turn}"))?;
+        running.expect("calls ")?;
+        calls += turn;
+        running.command("unload")?;
+        running.expect("unloaded")?;
+    }
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    assert_eq!(outcome.count("cbrt"), calls, "{outcome}");
+    assert_eq!(outcome.table().len(), 1, "{outcome}");
+    assert!(outcome.says_detach_verified(), "{outcome}");
+    assert_eq!(outcome.stderr.matches("was loaded.").count(), 20, "{outcome}");
+    running.command("load 10")?;
+    running.expect("calls ")?;
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
+
+#[test]
+fn nobody_waits_for_a_nanoprobe_that_was_killed() -> Result<()> {
+    let target = Target::build(Program::Loader, Link::Pie)?;
+    let mut running = target.spawn()?;
+    let pid = running.pid_text();
+    let mut tracing = Nanoprobe::find()?.start(["count", "--wait", "u:libm:cbrt", "-p", &pid])?;
+    tracing.attached()?;
+    tracing.kill_with_children()?;
+    let began = std::time::Instant::now();
+    running.command("load 5")?;
+    running.expect("calls ")?;
+    running.command("unload")?;
+    running.expect("unloaded")?;
+    // The linker makes its mark twice for each, and waits at most a second each time.
+    assert!(began.elapsed() < std::time::Duration::from_secs(6), "{:?}", began.elapsed());
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
+
+#[test]
+fn waiting_for_a_library_that_is_nowhere_or_in_a_static_program_is_refused() -> Result<()> {
+    for (link, spec, why) in [
+        (Link::Pie, "u:libnosuchthing:f", "libnosuchthing"),
+        (Link::Static, "u:libm:cbrt", "cannot wait for libraries"),
+    ] {
+        let running = Target::build(Program::Counted, link)?.spawn()?;
+        let outcome = Nanoprobe::find()?.run(["count", "--wait", spec, "-p", &running.pid_text()])?;
+        assert_eq!(outcome.code(), Some(1), "{outcome}");
+        assert!(outcome.stderr.contains(why), "{outcome}");
+    }
+    Ok(())
+}

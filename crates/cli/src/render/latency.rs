@@ -21,6 +21,17 @@ impl Timed {
         Timed { calls }
     }
 
+    /// The same function once more.
+    pub fn add(&mut self, other: &Timed) {
+        let calls = &mut self.calls;
+        calls.entries += other.calls.entries;
+        calls.total_ns += other.calls.total_ns;
+        calls.unmatched += other.calls.unmatched;
+        for (sum, more) in calls.buckets.iter_mut().zip(&other.calls.buckets) {
+            *sum += more;
+        }
+    }
+
     /// A headline and a histogram by powers of two.
     pub fn lines(&self, name: &str) -> Vec<String> {
         let calls = &self.calls;

@@ -1,0 +1,205 @@
+//! All probes of a run: those of the start, and those in libraries that are loaded later.
+//!
+//! For:     the engine.
+//! State:   a session for each time that probes were put in; which modules were there when we last looked.
+//! Context: control.
+//! Keeps:   P1 with `--wait`, a module is probed before anything in it runs, each time that it is loaded.
+//! Checked: testkit `loading`.
+
+use crate::advice;
+use crate::engine::Job;
+use crate::render::Writer;
+use image::lookup::{LookupError, find_file, find_module};
+use image::{Process, Spec};
+use session::{Broken, Deaf, Loads, Missed, Plan, Receipt, Session, SitePlan};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Path and lowest address of each module.
+type Modules = BTreeSet<(String, u64)>;
+
+/// What is in the process.
+pub struct Probes {
+    pid: i32,
+    sessions: Vec<Session>,
+    loads: Option<Loads>,
+    seen: Modules,
+}
+
+impl Probes {
+    /// Plans and attaches; on failure the exit code, with everything said.
+    pub fn attach(job: &Job, pid: i32, writer: &mut Writer) -> Result<Probes, i32> {
+        session::check_process(pid).map_err(|b| advice::cannot_attach(&b))?;
+        // Listened to before we look, so that nothing is loaded unseen in between.
+        let loads = match job.args.wait {
+            true => Some(Loads::listen(pid).map_err(|deaf| cannot_listen(&deaf))?),
+            false => None,
+        };
+        let mut probes = Probes { pid, sessions: Vec::new(), loads, seen: Modules::new() };
+        match probes.attach_first(job, writer) {
+            Ok(()) => Ok(probes),
+            Err(code) => {
+                let _ = probes.detach();
+                Err(code)
+            }
+        }
+    }
+
+    fn attach_first(&mut self, job: &Job, writer: &mut Writer) -> Result<(), i32> {
+        let shown = job.args.pid;
+        let process = Process::read(self.pid as u32).ok();
+        self.seen = process.as_ref().map(modules).unwrap_or_default();
+        let is_awaited = |spec: &&Spec| {
+            let process = process.as_ref().filter(|_| self.loads.is_some());
+            process.is_some_and(|p| is_missing(spec, p)) && find_file(&spec.library).is_ok()
+        };
+        let (awaited, here): (Vec<&Spec>, Vec<&Spec>) = job.specs.iter().partition(is_awaited);
+        let here: Vec<Spec> = here.into_iter().cloned().collect();
+        if !here.is_empty() {
+            let plan = session::plan(self.pid, &here, job.verb).map_err(|e| advice::nowhere(&e, shown))?;
+            let (session, refused) = put_in(job, self.pid, plan)?;
+            let missed: Vec<(String, String)> = session.missed().iter().map(missed_line).collect();
+            writer.attached(&session, &refused, &missed);
+            self.sessions.push(session);
+        }
+        if !awaited.is_empty() {
+            writer.waiting(&awaited, self.sessions.is_empty());
+        }
+        Ok(())
+    }
+
+    /// The sessions so far.
+    pub fn sessions(&self) -> &[Session] {
+        &self.sessions
+    }
+
+    /// True as long as the process runs the program that we attached to.
+    pub fn is_alive(&self) -> bool {
+        match (&self.loads, self.sessions.first()) {
+            (Some(loads), _) => loads.is_alive(),
+            (None, Some(session)) => session.is_alive(),
+            (None, None) => false,
+        }
+    }
+
+    /// True if loads are listened to: [`Probes::listen`] then waits instead of the caller.
+    pub fn is_listening(&self) -> bool {
+        self.loads.is_some()
+    }
+
+    /// Waits for a library, at most so long, and probes it.
+    pub fn listen(&mut self, timeout: Duration, job: &Job, writer: &mut Writer) {
+        let Some(rung) = self.loads.as_ref().and_then(|l| l.wait(timeout)) else { return };
+        self.follow(job, writer);
+        if let Some(loads) = &self.loads {
+            loads.answer(rung);
+        }
+    }
+
+    /// Probes what is new.
+    fn follow(&mut self, job: &Job, writer: &mut Writer) {
+        let Ok(process) = Process::read(self.pid as u32) else { return };
+        let now = modules(&process);
+        let new: BTreeSet<u64> = now.difference(&self.seen).map(|(_, start)| *start).collect();
+        self.seen = now;
+        let here: Vec<Spec> = job.specs.iter().filter(|s| !is_missing(s, &process)).cloned().collect();
+        if new.is_empty() || here.is_empty() {
+            return;
+        }
+        let plan = session::plan(self.pid, &here, job.verb);
+        let mut plan = match plan {
+            Ok(plan) => plan,
+            Err(error) => return writer.not_followed(&error.to_string()),
+        };
+        plan.sites.retain(|site| new.contains(&site.module_range.start));
+        if plan.sites.is_empty() {
+            return;
+        }
+        match Session::attach(self.pid, plan.sites) {
+            Ok(session) => {
+                writer.followed(&session);
+                self.sessions.push(session);
+            }
+            Err(broken) => writer.not_followed(&broken.to_string()),
+        }
+    }
+
+    /// Takes everything out.
+    pub fn detach(&mut self) -> Result<Receipt, Broken> {
+        let mut last: Vec<Session> = self.loads.take().map(Loads::close).into_iter().collect();
+        let all = last.iter_mut().chain(self.sessions.iter_mut());
+        let mut sum: Option<Receipt> = None;
+        let mut failed = None;
+        for session in all {
+            match session.detach() {
+                Ok(receipt) => sum = Some(sum.map_or(receipt.clone(), |s| s.and(receipt))),
+                Err(broken) => failed = Some(broken),
+            }
+        }
+        // What listened has nothing that anyone counts.
+        match failed {
+            Some(broken) => Err(broken),
+            None => Ok(sum.unwrap_or_default()),
+        }
+    }
+}
+
+/// Attaches; on failure the exit code, with everything said. Also who was refused.
+fn put_in(job: &Job, pid: i32, plan: Plan) -> Result<(Session, Vec<(String, String)>), i32> {
+    let Plan { sites, refused } = plan;
+    let refused: Vec<(String, String)> = refused.into_iter().map(|r| (r.name, r.why)).collect();
+    if job.args.strict && !refused.is_empty() {
+        return Err(strict(&refused));
+    }
+    if sites.len() > job.args.max_probes {
+        let what = format!("{} sites match, more than --max-probes {}", sites.len(), job.args.max_probes);
+        return Err(advice::fail(&what, &[], &[format!("--max-probes {}", sites.len())]));
+    }
+    let mut session = Session::attach(pid, sites).map_err(|b| advice::cannot_attach(&b))?;
+    let missed: Vec<(String, String)> = session.missed().iter().map(missed_line).collect();
+    if session.sites().next().is_none() || (job.args.strict && !missed.is_empty()) {
+        let _ = session.detach();
+        return Err(strict(&missed));
+    }
+    Ok((session, refused))
+}
+
+fn missed_line((plan, missed): &(SitePlan, Missed)) -> (String, String) {
+    (plan.name.clone(), missed.to_string())
+}
+
+fn strict(left_out: &[(String, String)]) -> i32 {
+    let lines: Vec<String> = left_out.iter().take(20).map(|(name, why)| format!("{name}: {why}")).collect();
+    let what = format!("{} sites cannot be probed; nothing was changed", left_out.len());
+    advice::fail(&what, &lines, &["without --strict, to probe the others".into()])
+}
+
+fn cannot_listen(deaf: &Deaf) -> i32 {
+    let what = "cannot wait for libraries";
+    match deaf {
+        Deaf::Broken(broken) => advice::cannot_attach(broken),
+        Deaf::Filtered => {
+            let why = "its seccomp filter may kill it for the futex call by which its thread would wait";
+            advice::fail(&what, &[why.into()], &["without --wait".into()])
+        }
+        Deaf::NoLinker(error) => {
+            let checked = [format!("the dynamic linker's mark for debuggers: {error}")];
+            advice::fail(&what, &checked, &["without --wait: a static program loads none".into()])
+        }
+    }
+}
+
+fn modules(process: &Process) -> Modules {
+    let mut all = Modules::new();
+    for module in &process.modules {
+        let own = process.mappings.iter().filter(|m| m.file.is_some() && m.file == module.file);
+        if let Some(start) = own.map(|m| m.range.start.0).min() {
+            all.insert((module.path.display().to_string(), start));
+        }
+    }
+    all
+}
+
+fn is_missing(spec: &Spec, process: &Process) -> bool {
+    matches!(find_module(&spec.library, process), Err(LookupError::NotMapped { .. }))
+}
