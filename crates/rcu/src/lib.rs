@@ -39,6 +39,8 @@ pub mod tasks;
 mod thread;
 #[cfg(all(feature = "std", not(loom)))]
 mod updater;
+#[cfg(all(feature = "std", not(loom)))]
+mod worker;
 
 pub use block::{Block, BlockOptions, GpState, Header, MAGIC, PerCpu, Rank, RankCounts};
 pub use cblist::{CbList, Func, Head, Queue};

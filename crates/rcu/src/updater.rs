@@ -63,6 +63,9 @@ pub(crate) struct Updater {
     pub(crate) lists: Box<[Lock<CbList>]>,
     pub(crate) spread: AtomicU32,
     pub(crate) contended: AtomicU32,
+    /// How long the worker lets callbacks gather, and the grace period that it starts at once.
+    pub(crate) call_delay_ns: u64,
+    pub(crate) needed_soon: AtomicU64,
     /// The worker sleeps on `kick`.
     pub(crate) kick: AtomicU32,
     pub(crate) asleep: AtomicU32,
@@ -197,7 +200,7 @@ impl Updater {
 }
 
 /// Moves a needed number forward to the cookie, never back.
-fn raise(needed: &AtomicU64, cookie: Cookie) {
+pub(crate) fn raise(needed: &AtomicU64, cookie: Cookie) {
     let mut old = needed.load(Relaxed);
     while !cookie.is_reached(old) {
         match needed.compare_exchange(old, cookie.get(), Relaxed, Relaxed) {
