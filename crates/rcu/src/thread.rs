@@ -24,9 +24,8 @@ pub(crate) struct Record {
     pub(crate) word: AtomicU64,
     /// Tasks-trace: the sign.
     pub(crate) quiet: AtomicU32,
-    /// Tasks-trace on top of fast: nesting, and the outermost reader's rank.
-    pub(crate) nesting: AtomicU32,
-    pub(crate) rank: AtomicU32,
+    /// Tasks-trace on top of fast: nesting and the outermost reader's rank.
+    pub(crate) section: AtomicU32,
     pub(crate) tid: AtomicU32,
     in_use: AtomicU32,
     /// Signal handlers that this thread is in, as far as it said so.
@@ -74,7 +73,7 @@ impl Drop for Lease {
         if let Some(record) = unsafe { mine.as_ref() } {
             // A thread that ends inside a reader is a bug of the program; its record stays taken,
             // so that the stall report can name it.
-            if record.nesting.load(Relaxed) == 0
+            if record.section.load(Relaxed) == 0
                 && record.word.load(Relaxed) as u32 == 0
                 && record.held.iter().all(|h| h.total() == 0)
             {
@@ -127,8 +126,7 @@ impl Record {
         Record {
             word: AtomicU64::new(0),
             quiet: AtomicU32::new(0),
-            nesting: AtomicU32::new(0),
-            rank: AtomicU32::new(0),
+            section: AtomicU32::new(0),
             tid: AtomicU32::new(0),
             in_use: AtomicU32::new(0),
             handlers: AtomicU32::new(0),
@@ -179,7 +177,7 @@ impl Record {
     /// The child of a fork: this record's thread is gone.
     pub(crate) fn forget(&self) {
         self.word.store(0, Relaxed);
-        self.nesting.store(0, Relaxed);
+        self.section.store(0, Relaxed);
         self.in_use.store(0, Relaxed);
         self.held.iter().for_each(|h| h.nesting.iter().for_each(|n| n.store(0, Relaxed)));
     }

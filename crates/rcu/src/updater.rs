@@ -88,7 +88,8 @@ impl Updater {
         let Some(record) = thread::mine_if_any() else { return Ok(()) };
         if self.engine == Engine::Holdout || self.block.declared().has(Flavour::Tasks) {
             let holdout = record.word.load(Relaxed) as u32;
-            let nesting = if self.engine == Engine::Holdout { holdout } else { record.nesting.load(Relaxed) };
+            let on_fast = crate::tasks::on_fast::nesting(record);
+            let nesting = if self.engine == Engine::Holdout { holdout } else { on_fast };
             return match nesting {
                 0 => Ok(()),
                 _ => Err(Misuse::WaitInReader { flavour: Flavour::Tasks, nesting }),
