@@ -87,7 +87,7 @@ impl Updater {
     pub(crate) fn check_wait(&self) -> Result<(), Misuse> {
         let Some(record) = thread::mine_if_any() else { return Ok(()) };
         if self.engine == Engine::Holdout || self.block.declared().has(Flavour::Tasks) {
-            let holdout = record.word.load(Relaxed) as u32;
+            let holdout = record.word.nesting();
             let on_fast = crate::tasks::on_fast::nesting(record);
             let nesting = if self.engine == Engine::Holdout { holdout } else { on_fast };
             return match nesting {
