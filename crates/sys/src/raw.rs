@@ -70,13 +70,14 @@ pub unsafe fn syscall(number: usize, args: [usize; 6]) -> isize {
     }
 }
 
-/// Miri runs no assembly. It has a C library with a futex and thread ids; to all other calls the
+/// Miri runs no assembly. It has a C library with a futex and ids; to all other calls the
 /// answer is that the kernel does not have them.
 #[cfg(miri)]
 fn emulated(number: usize, args: [usize; 6]) -> isize {
     use core::ffi::{c_int, c_long};
     unsafe extern "C" {
         fn syscall(number: c_long, ...) -> c_long;
+        fn getpid() -> c_int;
         fn gettid() -> c_int;
         fn __errno_location() -> *mut c_int;
     }
@@ -88,6 +89,8 @@ fn emulated(number: usize, args: [usize; 6]) -> isize {
             unsafe { syscall(number as c_long, word, operation, value, timeout) }
         }
         // SAFETY: the call has no argument and cannot fail.
+        nr::GETPID => unsafe { getpid() as c_long },
+        // SAFETY: as above.
         nr::GETTID => unsafe { gettid() as c_long },
         _ => return -(Errno::ENOSYS.0 as isize),
     };

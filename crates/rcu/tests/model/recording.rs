@@ -1,5 +1,5 @@
 //! A domain's first reader against a grace period that does not know its flavour yet: R2, G3; mutants
-//! RCU-6, unrecorded, no-second-look.
+//! RCU-6, unrecorded.
 //!
 //! Readers have no fence at all here, as in the hardware. Executions in which the grace period used a
 //! process-wide fence are not judged, because loom cannot make the other thread fence; in all
