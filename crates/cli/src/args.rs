@@ -183,20 +183,12 @@ fn value(text: &str) -> Result<Verb, String> {
         .ok_or_else(|| "write arg0, arg1, ... (the first argument is arg0), or retval".to_owned())
 }
 
-/// `10s`, `500ms`, `2m`, `1h`, or a bare number of seconds.
+/// A time that is more than none.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let value: f64 = digits.parse().map_err(|_| "write a time such as 10s, 500ms or 2m".to_owned())?;
-    let unit = match &text[digits.len()..] {
-        "ms" => 1e-3,
-        "s" | "" => 1.0,
-        "m" => 60.0,
-        "h" => 3600.0,
-        other => return Err(format!("'{other}' is no unit of time: ms, s, m or h")),
-    };
-    let seconds = value * unit;
-    let is_sane = seconds.is_finite() && (0.0..1e9).contains(&seconds) && seconds > 0.0;
-    if is_sane { Ok(Duration::from_secs_f64(seconds)) } else { Err("a time must be more than 0".into()) }
+    match torture::duration(text)? {
+        Duration::ZERO => Err("a time must be more than 0".into()),
+        time => Ok(time),
+    }
 }
 
 #[cfg(test)]

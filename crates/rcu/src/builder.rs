@@ -30,6 +30,9 @@ const STALL_AFTER: Duration = Duration::from_secs(21);
 /// How long after a grace period a plain wait is not expedited by itself; 25 us as in the kernel.
 const HOLDOFF: Duration = Duration::from_micros(25);
 
+/// How long callbacks gather before their grace period starts; one tick in the kernel, 1 to 10 ms.
+const CALL_DELAY: Duration = Duration::from_millis(10);
+
 /// How a domain is to be.
 #[derive(Clone, Debug)]
 pub struct Builder {
@@ -39,6 +42,7 @@ pub struct Builder {
     stall_after: Duration,
     auto_expedite: Option<bool>,
     holdoff: Duration,
+    call_delay: Duration,
     per_cpu_lists: bool,
     reader_fences: bool,
     rseq: bool,
@@ -82,6 +86,7 @@ impl Builder {
             stall_after: STALL_AFTER,
             auto_expedite: None,
             holdoff: HOLDOFF,
+            call_delay: CALL_DELAY,
             per_cpu_lists: false,
             reader_fences: false,
             rseq: true,
@@ -126,6 +131,14 @@ impl Builder {
     /// How long after a grace period nothing is expedited by itself; 25 us, zero means never.
     pub fn holdoff(mut self, holdoff: Duration) -> Builder {
         self.holdoff = holdoff;
+        self
+    }
+
+    /// How long the first callback waits for others to share its grace period; 10 ms by default.
+    ///
+    /// It ends early when a barrier or poll waits, or a list is long.
+    pub fn call_delay(mut self, delay: Duration) -> Builder {
+        self.call_delay = delay;
         self
     }
 
@@ -223,6 +236,8 @@ impl Builder {
             lists: (0..block.copies()).map(|_| Lock::new(CbList::new())).collect(),
             spread: AtomicU32::new(u32::from(self.per_cpu_lists)),
             contended: AtomicU32::new(0),
+            call_delay_ns: self.call_delay.as_nanos() as u64,
+            needed_soon: AtomicU64::new(block.gp_seq()),
             kick: AtomicU32::new(0),
             asleep: AtomicU32::new(0),
             stop: AtomicU32::new(0),

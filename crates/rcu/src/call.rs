@@ -1,7 +1,7 @@
-//! Callbacks after a grace period, and the worker that runs them.
+//! Callbacks after a grace period.
 //!
 //! For:     `Domain::call`, `barrier`, `start_poll`.
-//! State:   lists of the updater; one worker thread per domain, started by the first request.
+//! State:   lists of the updater.
 //! Context: target. `call` allocates a node; `call_raw` does not. Callbacks run on the worker.
 //! Keeps:   A1 each callback runs once, after a grace period that began after its call.
 //!          A2 callbacks of one list run in order, one at a time.
@@ -12,20 +12,21 @@
 
 use crate::cblist::Head;
 use crate::gp::Broken;
-use crate::prim::{self, Acquire, AtomicU32, Relaxed, Release};
+use crate::prim::{self, Acquire, AtomicU32, Relaxed};
 use crate::report::{Report, report};
 use crate::seq::STEP;
-use crate::updater::Updater;
+use crate::updater::{Updater, raise};
 use crate::{Cookie, Domain, Misuse};
 use core::ptr::NonNull;
 use std::boxed::Box;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::string::ToString;
 use std::sync::Arc;
 use std::vec::Vec;
 
 /// Failed tries to take the one list before each CPU gets its own; as in the kernel.
 const CONTENDED: u32 = 100;
+
+/// Callbacks on one list that do not wait for more to share their grace period. Some megabytes.
+const LONG: usize = 1 << 16;
 
 /// A boxed closure behind its node.
 #[repr(C)]
@@ -69,6 +70,9 @@ impl Domain {
     ///
     /// # Context
     /// Target thread, also inside readers. Allocates. `f` must be short: the next callback waits for it.
+    /// # Cost
+    /// Unless somebody waits, the grace period starts [`Builder::call_delay`](crate::Builder::call_delay)
+    /// later, so that all calls until then share it: `bench synchronize`, row `unregister+call`.
     pub fn call(&self, f: impl FnOnce() + Send + 'static) {
         let boxed = Box::new(Boxed { head: Head::new(), run: f });
         self.call_boxed(boxed);
@@ -98,17 +102,17 @@ impl Domain {
         if updater.broken == Some(Broken::LostCallback) && n % 1000 == 999 {
             return;
         }
-        let cookie = {
+        let (cookie, is_long) = {
             let mut list = updater.list();
             // The cookie first, then the sequence (see `CbList::push`).
             let cookie = self.block.snap();
             let seq = self.block.gp_seq();
             // SAFETY: the caller's duties are the same.
             unsafe { list.push(node, func, cookie, seq) };
-            cookie
+            (cookie, list.len() >= LONG)
         };
         updater.request(cookie, false);
-        updater.kick_worker();
+        if is_long { updater.hurry(cookie) } else { updater.tell_worker() }
     }
 
     /// Returns after every callback that was called before has run.
@@ -170,6 +174,10 @@ impl Updater {
             let mut list = list.lock();
             // SAFETY: the node is the first field of a leaked box that `run_barrier` takes back.
             let queued = unsafe { list.entrain(node, run_barrier) };
+            // Somebody waits now: the grace period that these callbacks need is not put off.
+            if let Some(cookie) = list.needed() {
+                raise(&self.needed_soon, cookie);
+            }
             drop(list);
             if !queued {
                 left.fetch_sub(1, Relaxed);
@@ -187,120 +195,6 @@ impl Updater {
             let _ = sys::futex_wait(&left, now, None);
             // [RCU-14] As [RCU-13]. Pairs with [RCU-12].
             now = left.load(Acquire);
-        }
-    }
-
-    /// Makes the worker look for work, starting it if there is none.
-    pub(crate) fn kick_worker(self: &Arc<Self>) {
-        self.kick.fetch_add(1, Relaxed);
-        // [RCU-15] Orders the kick before the look at the sleeper, which does the reverse: one of
-        // the two sees the other. Pairs with [RCU-16].
-        prim::full();
-        if self.asleep.load(Relaxed) != 0 {
-            let _ = sys::futex_wake(&self.kick, 1);
-        }
-        if self.worker_tid.load(Relaxed) == 0 {
-            self.start_worker();
-        }
-    }
-
-    #[cold]
-    fn start_worker(self: &Arc<Self>) {
-        let mut worker = self.worker.lock();
-        if worker.is_some() {
-            return;
-        }
-        let updater = self.clone();
-        let name: std::string::String = std::format!("rcu/{}", self.name).chars().take(15).collect();
-        match std::thread::Builder::new().name(name.to_string()).spawn(move || updater.work()) {
-            Ok(handle) => *worker = Some(handle),
-            // Nothing is lost: the next request tries again.
-            Err(_) => report(&Report::NoWorker { domain: self.name.clone() }),
-        }
-    }
-
-    /// Ends the worker; there must be nothing left to do.
-    pub(crate) fn stop_worker(self: &Arc<Self>) {
-        let worker = self.worker.lock().take();
-        if let Some(handle) = worker {
-            self.stop.store(1, Relaxed);
-            self.kick.fetch_add(1, Relaxed);
-            let _ = sys::futex_wake(&self.kick, 1);
-            let is_self = handle.thread().id() == std::thread::current().id();
-            if !is_self {
-                let _ = handle.join();
-            }
-        }
-    }
-
-    /// The worker's life.
-    fn work(self: Arc<Self>) {
-        self.worker_tid.store(sys::gettid(), Relaxed);
-        loop {
-            let seen = self.kick.load(Relaxed);
-            let ran = self.run_ready();
-            if self.has_request() {
-                self.drive(Cookie(self.block.head().gp.needed.load(Relaxed)));
-            } else if self.stop.load(Relaxed) != 0 {
-                return;
-            } else if !ran {
-                self.sleep(seen);
-            }
-        }
-    }
-
-    fn sleep(&self, seen: u32) {
-        self.asleep.store(1, Relaxed);
-        // [RCU-16] Orders the sleeper before the look at the kick. Pairs with [RCU-15].
-        prim::full();
-        if self.kick.load(Relaxed) == seen && self.stop.load(Relaxed) == 0 {
-            let _ = sys::futex_wait(&self.kick, seen, None);
-        }
-        self.asleep.store(0, Relaxed);
-    }
-
-    /// Runs what is due; false if nothing was.
-    fn run_ready(&self) -> bool {
-        let mut ran = false;
-        for list in &self.lists {
-            let mut queue = {
-                let mut list = list.lock();
-                list.advance(self.block.gp_seq());
-                list.take_done()
-            };
-            if queue.is_empty() {
-                continue;
-            }
-            ran = true;
-            let mut count = 0;
-            while let Some((node, func)) = queue.pop() {
-                self.counts.invoked.fetch_add(1, Relaxed);
-                // SAFETY: `push` was told that `func` may run with the node; its grace period is over
-                // (`advance`), and it has left the list.
-                let outcome = catch_unwind(AssertUnwindSafe(|| unsafe { func(node) }));
-                if outcome.is_err() {
-                    report(&Report::CallbackPanicked { domain: self.name.clone() });
-                }
-                count += 1;
-                if self.has_passed.load(Relaxed) != 0 {
-                    list.lock().ran(core::mem::take(&mut count));
-                    self.tell_barriers();
-                }
-            }
-            list.lock().ran(count);
-        }
-        ran
-    }
-
-    #[cold]
-    fn tell_barriers(&self) {
-        self.has_passed.store(0, Relaxed);
-        for left in core::mem::take(&mut *self.passed.lock()) {
-            // [RCU-12] What the callbacks before did is visible to who sees the count at zero.
-            // Pairs with [RCU-13], [RCU-14].
-            if left.fetch_sub(1, Release) == 1 {
-                let _ = sys::futex_wake(&left, u32::MAX);
-            }
         }
     }
 }

@@ -194,7 +194,7 @@ impl Domain {
     pub fn start_poll(&self) -> Cookie {
         let cookie = self.block.snap();
         self.updater.request(cookie, false);
-        self.updater.kick_worker();
+        self.updater.hurry(cookie);
         cookie
     }
 
@@ -202,7 +202,7 @@ impl Domain {
     pub fn start_poll_expedited(&self) -> Cookie {
         let cookie = self.block.snap();
         self.updater.request(cookie, true);
-        self.updater.kick_worker();
+        self.updater.hurry(cookie);
         cookie
     }
 

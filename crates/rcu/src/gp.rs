@@ -207,7 +207,9 @@ impl<'a> Block<'a> {
             self.fence(heavy, env)
         }
         let locks = self.sum_locks(rank);
-        // A fenceless flavour that was recorded meanwhile has not been fenced for: not quiet.
+        // A fenceless flavour that was recorded meanwhile has not been fenced for: not quiet. A mutant
+        // without this look lived, because [RCU-6] alone makes such a reader see what was published;
+        // kept, as the kernel does, because it makes the argument local.
         unlocks == locks && heavy == self.needs_heavy_fence()
     }
 

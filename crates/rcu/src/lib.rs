@@ -14,6 +14,8 @@ mod gp;
 mod prim;
 mod reader;
 mod seq;
+#[cfg(feature = "std")]
+mod task_word;
 
 #[cfg(all(feature = "std", not(loom)))]
 mod builder;
@@ -39,6 +41,8 @@ pub mod tasks;
 mod thread;
 #[cfg(all(feature = "std", not(loom)))]
 mod updater;
+#[cfg(all(feature = "std", not(loom)))]
+mod worker;
 
 pub use block::{Block, BlockOptions, GpState, Header, MAGIC, PerCpu, Rank, RankCounts};
 pub use cblist::{CbList, Func, Head, Queue};
@@ -48,6 +52,12 @@ pub use flavour::{Fast, Flavour, FlavourSet, Lite, Normal, Reader, Sigsafe, Task
 pub use gp::{Broken, Env, Waiting};
 pub use reader::FastCookie;
 pub use seq::{Cookie, FIRST as FIRST_GP, Phase};
+
+#[cfg(loom)]
+pub use {
+    prim::without_light_fences,
+    task_word::{TaskWord, wait_for_all},
+};
 
 #[cfg(all(feature = "std", not(loom)))]
 pub use builder::{BuildError, Builder};

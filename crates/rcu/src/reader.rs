@@ -234,7 +234,7 @@ impl<'a> Block<'a> {
             return Err(Misuse::Undeclared { asked });
         }
         let mut old = self.recorded();
-        while !old.has(asked) {
+        while !old.has(asked) && cfg!(not(mutant = "unrecorded")) {
             let new = FlavourSet(old.0 | asked.bit());
             if !new.is_legal() {
                 return Err(Misuse::Mixed { recorded: old, asked });
@@ -242,11 +242,13 @@ impl<'a> Block<'a> {
             // [RCU-6] The record is made before this reader's count, and with a full fence on every
             // architecture: a grace period that has not seen the flavour in its second look began
             // before it, and so this reader sees what was published. Pairs with [RCU-3].
+            #[cfg(not(mutant = "RCU-6"))]
             prim::full();
             match head.recorded.compare_exchange(old.0, new.0, Relaxed, Relaxed) {
                 Ok(_) => self.set_recorded(asked),
                 Err(now) => old = FlavourSet(now),
             }
+            #[cfg(not(mutant = "RCU-6"))]
             prim::full();
             old = if old.has(asked) { old } else { self.recorded() };
         }

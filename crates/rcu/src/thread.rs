@@ -11,6 +11,7 @@
 use crate::Flavour;
 use crate::lock::Lock;
 use crate::prim::{AtomicU32, AtomicU64, Relaxed};
+use crate::task_word::TaskWord;
 use core::cell::Cell;
 use std::vec::Vec;
 
@@ -20,13 +21,10 @@ const HELD: usize = 8;
 /// One thread's share.
 #[repr(C, align(128))]
 pub(crate) struct Record {
-    /// Tasks-trace: the low half is the nesting, the top bit asks for a sign of quiet.
-    pub(crate) word: AtomicU64,
-    /// Tasks-trace: the sign.
-    pub(crate) quiet: AtomicU32,
-    /// Tasks-trace on top of fast: nesting, and the outermost reader's rank.
-    pub(crate) nesting: AtomicU32,
-    pub(crate) rank: AtomicU32,
+    /// Tasks-trace, by holdouts.
+    pub(crate) word: TaskWord,
+    /// Tasks-trace on top of fast: nesting and the outermost reader's rank.
+    pub(crate) section: AtomicU32,
     pub(crate) tid: AtomicU32,
     in_use: AtomicU32,
     /// Signal handlers that this thread is in, as far as it said so.
@@ -74,8 +72,8 @@ impl Drop for Lease {
         if let Some(record) = unsafe { mine.as_ref() } {
             // A thread that ends inside a reader is a bug of the program; its record stays taken,
             // so that the stall report can name it.
-            if record.nesting.load(Relaxed) == 0
-                && record.word.load(Relaxed) as u32 == 0
+            if record.section.load(Relaxed) == 0
+                && record.word.nesting() == 0
                 && record.held.iter().all(|h| h.total() == 0)
             {
                 let _records = RECORDS.lock();
@@ -114,7 +112,7 @@ fn enrol() -> &'static Record {
     };
     record.in_use.store(1, Relaxed);
     record.tid.store(sys::gettid(), Relaxed);
-    record.word.store(0, Relaxed);
+    record.word.reset();
     drop(records);
     MINE.set(record);
     // In a thread that is already ending there is no lease to be had: the record stays taken.
@@ -125,10 +123,8 @@ fn enrol() -> &'static Record {
 impl Record {
     fn new() -> Record {
         Record {
-            word: AtomicU64::new(0),
-            quiet: AtomicU32::new(0),
-            nesting: AtomicU32::new(0),
-            rank: AtomicU32::new(0),
+            word: TaskWord::new(),
+            section: AtomicU32::new(0),
             tid: AtomicU32::new(0),
             in_use: AtomicU32::new(0),
             handlers: AtomicU32::new(0),
@@ -178,8 +174,8 @@ impl Record {
 
     /// The child of a fork: this record's thread is gone.
     pub(crate) fn forget(&self) {
-        self.word.store(0, Relaxed);
-        self.nesting.store(0, Relaxed);
+        self.word.reset();
+        self.section.store(0, Relaxed);
         self.in_use.store(0, Relaxed);
         self.held.iter().for_each(|h| h.nesting.iter().for_each(|n| n.store(0, Relaxed)));
     }

@@ -63,6 +63,9 @@ pub(crate) struct Updater {
     pub(crate) lists: Box<[Lock<CbList>]>,
     pub(crate) spread: AtomicU32,
     pub(crate) contended: AtomicU32,
+    /// How long the worker lets callbacks gather, and the grace period that it starts at once.
+    pub(crate) call_delay_ns: u64,
+    pub(crate) needed_soon: AtomicU64,
     /// The worker sleeps on `kick`.
     pub(crate) kick: AtomicU32,
     pub(crate) asleep: AtomicU32,
@@ -84,8 +87,9 @@ impl Updater {
     pub(crate) fn check_wait(&self) -> Result<(), Misuse> {
         let Some(record) = thread::mine_if_any() else { return Ok(()) };
         if self.engine == Engine::Holdout || self.block.declared().has(Flavour::Tasks) {
-            let holdout = record.word.load(Relaxed) as u32;
-            let nesting = if self.engine == Engine::Holdout { holdout } else { record.nesting.load(Relaxed) };
+            let holdout = record.word.nesting();
+            let on_fast = crate::tasks::on_fast::nesting(record);
+            let nesting = if self.engine == Engine::Holdout { holdout } else { on_fast };
             return match nesting {
                 0 => Ok(()),
                 _ => Err(Misuse::WaitInReader { flavour: Flavour::Tasks, nesting }),
@@ -197,7 +201,7 @@ impl Updater {
 }
 
 /// Moves a needed number forward to the cookie, never back.
-fn raise(needed: &AtomicU64, cookie: Cookie) {
+pub(crate) fn raise(needed: &AtomicU64, cookie: Cookie) {
     let mut old = needed.load(Relaxed);
     while !cookie.is_reached(old) {
         match needed.compare_exchange(old, cookie.get(), Relaxed, Relaxed) {

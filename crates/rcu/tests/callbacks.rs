@@ -106,18 +106,81 @@ fn many_barriers_at_once_all_see_their_callbacks_run() {
     });
 }
 
+/// A domain whose callbacks wait for each other as long as nobody hurries them.
+fn patient() -> Domain {
+    let builder = Domain::builder("patient").flavour(Flavour::Lite).call_delay(Duration::from_secs(3600));
+    builder.build().unwrap()
+}
+
 #[test]
-fn many_calls_share_few_grace_periods() {
-    let domain = lite(false);
+fn many_single_calls_share_one_grace_period() {
+    let domain = patient();
     let before = domain.block().periods();
-    let guard = domain.lite();
     for _ in 0..10 * MANY {
         domain.call(|| {});
     }
-    drop(guard);
     domain.barrier();
-    let took = domain.block().periods() - before;
-    assert!(took <= 3, "{} calls took {took} grace periods", 10 * MANY);
+    assert_eq!(domain.block().periods() - before, 1);
+}
+
+#[test]
+fn nobody_who_waits_waits_for_callbacks_to_gather() {
+    let ran = Arc::new(AtomicU32::new(0));
+    let deadline = Instant::now() + Duration::from_secs(60);
+    for round in 0..if cfg!(miri) { 2 } else { 200 } {
+        let domain = patient();
+        let seen = ran.clone();
+        domain.call(move || {
+            seen.fetch_add(1, SeqCst);
+        });
+        // The worker is starting, or dozes already.
+        if round % 2 == 1 {
+            thread::sleep(Duration::from_micros(300));
+        }
+        if round % 4 < 2 {
+            domain.expedite_current();
+            while ran.load(SeqCst) == round {
+                assert!(Instant::now() < deadline, "a poll waits");
+                thread::yield_now();
+            }
+        } else {
+            domain.synchronize();
+        }
+        // Its grace period is over: only the worker has to be woken.
+        domain.barrier();
+        assert_eq!(ran.load(SeqCst), round + 1);
+        domain.close().unwrap();
+    }
+    assert!(Instant::now() < deadline);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "too many callbacks for it")]
+fn a_long_list_does_not_wait_for_more() {
+    let domain = patient();
+    let ran = Arc::new(AtomicUsize::new(0));
+    for _ in 0..70_000 {
+        let seen = ran.clone();
+        domain.call(move || {
+            seen.fetch_add(1, SeqCst);
+        });
+    }
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while ran.load(SeqCst) < 1 << 16 {
+        assert!(Instant::now() < deadline);
+        thread::yield_now();
+    }
+    domain.barrier();
+    assert_eq!(ran.load(SeqCst), 70_000);
+}
+
+#[test]
+fn a_callback_that_nobody_waits_for_runs_after_the_delay() {
+    let domain = lite(false);
+    let (done, ran) = std::sync::mpsc::channel();
+    domain.call(move || done.send(()).unwrap());
+    ran.recv_timeout(Duration::from_secs(60)).unwrap();
+    domain.barrier();
 }
 
 #[test]

@@ -24,6 +24,7 @@ impl Env for Agent {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "copies a block's words, of which some are padding")]
 fn grace_periods_and_readers_work_over_given_memory() {
     let copies = percpu::possible_cpus();
     let layout = Layout::from_size_align(Block::size_bytes(copies), Block::ALIGN).unwrap();

@@ -61,10 +61,51 @@ pub mod nr {
 /// break memory that Rust code still uses.
 #[inline]
 pub unsafe fn syscall(number: usize, args: [usize; 6]) -> isize {
-    // Miri runs no assembly: there every call is one that the kernel does not have.
-    if cfg!(miri) {
-        return -(Errno::ENOSYS.0 as isize);
+    #[cfg(miri)]
+    return emulated(number, args);
+    #[cfg(not(miri))]
+    // SAFETY: the duties are the caller's (this function's contract).
+    unsafe {
+        instruction(number, args)
     }
+}
+
+/// Miri runs no assembly. It has a C library with a futex and ids; to all other calls the
+/// answer is that the kernel does not have them.
+#[cfg(miri)]
+fn emulated(number: usize, args: [usize; 6]) -> isize {
+    use core::ffi::{c_int, c_long};
+    unsafe extern "C" {
+        fn syscall(number: c_long, ...) -> c_long;
+        fn getpid() -> c_int;
+        fn gettid() -> c_int;
+        fn __errno_location() -> *mut c_int;
+    }
+    let got = match number {
+        nr::FUTEX => {
+            let [word, timeout] = [args[0], args[3]].map(|at| at as *const u8);
+            let [operation, value] = [args[1], args[2]].map(|n| n as c_int);
+            // SAFETY: the duties are those of `syscall`; Miri checks them.
+            unsafe { syscall(number as c_long, word, operation, value, timeout) }
+        }
+        // SAFETY: the call has no argument and cannot fail.
+        nr::GETPID => unsafe { getpid() as c_long },
+        // SAFETY: as above.
+        nr::GETTID => unsafe { gettid() as c_long },
+        _ => return -(Errno::ENOSYS.0 as isize),
+    };
+    if got >= 0 {
+        return got as isize;
+    }
+    // SAFETY: the call has no argument and gives the thread's own errno.
+    let errno = unsafe { __errno_location() };
+    // SAFETY: errno is valid as long as its thread.
+    -(unsafe { *errno } as isize)
+}
+
+#[cfg(not(miri))]
+#[inline(always)]
+unsafe fn instruction(number: usize, args: [usize; 6]) -> isize {
     let ret: isize;
     // SAFETY: the duties are the caller's (this function's contract). The kernel clobbers rax,
     // rcx and r11 alone, all three are declared.

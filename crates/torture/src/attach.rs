@@ -61,7 +61,7 @@ fn parse(args: &[String]) -> Result<Option<Options>, String> {
             Long("seed") => options.seed = number(&mut parser)?,
             Long("for") => {
                 let value = parser.value().map_err(|e| e.to_string())?;
-                options.limit = time(&value.to_string_lossy())?;
+                options.limit = crate::duration(&value.to_string_lossy())?;
             }
             Long("by-handler") => options.verb = Verb::CountByHandler,
             Long("busted") => options.is_busted = true,
@@ -75,17 +75,6 @@ fn parse(args: &[String]) -> Result<Option<Options>, String> {
 fn number(parser: &mut lexopt::Parser) -> Result<u64, String> {
     use lexopt::ValueExt;
     parser.value().and_then(|v| v.parse()).map_err(|e| e.to_string())
-}
-
-fn time(text: &str) -> Result<Duration, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let value: u64 = digits.parse().map_err(|_| format!("'{text}' is no time such as 30s or 10m"))?;
-    match &text[digits.len()..] {
-        "s" | "" => Ok(Duration::from_secs(value)),
-        "m" => Ok(Duration::from_secs(value * 60)),
-        "h" => Ok(Duration::from_secs(value * 3600)),
-        other => Err(format!("'{other}' is no unit of time: s, m or h")),
-    }
 }
 
 /// Runs `nanoprobe torture attach` and returns its exit code.

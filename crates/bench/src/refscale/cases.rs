@@ -79,6 +79,26 @@ impl<F: FnMut()> Drop for Inside<F> {
     }
 }
 
+/// Lite readers of two domains in turn: what a pair costs where it does not wait for the pair before.
+///
+/// On CPUs that take long to load what was just stored, back-to-back pairs wait for each other's
+/// counts, as no program does that works between them.
+fn alternating() -> Box<dyn Pass> {
+    let domains = [domain(Flavour::Lite), domain(Flavour::Lite)];
+    Box::new(move |loops: u64, delay_ns: u64| {
+        let read = |domain: &Domain| {
+            let _inside = domain.lite();
+            if delay_ns != 0 {
+                delay(delay_ns);
+            }
+        };
+        for _ in 0..loops / 2 {
+            domains.iter().for_each(read);
+        }
+        domains.iter().take(loops as usize % 2).for_each(read);
+    })
+}
+
 /// Fast readers by raw calls, with the pointer cookie.
 fn fast_raw() -> Box<dyn Pass> {
     let domain = domain(Flavour::Fast);
@@ -109,6 +129,7 @@ pub fn all() -> Vec<Case> {
             },
         },
         Case { name: "lite", make: guards::<Lite> },
+        Case { name: "lite-alternating", make: alternating },
         Case { name: "fast", make: guards::<Fast> },
         Case { name: "fast-cookie", make: fast_raw },
         Case {

@@ -1,7 +1,8 @@
 //! Tasks-trace readers on top of a fast domain.
 //!
 //! For:     see `tasks`.
-//! State:   `Record::nesting`, and the outermost reader's rank in `Record::rank`.
+//! State:   `Record::section`: the nesting, and in its low bits the outermost reader's rank. One word,
+//!          because each store is a cycle: `bench refscale`, row `tasks-fast`.
 //! Context: readers: target, signal once the thread has a record. Grace periods: target, block.
 //! Keeps:   Z4 a signal handler that enters at any instant is protected, and leaves the interrupted
 //!          reader's rank as it was.
@@ -10,7 +11,7 @@
 //!          counted. The kernel does the reverse, and a handler in between is protected by being in
 //!          the kernel's other RCU; there is no such thing here.
 
-use crate::block::Block;
+use crate::block::{Block, RANK_STRIDE};
 use crate::prim::{self, Relaxed};
 use crate::report::{Report, report};
 use crate::thread::{self, Record};
@@ -20,6 +21,14 @@ use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
 use std::string::ToString;
 use std::sync::OnceLock;
+
+/// One level of nesting in the word; below it lies the rank.
+const LEVEL: u32 = 2 * RANK_STRIDE;
+
+/// The nesting in a record's word.
+pub(crate) fn nesting(record: &Record) -> u32 {
+    record.section.load(Relaxed) / LEVEL
+}
 
 /// What a thread needs in one place.
 #[derive(Clone, Copy)]
@@ -63,37 +72,35 @@ pub fn unlock() {
     let Some(record) = (unsafe { mine.record.as_ref() }) else { return unbalanced() };
     // SAFETY: set together with the record, to the block of a domain that is never dropped.
     let block = unsafe { block_at(mine.block) };
-    let nesting = record.nesting.load(Relaxed);
-    if nesting > 1 {
-        return record.nesting.store(nesting - 1, Relaxed);
+    let section = record.section.load(Relaxed);
+    if section >= 2 * LEVEL {
+        return record.section.store(section - LEVEL, Relaxed);
     }
-    if nesting == 0 {
+    if section < LEVEL {
         return unbalanced();
     }
-    // The rank is read before the nesting falls: a handler after that may overwrite it.
-    let rank = Rank(record.rank.load(Relaxed));
+    // The section ends in the word before it does in the counters: a handler in between enters and
+    // leaves as an outermost reader of its own.
     prim::light();
-    record.nesting.store(0, Relaxed);
+    record.section.store(0, Relaxed);
     prim::light();
-    block.unlock::<Tasks>(rank);
+    block.unlock::<Tasks>(Rank(section & RANK_STRIDE));
 }
 
 #[inline(always)]
 fn enter(record: &Record, block: Block<'static>) {
-    let nesting = record.nesting.load(Relaxed);
-    if nesting > 0 {
-        return record.nesting.store(nesting + 1, Relaxed);
+    let section = record.section.load(Relaxed);
+    if section >= LEVEL {
+        return record.section.store(section + LEVEL, Relaxed);
     }
     let rank = match block.lock::<Tasks>() {
         Ok(rank) => rank,
         // The domain is declared for this flavour, so no rule can be broken.
         Err(_) => return unbalanced(),
     };
+    // A handler before this store is an outermost reader, and leaves the word at zero again.
     prim::light();
-    record.nesting.store(1, Relaxed);
-    // The rank is stored after the nesting is up: a handler before that would overwrite it.
-    prim::light();
-    record.rank.store(rank.0, Relaxed);
+    record.section.store(LEVEL | rank.0, Relaxed);
 }
 
 /// # Safety

@@ -6,6 +6,7 @@
 //! Keeps:   nothing.
 //! Checked: tests below.
 
+use crate::duration;
 use rcu::Broken;
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -174,23 +175,6 @@ fn broken(word: &str) -> Result<(&'static str, Broken), String> {
     Broken::ALL.into_iter().find(|(name, _)| *name == word).ok_or_else(String::new)
 }
 
-/// `90`, `90s`, `10m`, `2h`.
-fn duration(text: &str) -> Result<Duration, String> {
-    let (number, unit) = match text.find(|c: char| c.is_ascii_alphabetic()) {
-        Some(at) => text.split_at(at),
-        None => (text, "s"),
-    };
-    let number: f64 = number.parse().map_err(|_| format!("no time: {text}; like 90s, 10m, 2h"))?;
-    let scale = match unit {
-        "ms" => 0.001,
-        "s" => 1.0,
-        "m" => 60.0,
-        "h" => 3600.0,
-        _ => return Err(format!("no unit {unit} in {text}; there are: ms s m h")),
-    };
-    Duration::try_from_secs_f64(number * scale).map_err(|_| format!("no time: {text}"))
-}
-
 impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -233,13 +217,6 @@ mod tests {
 
     fn of(args: &[&str]) -> Result<Option<Options>, lexopt::Error> {
         parse(&args.iter().map(|s| s.to_string()).collect::<Vec<_>>())
-    }
-
-    #[test]
-    fn times_have_units() {
-        assert_eq!(duration("10m"), Ok(Duration::from_secs(600)));
-        assert_eq!(duration("90"), Ok(Duration::from_secs(90)));
-        assert!(duration("3 days").is_err());
     }
 
     #[test]

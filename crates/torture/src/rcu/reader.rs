@@ -10,10 +10,16 @@
 use super::world::{NONE, PIPE, RUN, World, spin_us};
 use crate::rng::Rng;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A mailbox that is being filled.
 const CLAIMED: usize = usize::MAX;
+
+/// One read in so many outlasts a grace period before it counts itself, and tries to after.
+const STALKS: u64 = 256;
+
+/// What such a read waits at most; inside, no honest grace period ends.
+const OUTLAST: Duration = Duration::from_millis(1);
 
 /// Segments that one read may add inside its own.
 const SEGMENTS: u64 = 7;
@@ -44,9 +50,12 @@ fn reader_number() -> usize {
 pub fn one_read(world: &World, rng: &mut Rng) {
     let (subject, counters) = (&world.subject, &world.counters);
     let kind = subject.kinds[rng.below(subject.kinds.len() as u64) as usize];
+    let stalks = kind.has_gap() && rng.one_in(STALKS);
     let straggle = straggle_us(rng);
     let section = subject.enter(kind, || {
-        if straggle > 0 {
+        if stalks {
+            outlast(world, 1)
+        } else if straggle > 0 {
             spin_us(straggle)
         }
     });
@@ -69,7 +78,11 @@ pub fn one_read(world: &World, rng: &mut Rng) {
             inner.push(subject.enter(kind, || {}));
         }
     }
-    delay(world, rng);
+    if stalks {
+        outlast(world, 2);
+    } else {
+        delay(world, rng);
+    }
     let pipe = (e.pipe_count.load(Relaxed) as usize).min(PIPE);
     let batch = subject.domain.block().periods().wrapping_sub(periods) as usize;
     counters.pipe[pipe].fetch_add(1, Relaxed);
@@ -77,7 +90,7 @@ pub fn one_read(world: &World, rng: &mut Rng) {
     if pipe > 1 {
         let mut first = world.first_error.lock().expect("not poisoned");
         first.get_or_insert_with(|| {
-            format!("a {kind:?} reader saw element {element} {pipe} grace periods old (straggled {straggle} us, {} inner)", inner.len())
+            format!("a {kind:?} reader saw element {element} {pipe} grace periods old (straggled {straggle} us, {} inner, stalks: {stalks})", inner.len())
         });
     }
     if since.is_some() {
@@ -85,6 +98,18 @@ pub fn one_read(world: &World, rng: &mut Rng) {
     }
     inner.into_iter().for_each(|section| world.leave(section));
     world.leave(section);
+}
+
+/// Lets other threads run until so many grace periods have ended, or for a millisecond.
+///
+/// A reader that does so between fetching the rank and counting enters the rank that the next grace
+/// period takes for empty, however loaded the machine is.
+fn outlast(world: &World, periods: u64) {
+    let block = world.subject.domain.block();
+    let (start, before) = (Instant::now(), block.periods());
+    while block.periods().wrapping_sub(before) < periods && start.elapsed() < OUTLAST {
+        std::thread::yield_now();
+    }
 }
 
 /// How long to dawdle between fetching the rank and counting: mostly not, sometimes past a grace period.
@@ -101,11 +126,11 @@ fn straggle_us(rng: &mut Rng) -> u64 {
 fn delay(world: &World, rng: &mut Rng) {
     let readers = world.options.nreaders as u64;
     if rng.one_in(readers * 600_000) {
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        std::thread::sleep(Duration::from_millis(300));
     } else if rng.one_in(readers * 20) {
         spin_us(200);
     } else if rng.one_in(readers * 2_000) {
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        std::thread::sleep(Duration::from_millis(10));
     } else if rng.one_in(4) {
         spin_us(rng.below(20));
     } else if rng.one_in(64) {

@@ -21,6 +21,13 @@ pub enum Kind {
     OnFast,
 }
 
+impl Kind {
+    /// True if `enter` can be stretched between fetching the rank and counting.
+    pub fn has_gap(self) -> bool {
+        !matches!(self, Kind::Holdout | Kind::OnFast)
+    }
+}
+
 /// A section that was entered.
 #[derive(Clone, Copy)]
 pub struct Section {
