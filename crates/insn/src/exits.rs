@@ -149,7 +149,11 @@ impl Exits {
     /// Adds to the placement of another probe of the function a hook before the exit, if it displaces the exit.
     pub fn share(&self, codes: &[Code<'_>], placement: &mut Placement, exit: u64) -> bool {
         let is_displaced = placement.displaced.iter().any(|insn| insn.addr == exit);
-        let is_later = placement.hooks.last().is_none_or(|h| u64::from(h.offset) + placement.site < exit);
+        let is_later = match placement.hooks.as_slice() {
+            // A function that begins with its exit has both before one instruction.
+            [entry] => u64::from(entry.offset) + placement.site <= exit,
+            hooks => hooks.last().is_none_or(|h| u64::from(h.offset) + placement.site < exit),
+        };
         if is_displaced && is_later {
             placement.hooks.push(Hook::new(codes, placement.site, exit, true));
         }

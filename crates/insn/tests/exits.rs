@@ -140,6 +140,18 @@ fn a_tiny_function_has_its_exit_under_the_jump_of_its_entry() {
 }
 
 #[test]
+fn a_function_of_one_return_has_two_hooks_before_it() {
+    let bytes = [0xc3, 0xcc, 0xcc, 0xcc, 0xcc];
+    let file = file(&bytes);
+    let (flow, codes) = (file.flow(), file.code());
+    let asked =
+        insn::Asked { site: BASE, function: Some(BASE..BASE + 1), next_function: None, taken: &|_| false };
+    let mut entry = insn::place(&flow, &codes, &asked).unwrap();
+    assert!(file.exits(1).unwrap().share(&codes, &mut entry, BASE));
+    assert_eq!(entry.hooks.iter().map(|h| h.offset).collect::<Vec<_>>(), [0, 0]);
+}
+
+#[test]
 fn a_taken_exit_is_refused() {
     let bytes = [0xe9, 0, 0x10, 0, 0];
     let file = File { bytes: &bytes, starts: vec![BASE, BASE + 0x1005] };

@@ -9,7 +9,7 @@
 //! Source:  user-needs 5.4; the roles of uprobe-stress, kernel-facts 1.17.
 
 use image::Spec;
-use session::{Session, Verb};
+use session::{Session, SitePlan, Verb};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -26,6 +26,9 @@ nanoprobe torture attach: attach and detach under busy threads
   --threads N    threads of the target that call the probed functions all the time (default 64)
   --for TIME     stop after this time, for example 10m, even if rounds are left
   --by-handler   call a handler at each hit instead of the compiled-in count
+  --by-return    call a handler before each exit instead
+  --calls        time calls: a handler at the entry and before each exit; entries must be accounted for
+  --mixed        each round one of these four, by chance
   --seed N       for the pauses between attach and detach (default: from the clock; printed)
   --busted       change one byte of the target's text: the run must FAIL
 
@@ -33,11 +36,39 @@ The last line is PASS or FAIL with counters; a run that tests nothing has none a
   PASS rounds 1000 hits 1209334512 stall_max_us 3120 ...
   FAIL round 17: the text differs from the file at trig_window ...";
 
+/// What a round puts in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Count,
+    Handler,
+    Return,
+    Calls,
+}
+
+impl Kind {
+    const ALL: [Kind; 4] = [Kind::Count, Kind::Handler, Kind::Return, Kind::Calls];
+
+    fn plan(self, pid: i32) -> Result<Vec<SitePlan>, String> {
+        let (spec, verb) = match self {
+            Kind::Count => ("u::torture_fn_*", Verb::Count),
+            Kind::Handler => ("u::torture_fn_*", Verb::CountByHandler),
+            Kind::Return => ("ur::torture_fn_*", Verb::CountByHandler),
+            Kind::Calls => ("u::torture_fn_*", Verb::Latency),
+        };
+        let spec = Spec::parse(spec).map_err(|e| e.to_string())?;
+        let plan = session::plan(pid, &[spec], verb).map_err(|e| e.to_string())?;
+        match plan.refused.first() {
+            Some(refused) => Err(format!("{} cannot be probed: {}", refused.name, refused.why)),
+            None => Ok(plan.sites),
+        }
+    }
+}
+
 struct Options {
     rounds: u64,
     threads: usize,
     limit: Duration,
-    verb: Verb,
+    kinds: &'static [Kind],
     seed: u64,
     is_busted: bool,
 }
@@ -49,7 +80,7 @@ fn parse(args: &[String]) -> Result<Option<Options>, String> {
         rounds: 1000,
         threads: 64,
         limit: Duration::from_secs(86_400),
-        verb: Verb::Count,
+        kinds: &[Kind::Count],
         seed: clock.as_nanos() as u64,
         is_busted: false,
     };
@@ -63,7 +94,10 @@ fn parse(args: &[String]) -> Result<Option<Options>, String> {
                 let value = parser.value().map_err(|e| e.to_string())?;
                 options.limit = crate::duration(&value.to_string_lossy())?;
             }
-            Long("by-handler") => options.verb = Verb::CountByHandler,
+            Long("by-handler") => options.kinds = &[Kind::Handler],
+            Long("by-return") => options.kinds = &[Kind::Return],
+            Long("calls") => options.kinds = &[Kind::Calls],
+            Long("mixed") => options.kinds = &Kind::ALL,
             Long("busted") => options.is_busted = true,
             Long("help") | Short('h') => return Ok(None),
             other => return Err(other.unexpected().to_string()),
@@ -91,11 +125,8 @@ pub fn attach_main(args: &[String]) -> i32 {
         }
     };
     println!(
-        "torture attach: rounds {} threads {} seed {} by_handler {}",
-        options.rounds,
-        options.threads,
-        options.seed,
-        options.verb == Verb::CountByHandler
+        "torture attach: rounds {} threads {} seed {} kinds {:?}",
+        options.rounds, options.threads, options.seed, options.kinds
     );
     let mut target = match Target::start(options.threads) {
         Ok(target) => target,
@@ -147,22 +178,22 @@ impl Tally {
 }
 
 fn rounds(options: &Options, target: &Target, tally: &mut Tally) -> Result<(), String> {
-    let specs = [Spec::parse("u::torture_fn_*").map_err(|e| e.to_string())?];
     let before = Footprint::of(target.pid())?;
     let (mut random, end) = (options.seed | 1, Instant::now() + options.limit);
     let mut last = Instant::now();
-    let plan = session::plan(target.pid(), &specs, options.verb).map_err(|e| e.to_string())?;
-    let planned = plan.sites.len();
+    let plans: Result<Vec<_>, String> = options.kinds.iter().map(|k| k.plan(target.pid())).collect();
+    let plans = plans?;
     // With 32 busy threads a CPU a time-shared tester would get through some rounds a second only.
     let _ = sys::sched::set_policy(sys::sched::FIFO, 1);
     while tally.rounds < options.rounds && Instant::now() < end {
         tally.rounds += 1;
-        let mut session = Session::attach(target.pid(), plan.sites.clone()).map_err(|e| e.to_string())?;
-        tally.missed += session.missed().len() as u64;
         // xorshift: replayable, and nothing hangs on its quality.
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
+        let plan = &plans[(random >> 32) as usize % plans.len()];
+        let mut session = Session::attach(target.pid(), plan.clone()).map_err(|e| e.to_string())?;
+        tally.missed += session.missed().len() as u64;
         std::thread::sleep(Duration::from_micros(random % 3000));
         if options.is_busted {
             let site = session.sites().next().map(|s| s.plan.addr() + 2);
@@ -170,13 +201,14 @@ fn rounds(options: &Options, target: &Target, tally: &mut Tally) -> Result<(), S
         }
         let receipt = session.detach().map_err(|e| e.to_string())?;
         tally.hits += session.sites().map(|s| s.hits()).sum::<u64>();
+        check_calls(&session).map_err(|why| format!("round {}: {why}", tally.rounds))?;
         tally.stall_max = tally.stall_max.max(receipt.longest_stall);
         tally.stall_sum += receipt.longest_stall;
         tally.attach_max = tally.attach_max.max(session.attach_time());
         tally.detach_max = tally.detach_max.max(receipt.took);
         if !receipt.is_verified
             || !receipt.is_unmapped
-            || receipt.restored + session.missed().len() != planned
+            || receipt.restored + session.missed().len() != plan.len()
         {
             return Err(format!("round {}: {receipt:?}", tally.rounds));
         }
@@ -190,6 +222,18 @@ fn rounds(options: &Options, target: &Target, tally: &mut Tally) -> Result<(), S
         }
     }
     Ok(())
+}
+
+/// Every entry returned, was unwound, is inside, or found no room.
+fn check_calls(session: &Session) -> Result<(), String> {
+    let calls: Vec<_> = session.sites().filter_map(|s| s.calls()).collect();
+    let entries: u64 = calls.iter().map(|c| c.entries).sum();
+    let returns: u64 = calls.iter().map(|c| c.returns()).sum();
+    let open = session.open_calls();
+    match entries == returns + open.unwound + open.inside + open.no_room {
+        true => Ok(()),
+        false => Err(format!("{entries} entries, {returns} returns, {open:?}")),
+    }
 }
 
 /// Changes one byte of the target's text, as a broken detach would.
