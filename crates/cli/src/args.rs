@@ -19,6 +19,7 @@ Examples:
   nanoprobe hist 'ur:libc:read' retval -p 4242      what calls return
   nanoprobe lat 'u:libsqlite3:sqlite3_step' -p 4242   how long calls take
   nanoprobe list 'u:libc:*alloc*'                   what would match; touches nothing
+  nanoprobe explain --all libc                      how much of a file can be probed
   nanoprobe explain 'u:libc:*alloc*' -p 4242        how each site would be probed, and why not faster
 
 Probe specifications:
@@ -46,7 +47,7 @@ pub enum Command {
     /// Show what specifications match; touches nothing
     List(LookArgs),
     /// Show how each site would be probed, and why not on a higher rung; touches nothing
-    Explain(LookArgs),
+    Explain(ExplainArgs),
     /// Free a process of probes whose nanoprobe was killed (a new attach does it too)
     Recover(RecoverArgs),
     /// What a probe costs, in the kernel's bench format: bench -w1 -d3 -p2 -a trig-uprobe-nop
@@ -165,6 +166,15 @@ pub struct LookArgs {
     pub verbose: bool,
 }
 
+#[derive(Debug, Args)]
+pub struct ExplainArgs {
+    #[command(flatten)]
+    pub look: LookArgs,
+    /// Shares of all functions and instructions of the files named, by rung; u:libc:'*' or just libc
+    #[arg(long)]
+    pub all: bool,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// For people
@@ -204,7 +214,7 @@ mod tests {
             Cli::try_parse_from(line.split_whitespace()).unwrap_or_else(|e| panic!("{line}: {e}"));
             seen += 1;
         }
-        assert_eq!(seen, 7);
+        assert_eq!(seen, 8);
     }
 
     #[test]

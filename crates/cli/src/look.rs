@@ -6,10 +6,11 @@
 //! Keeps:   for `list` and `explain` the target is read, never stopped or written.
 //! Checked: testkit `faces`.
 
-use crate::args::{Format, LookArgs};
+use crate::args::{ExplainArgs, Format, LookArgs};
 use crate::{advice, run};
+use insn::Coverage;
 use serde_json::json;
-use session::{Explained, Listed, RefusedSite};
+use session::{Explained, FileCoverage, Listed, RefusedSite};
 use std::io::Write;
 
 pub fn list(args: &LookArgs) -> i32 {
@@ -55,7 +56,68 @@ fn listing(l: &Listed, args: &LookArgs) -> String {
     line
 }
 
-pub fn explain(args: &LookArgs) -> i32 {
+pub fn explain(args: &ExplainArgs) -> i32 {
+    if args.all { shares(&args.look) } else { explain_sites(&args.look) }
+}
+
+/// How much of each file can be probed.
+fn shares(args: &LookArgs) -> i32 {
+    let texts: Vec<String> = args
+        .specs
+        .iter()
+        .map(|text| if text.contains(':') { text.clone() } else { format!("u:{text}:*") })
+        .collect();
+    let specs = match run::parse(&texts) {
+        Ok(specs) => specs,
+        Err(code) => return code,
+    };
+    for spec in &specs {
+        match session::coverage(spec) {
+            Ok(coverage) => print(share_lines(&coverage, args).into_iter()),
+            Err(error) => return advice::nowhere(&error, None),
+        }
+    }
+    0
+}
+
+fn share_lines(c: &FileCoverage, args: &LookArgs) -> Vec<String> {
+    let kinds = [("entries", &c.entries), ("instructions", &c.instructions)];
+    if args.format == Format::Json {
+        let counts = |k: &Coverage| {
+            json!({
+                "total": k.total(), "nop": k.nop, "jump": k.jump, "window": k.window + k.padded_window,
+                "island": k.island, "needs_punned": k.needs_punned, "needs_trap": k.needs_trap,
+                "refused": k.refused,
+            })
+        };
+        let data = json!({
+            "path": c.path.display().to_string(), "entries": counts(&c.entries),
+            "instructions": counts(&c.instructions), "timed": c.timed,
+        });
+        return vec![json!({"type": "coverage", "data": data}).to_string()];
+    }
+    let share = |part: u64, all: u64| format!("{:.2} %", 100.0 * part as f64 / all.max(1) as f64);
+    let mut lines = vec![c.path.display().to_string()];
+    for (what, k) in kinds {
+        let all = k.total();
+        lines.push(format!(
+            "  {all} {what}: {} on rungs 1 to 4 (nop {}, jump {}, window {}, island {}); {} need a punned jump, {} a \
+             trap, {} refused",
+            share(k.placed(), all),
+            share(k.nop, all),
+            share(k.jump, all),
+            share(k.window + k.padded_window, all),
+            share(k.island, all),
+            share(k.needs_punned, all),
+            share(k.needs_trap, all),
+            share(k.refused, all)
+        ));
+    }
+    lines.push(format!("  {} of the functions can be timed by lat", share(c.timed, c.entries.total())));
+    lines
+}
+
+fn explain_sites(args: &LookArgs) -> i32 {
     let specs = match run::parse(&args.specs) {
         Ok(specs) => specs,
         Err(code) => return code,

@@ -27,7 +27,9 @@ pub use detach::Receipt;
 pub use error::Broken;
 pub use launch::Launched;
 pub use loads::{Deaf, Loads};
-pub use plan::{Explained, Listed, Plan, PlanError, RefusedSite, Verb, explain, list, plan};
+pub use plan::{
+    Explained, FileCoverage, Listed, Plan, PlanError, RefusedSite, Verb, coverage, explain, list, plan,
+};
 pub use process::{check_process, check_readable};
 pub use recover::recover;
 pub use session::{Calls, OpenCalls, Session, SiteView};

@@ -8,8 +8,10 @@
 //! Checked: testkit `shapes`, `counting`.
 
 mod calls;
+mod coverage;
 mod explain;
 
+pub use coverage::{FileCoverage, coverage};
 pub use explain::{Explained, explain};
 
 use crate::error::Broken;

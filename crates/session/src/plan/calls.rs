@@ -97,7 +97,7 @@ fn whole_function(wanted: &Match) -> Result<Range<u64>, String> {
     function.ok_or_else(|| "it is not the start of a function whose end is known".into())
 }
 
-fn find_exits(
+pub(super) fn find_exits(
     image: &ElfImage,
     flow: &insn::Flow,
     function: Range<u64>,

@@ -1,0 +1,68 @@
+//! How much of a file can be probed.
+//!
+//! For:     `explain --all`.
+//! State:   none.
+//! Context: control; touches nothing.
+//! Keeps:   C1 each function and each instruction is counted once, as if it were the only probe.
+//! Checked: testkit `faces`.
+
+use super::calls::find_exits;
+use super::{Loaded, PlanError, codes};
+use image::lookup::find_file;
+use image::{ElfImage, Spec};
+use insn::{Asked, Coverage, coverage_of_entries, coverage_of_instructions, place};
+use std::ops::Range;
+use std::path::PathBuf;
+
+/// The shares of one file.
+#[derive(Clone, Debug)]
+pub struct FileCoverage {
+    /// Which file.
+    pub path: PathBuf,
+    /// First instructions of functions, by rung.
+    pub entries: Coverage,
+    /// All instructions of functions, by rung.
+    pub instructions: Coverage,
+    /// Functions whose calls can be timed: entry and all exits have a rung.
+    pub timed: u64,
+}
+
+/// Counts all functions of the file that the specification's library names.
+pub fn coverage(spec: &Spec) -> Result<FileCoverage, PlanError> {
+    let path = find_file(&spec.library).map_err(|e| PlanError::Lookup(Box::new(spec.clone()), e))?;
+    let loaded = Loaded::new(ElfImage::open(&path).map_err(PlanError::Image)?);
+    let codes = codes(&loaded.image);
+    let ranges = loaded.image.functions().iter().map(|f| f.range().start.0..f.range().end.0);
+    let functions: Vec<Range<u64>> = ranges.filter(|r| r.end > r.start).collect();
+    let timed = functions.iter().filter(|f| is_timed(&loaded, f)).count() as u64;
+    Ok(FileCoverage {
+        path,
+        entries: coverage_of_entries(&loaded.flow, &codes, &functions),
+        instructions: coverage_of_instructions(&loaded.flow, &codes, &functions),
+        timed,
+    })
+}
+
+fn is_timed(loaded: &Loaded, function: &Range<u64>) -> bool {
+    let codes = codes(&loaded.image);
+    let free = |_: Range<u64>| false;
+    let asked =
+        Asked { site: function.start, function: Some(function.clone()), next_function: None, taken: &free };
+    let Ok(mut entry) = place(&loaded.flow, &codes, &asked) else { return false };
+    let is_go = loaded.image.is_go();
+    let Ok(exits) = find_exits(&loaded.image, &loaded.flow, function.clone(), is_go) else { return false };
+    let mut taken = vec![entry.patch()];
+    taken.extend(entry.island_patch());
+    exits.addrs().all(|exit| {
+        if exits.share(&codes, &mut entry, exit) {
+            return true;
+        }
+        let is_taken = |range: Range<u64>| taken.iter().any(|t| t.start < range.end && range.start < t.end);
+        let placed = exits.place(&loaded.flow, &codes, exit, &is_taken);
+        if let Ok(placement) = &placed {
+            taken.push(placement.patch());
+            taken.extend(placement.island_patch());
+        }
+        placed.is_ok()
+    })
+}
