@@ -33,7 +33,17 @@ mod blob {
 
     /// In the order of [`wire::HandlerKind`].
     const fn handlers<A: Adder>() -> [Handler; HANDLERS_LEN] {
-        [count::<A>, log2_histogram::<A>, enter::<A>, leave::<A>, enter_go::<A>, leave_go::<A>, ring::<A>]
+        [
+            count::<A>,
+            log2_histogram::<A>,
+            enter::<A>,
+            leave::<A>,
+            enter_go::<A>,
+            leave_go::<A>,
+            ring::<A>,
+            trace_enter::<A>,
+            trace_leave::<A>,
+        ]
     }
 
     /// What the controller looks up by name.

@@ -29,6 +29,12 @@ impl Call {
         Call { key, block: place >> 11, frame: (place >> 4) as usize }
     }
 
+    /// Which call, as one word.
+    #[inline(always)]
+    pub fn key(self) -> u64 {
+        self.key
+    }
+
     /// In a goroutine, whose stack may move: its address, and how far the place is from the stack's end.
     #[inline(always)]
     pub fn in_goroutine(g: u64, depth: u64, function: u32) -> Call {

@@ -6,9 +6,13 @@ mod cell;
 mod doorbell;
 mod frames;
 mod handler;
+mod rings;
+mod trace;
 
 pub use calls::{enter, enter_go, leave, leave_go};
 pub use cell::{Adder, Locked, Rseq};
 pub use doorbell::ring;
 pub use frames::{Call, Opened, close, open};
 pub use handler::{PtRegs, count, log2_histogram};
+pub use rings::{Event, read, write};
+pub use trace::{trace_enter, trace_leave};

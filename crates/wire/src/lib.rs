@@ -3,6 +3,7 @@
 
 mod arena;
 pub mod frames;
+pub mod rings;
 mod site;
 pub mod table;
 mod trampoline;
@@ -11,5 +12,7 @@ pub use arena::{
     ARENA_MAGIC, ARENA_NAME, ArenaHeader, COPY_CHILDREN, COPY_CPU0, COPY_SHARED, DOORBELL, Doorbell, NO_RSEQ,
     REGIONS_MAX, RegionDesc, VERSION, cell,
 };
-pub use site::{AgentExports, AgentTable, ConsumerDesc, HANDLERS_LEN, HandlerKind, SiteDesc};
+pub use site::{
+    AgentExports, AgentTable, ConsumerDesc, HANDLERS_LEN, HandlerKind, SiteDesc, TRACE_GO, TRACE_LOST,
+};
 pub use trampoline::{NO_CHAIN, TRAMPOLINE_MAGIC, TrampolineHeader};

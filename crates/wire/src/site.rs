@@ -26,9 +26,11 @@ pub struct SiteDesc {
     pub frames: u64,
     /// Nanoseconds for each tick of the time stamp counter, times 2^32.
     pub ns_per_tick: u64,
+    /// Address in the target of CPU 0's ring, [`crate::rings`].
+    pub rings: u64,
+    /// Where a thread's number lies from its pointer, 0 if that is not known.
+    pub tid_offset: u64,
 }
-
-const _: () = assert!(size_of::<SiteDesc>() == 64);
 
 /// One consumer of a site.
 #[repr(C, align(64))]
@@ -65,10 +67,19 @@ pub enum HandlerKind {
     LeaveGo = 5,
     /// Waits until the controller has seen the hit.
     Ring = 6,
+    /// Reports a call's beginning.
+    TraceEnter = 7,
+    /// Reports a call's end.
+    TraceLeave = 8,
 }
 
+/// In [`ConsumerDesc::arg`] of the tracing handlers, above the function's number: it is Go code.
+pub const TRACE_GO: u32 = 1 << 31;
+/// The tracing handlers' cell for lost events; the one before it counts those that were written.
+pub const TRACE_LOST: u32 = 1;
+
 /// How many handlers there are.
-pub const HANDLERS_LEN: usize = 7;
+pub const HANDLERS_LEN: usize = 9;
 
 /// Entry points of one build of the handlers.
 #[repr(C)]
