@@ -18,6 +18,9 @@ const CLAIMED: usize = usize::MAX;
 /// One read in so many outlasts a grace period before it counts itself, and tries to after.
 const STALKS: u64 = 256;
 
+/// Sections of a visit, some ten microseconds: as long as a poll of the grace period.
+const VISITS: u32 = 5_000;
+
 /// What such a read waits at most; inside, no honest grace period ends.
 const OUTLAST: Duration = Duration::from_millis(1);
 
@@ -31,6 +34,9 @@ pub fn run(world: &'static World, stream: u64) {
     while let Some(_working) = world.work(RUN) {
         while world.is_on(RUN) {
             one_read(world, &mut rng);
+            if rng.one_in(STALKS) {
+                visit(world, &mut rng);
+            }
             world.loops[me].fetch_add(1, Relaxed);
             mailbox(world, &mut rng, me);
             if moved.elapsed() > world.options.shuffle_interval {
@@ -109,6 +115,27 @@ fn outlast(world: &World, periods: u64) {
     let (start, before) = (Instant::now(), block.periods());
     while block.periods().wrapping_sub(before) < periods && start.elapsed() < OUTLAST {
         std::thread::yield_now();
+    }
+}
+
+/// Enters and leaves many times by a rank that has gone out of use meanwhile.
+///
+/// The grace period now waits for that rank. If it sums locks before unlocks, a visit between the two
+/// cancels a reader that stays.
+fn visit(world: &World, rng: &mut Rng) {
+    let subject = &world.subject;
+    let kind = subject.kinds[rng.below(subject.kinds.len() as u64) as usize];
+    if !kind.has_gap() {
+        return;
+    }
+    let block = subject.domain.block();
+    let (start, rank) = (Instant::now(), block.rank());
+    while block.rank() == rank && start.elapsed() < OUTLAST {
+        std::thread::yield_now();
+    }
+    for _ in 0..VISITS {
+        let section = subject.enter_at(kind, rank);
+        world.leave(section);
     }
 }
 

@@ -75,9 +75,15 @@ impl Subject {
     /// Enters; `straggle` runs between fetching the rank and counting, where there is such a gap.
     #[inline]
     pub fn enter(&self, kind: Kind, straggle: impl FnOnce()) -> Section {
-        let block = self.domain.block();
-        let rank = block.rank();
+        let rank = self.domain.block().rank();
         straggle();
+        self.enter_at(kind, rank)
+    }
+
+    /// Enters by a rank that was fetched at any time before.
+    #[inline]
+    pub fn enter_at(&self, kind: Kind, rank: Rank) -> Section {
+        let block = self.domain.block();
         // A broken subject is entered like any other; a refusal would be a bug of this test.
         let entered = match kind {
             Kind::Normal => block.lock_at::<Normal>(rank),
