@@ -11,6 +11,7 @@ fn main() {
 mod blob {
     use runtime::{
         Adder, Locked, PtRegs, Rseq, count, enter, enter_go, leave, leave_go, log2_histogram, ring,
+        trace_enter, trace_leave,
     };
     use wire::{AgentExports, AgentTable, ConsumerDesc, HANDLERS_LEN, SiteDesc, VERSION};
 

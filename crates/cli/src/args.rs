@@ -17,6 +17,7 @@ Examples:
   nanoprobe count 'u:./server:handle_*' -- ./server --port 0
   nanoprobe hist 'u:libc:malloc' arg0 -p 4242 --for 10s
   nanoprobe hist 'ur:libc:read' retval -p 4242      what calls return
+  nanoprobe trace 'u:libc:getaddrinfo' -p 4242       each call as it happens
   nanoprobe lat 'u:libsqlite3:sqlite3_step' -p 4242   how long calls take
   nanoprobe list 'u:libc:*alloc*'                   what would match; touches nothing
   nanoprobe explain --all libc                      how much of a file can be probed
@@ -44,6 +45,8 @@ pub enum Command {
     Hist(HistArgs),
     /// Histogram of how long calls take, from a function's entry to its return
     Lat(LatArgs),
+    /// Each call as it happens: arguments, what it returned, how long it took
+    Trace(TraceArgs),
     /// Show what specifications match; touches nothing
     List(LookArgs),
     /// Show how each site would be probed, and why not on a higher rung; touches nothing
@@ -98,6 +101,19 @@ pub struct LatArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
+pub struct TraceArgs {
+    /// Whose calls to show, for example u:libc:getaddrinfo
+    #[arg(required = true, value_name = "SPEC")]
+    pub specs: Vec<String>,
+    /// How many arguments to show, of those that are passed in integer registers
+    #[arg(long = "args", value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(0..=3))]
+    pub arguments: u8,
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub struct HistArgs {
     /// What to probe, for example u:libc:malloc
     #[arg(value_name = "SPEC")]
@@ -144,6 +160,9 @@ pub struct RunArgs {
     /// Leave out functions that were not hit
     #[arg(long)]
     pub hit_only: bool,
+    /// Arguments that `trace` shows.
+    #[arg(skip)]
+    pub arguments: u8,
     /// Put at most this many probes
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub max_probes: usize,
@@ -214,7 +233,7 @@ mod tests {
             Cli::try_parse_from(line.split_whitespace()).unwrap_or_else(|e| panic!("{line}: {e}"));
             seen += 1;
         }
-        assert_eq!(seen, 8);
+        assert_eq!(seen, 9);
     }
 
     #[test]

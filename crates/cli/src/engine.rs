@@ -12,6 +12,7 @@ use crate::args::RunArgs;
 use crate::probes::Probes;
 use crate::render::{Report, Writer};
 use crate::stop::{Stop, Woke};
+use crate::trace::{self, Calls};
 use image::Spec;
 use session::{Launched, Receipt, Verb};
 use std::os::unix::process::ExitStatusExt;
@@ -43,7 +44,7 @@ pub fn run(job: Job, stop: Stop) -> i32 {
     };
     let pid = launched.as_ref().map_or(job.args.pid.unwrap_or(0), Launched::pid);
     match Probes::attach(&job, pid, &mut writer) {
-        Ok(probes) => Engine { job, stop, writer, pid, probes, launched }.run(),
+        Ok(probes) => Engine { job, stop, writer, pid, probes, launched, calls: Vec::new() }.run(),
         Err(code) => {
             if let Some(launched) = launched {
                 launched.abandon();
@@ -60,6 +61,8 @@ struct Engine {
     pid: i32,
     probes: Probes,
     launched: Option<Launched>,
+    /// For `trace`: of each session.
+    calls: Vec<Calls>,
 }
 
 impl Engine {
@@ -80,6 +83,9 @@ impl Engine {
             receipt = self.probes.detach();
         }
         let is_clean = receipt.as_ref().is_ok_and(|r| r.is_verified);
+        if woke != Woke::FrontGone {
+            self.show_calls(true);
+        }
         let code = match self.end_child(woke) {
             0 if !is_clean => 1,
             code => code,
@@ -95,13 +101,14 @@ impl Engine {
         let end = self.job.args.duration.map(|d| now + d);
         let mut tick = self.job.args.interval.map(|i| now + i);
         loop {
-            let look = Instant::now() + LOOK;
+            let look = Instant::now() + if self.job.verb == Verb::Trace { trace::LOOK } else { LOOK };
             let mut until = [Some(look), end, tick].into_iter().flatten().min().unwrap_or(look);
             if self.probes.is_listening() {
                 let left = until.saturating_duration_since(Instant::now());
                 self.probes.listen(left, &self.job, &mut self.writer);
                 until = Instant::now();
             }
+            self.show_calls(false);
             match self.stop.wait(until) {
                 Woke::Time => {}
                 other => return other,
@@ -113,6 +120,21 @@ impl Engine {
                 self.writer.results(&Report::of(self.probes.sessions(), &self.job));
                 tick = tick.zip(self.job.args.interval).map(|(t, i)| t + i);
             }
+        }
+    }
+
+    /// Prints calls that have ended since the last time.
+    fn show_calls(&mut self, is_last: bool) {
+        if self.job.verb != Verb::Trace {
+            return;
+        }
+        let (arguments, format) = (usize::from(self.job.args.arguments), self.job.args.format);
+        for (i, session) in self.probes.sessions().iter().enumerate() {
+            if self.calls.len() <= i {
+                self.calls.push(Calls::of(session, arguments, format));
+            }
+            let lines = self.calls[i].take(session, is_last);
+            self.writer.lines(&lines);
         }
     }
 

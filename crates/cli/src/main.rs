@@ -9,6 +9,7 @@ mod probes;
 mod render;
 mod run;
 mod stop;
+mod trace;
 
 use args::{Cli, Command};
 use clap::Parser;
@@ -31,6 +32,7 @@ fn main() {
         Command::Count(args) => run::count(args),
         Command::Hist(args) => run::hist(args),
         Command::Lat(args) => run::lat(args),
+        Command::Trace(args) => run::trace(args),
         Command::List(args) => look::list(&args),
         Command::Explain(args) => look::explain(&args),
         Command::Recover(args) => look::recover(args.pid),

@@ -50,8 +50,11 @@ pub struct Report {
     pub hits: u64,
     pub handled: u64,
     pub children: u64,
+    /// Events that found no room in their ring, for `trace`.
+    pub lost: u64,
     /// Calls that did not return, for `lat`.
     open: Option<OpenCalls>,
+    is_trace: bool,
     what: Option<String>,
 }
 
@@ -78,7 +81,12 @@ impl Report {
         let open = (job.verb == Verb::Latency).then(|| open_calls(sessions));
         let exits = |t: &Timed| t.calls.returns() + t.calls.unmatched;
         let exits: u64 = rows.iter().filter_map(|r| r.timed.as_ref()).map(exits).sum();
-        let handled = rows.iter().map(|r| r.hits).sum::<u64>() + exits;
+        let events: Vec<(u64, u64)> = sessions.iter().map(Session::events).collect();
+        let (written, lost) = events.iter().fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+        let handled = match job.verb {
+            Verb::Trace => written,
+            _ => rows.iter().map(|r| r.hits).sum::<u64>() + exits,
+        };
         // A compiled count has no way to lose a hit between its entry and its end.
         let sites = || sessions.iter().flat_map(Session::sites);
         let plain: u64 = sites().filter(|s| s.plan.is_compiled_count()).map(|s| s.hits()).sum();
@@ -92,7 +100,9 @@ impl Report {
             Verb::HistogramOfReturn => Some("retval".into()),
             _ => None,
         };
-        Report { rows, hits, handled, children, open, what }
+        // What there is to see was shown when it happened.
+        let is_trace = job.verb == Verb::Trace;
+        Report { rows, hits, handled, lost, children, open, is_trace, what }
     }
 }
 
@@ -161,6 +171,13 @@ impl Writer {
             is_launched: !args.command.is_empty(),
             left_out: 0,
         })
+    }
+
+    /// Data lines, together.
+    pub fn lines(&mut self, lines: &[String]) {
+        if !lines.is_empty() {
+            self.line(&lines.join("\n"));
+        }
     }
 
     fn line(&mut self, text: &str) {
@@ -248,6 +265,9 @@ impl Writer {
         if report.open.is_some() {
             return self.latencies(report);
         }
+        if report.is_trace {
+            return;
+        }
         match (self.format, &report.what) {
             (Format::Text, None) => {
                 for row in &report.rows {
@@ -295,7 +315,7 @@ impl Writer {
         if self.format == Format::Json {
             let data = json!({
                 "hits": report.hits, "handled": report.handled,
-                "skipped": if skipped == 0 { json!({}) } else { json!({"ended_inside": skipped}) },
+                "skipped": causes(skipped, report.lost),
                 "children_hits": report.children, "left_out": self.left_out,
                 "detach_verified": receipt.is_verified && !receipt.was_gone,
                 "target_gone": receipt.was_gone, "restored": receipt.restored,
@@ -307,8 +327,13 @@ impl Writer {
             });
             self.line(&json!({"type": "receipt", "data": data}).to_string());
         }
-        if skipped > 0 {
-            eprintln!("nanoprobe: {skipped} hits skipped: their threads ended inside the probe");
+        let inside = skipped.saturating_sub(report.lost);
+        if inside > 0 {
+            eprintln!("nanoprobe: {inside} hits skipped: their threads ended inside the probe");
+        }
+        if report.lost > 0 {
+            let lost = report.lost;
+            eprintln!("nanoprobe: {lost} events lost: they came faster than they can be shown; trace less");
         }
         if report.children > 0 {
             let n = report.children;
@@ -332,6 +357,14 @@ impl Writer {
         }
         eprintln!("{}", detach_line(receipt));
     }
+}
+
+/// Skipped hits by cause.
+fn causes(skipped: u64, lost: u64) -> Value {
+    let all = [("ring_full", lost), ("ended_inside", skipped.saturating_sub(lost))];
+    let map: Map<String, Value> =
+        all.into_iter().filter(|(_, n)| *n > 0).map(|(cause, n)| (cause.into(), json!(n))).collect();
+    Value::Object(map)
 }
 
 fn why_nothing(receipt: &Receipt, cpu_ticks: Option<u64>) -> &'static str {

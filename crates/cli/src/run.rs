@@ -1,4 +1,4 @@
-//! `count`, `hist` and `lat`: from arguments to an engine.
+//! `count`, `hist`, `lat` and `trace`: from arguments to an engine.
 //!
 //! For:     main.
 //! State:   none.
@@ -6,7 +6,7 @@
 //! Keeps:   nothing is touched before every argument was read.
 //! Checked: testkit `faces`.
 
-use crate::args::{CountArgs, HistArgs, LatArgs, RunArgs};
+use crate::args::{CountArgs, HistArgs, LatArgs, RunArgs, TraceArgs};
 use crate::engine::Job;
 use crate::{advice, engine, front};
 use image::Spec;
@@ -23,6 +23,11 @@ pub fn hist(args: HistArgs) -> i32 {
 
 pub fn lat(args: LatArgs) -> i32 {
     run(&args.specs, Verb::Latency, args.run)
+}
+
+pub fn trace(args: TraceArgs) -> i32 {
+    let run_args = RunArgs { arguments: args.arguments, ..args.run };
+    run(&args.specs, Verb::Trace, run_args)
 }
 
 fn run(specs: &[String], verb: Verb, args: RunArgs) -> i32 {

@@ -42,7 +42,7 @@ pub unsafe extern "C" fn leave<A: Adder>(regs: &PtRegs, site: &SiteDesc, consume
 /// As for [`enter`]; r14 must be saved and hold the goroutine.
 pub unsafe extern "C" fn enter_go<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
     // SAFETY: passed on from the caller.
-    let call = unsafe { call_in_go(regs, consumer) };
+    let call = unsafe { call_in_go(regs, consumer.arg) };
     // SAFETY: passed on from the caller.
     unsafe { begin::<A>(site, consumer, call) };
 }
@@ -54,7 +54,7 @@ pub unsafe extern "C" fn enter_go<A: Adder>(regs: &PtRegs, site: &SiteDesc, cons
 pub unsafe extern "C" fn leave_go<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
     let now = ticks();
     // SAFETY: passed on from the caller.
-    let call = unsafe { call_in_go(regs, consumer) };
+    let call = unsafe { call_in_go(regs, consumer.arg) };
     // SAFETY: passed on from the caller.
     unsafe { end::<A>(site, consumer, call, now) };
 }
@@ -62,14 +62,14 @@ pub unsafe extern "C" fn leave_go<A: Adder>(regs: &PtRegs, site: &SiteDesc, cons
 /// # Safety
 /// r14 must be saved and hold the address of a goroutine.
 #[inline(always)]
-unsafe fn call_in_go(regs: &PtRegs, consumer: &ConsumerDesc) -> Call {
+pub(crate) unsafe fn call_in_go(regs: &PtRegs, function: u32) -> Call {
     let g = regs.at(GOROUTINE);
     // A goroutine begins with the bounds of its stack, low and high.
     let high = (g + 8) as *const u64;
     // SAFETY: the goroutine is alive while it runs (contract), and its first two words are its stack's bounds in
     // every version of Go that keeps it in r14.
     let high = unsafe { high.read() };
-    Call::in_goroutine(g, high.wrapping_sub(regs.stack_pointer()), consumer.arg)
+    Call::in_goroutine(g, high.wrapping_sub(regs.stack_pointer()), function)
 }
 
 /// # Safety
@@ -115,7 +115,7 @@ unsafe fn end<A: Adder>(site: &SiteDesc, consumer: &ConsumerDesc, call: Call, no
 /// # Safety
 /// As for [`enter`].
 #[inline(always)]
-unsafe fn frames(site: &SiteDesc) -> Option<&'static Table> {
+pub(crate) unsafe fn frames(site: &SiteDesc) -> Option<&'static Table> {
     let alive = (site.table - table::CPU0 as u64 + table::ALIVE as u64) as *const u64;
     // SAFETY: the word stands in the same page as the table (wire::table).
     if unsafe { alive.read() } == 0 {

@@ -29,7 +29,7 @@ impl Call {
         Call { key, block: place >> 11, frame: (place >> 4) as usize }
     }
 
-    /// Which call, as one word.
+    /// Which call, as one word: the same at its entry and its exits.
     #[inline(always)]
     pub fn key(self) -> u64 {
         self.key

@@ -14,5 +14,5 @@ pub use cell::{Adder, Locked, Rseq};
 pub use doorbell::ring;
 pub use frames::{Call, Opened, close, open};
 pub use handler::{PtRegs, count, log2_histogram};
-pub use rings::{Event, read, write};
+pub use rings::{Event, write};
 pub use trace::{trace_enter, trace_leave};

@@ -54,34 +54,30 @@ pub fn write(ring: &Ring, event: &Event) -> bool {
     true
 }
 
-/// The next event, if it is whole.
-///
-/// The one reader calls it; it makes room for another event.
-pub fn read(ring: &Ring) -> Option<Event> {
-    let tail = ring.tail.0.load(Relaxed);
-    let record = &ring.records[tail as usize % RECORDS];
-    // [RING-2] Orders the turn before the record's words. Pairs with [RING-1].
-    if record.turn.load(Acquire) != tail + 1 {
-        return None;
-    }
-    let event = Event {
-        stamp: record.stamp.load(Relaxed),
-        place: record.place.load(Relaxed),
-        what: record.what.load(Relaxed),
-        tid: record.tid.load(Relaxed),
-        values: [0, 1, 2].map(|i| record.values[i].load(Relaxed)),
-    };
-    // [RING-4] Orders our reads before the room that they make. Pairs with [RING-3].
-    ring.tail.0.store(tail + 1, Release);
-    Some(event)
-}
-
 #[cfg(test)]
 mod tests {
     extern crate std;
     use super::*;
     use std::boxed::Box;
     use std::vec::Vec;
+
+    /// The controller's reader (session/events.rs).
+    fn read(ring: &Ring) -> Option<Event> {
+        let tail = ring.tail.0.load(Relaxed);
+        let record = &ring.records[tail as usize % RECORDS];
+        if record.turn.load(Acquire) != tail + 1 {
+            return None;
+        }
+        let event = Event {
+            stamp: record.stamp.load(Relaxed),
+            place: record.place.load(Relaxed),
+            what: record.what.load(Relaxed),
+            tid: record.tid.load(Relaxed),
+            values: [0, 1, 2].map(|i| record.values[i].load(Relaxed)),
+        };
+        ring.tail.0.store(tail + 1, Release);
+        Some(event)
+    }
 
     fn ring() -> Box<Ring> {
         let layout = std::alloc::Layout::new::<Ring>();

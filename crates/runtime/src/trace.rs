@@ -1,13 +1,14 @@
 //! Handlers that report calls: one at the entry, one before each exit.
 //!
 //! For:     `trace`.
-//! State:   the rings, and two cells: written and lost; all in the arena.
+//! State:   the rings, the table of open calls, and two cells: written and lost; all in the arena.
 //! Context: hit, between the reader's two counts.
 //! Keeps:   T1 each hit adds to the written events or to the lost ones.
 //! Checked: testkit `tracing`.
 
+use crate::calls::{call_in_go, frames};
 use crate::cell::Adder;
-use crate::frames::Call;
+use crate::frames::{Call, close, open};
 use crate::handler::PtRegs;
 use crate::rings::{Event, write};
 use wire::rings::{ENTRY, EXIT, LEN_BYTES, Ring};
@@ -16,19 +17,20 @@ use wire::{ConsumerDesc, SiteDesc, TRACE_GO, TRACE_LOST};
 /// Where the first arguments are in the saved registers, in C and in Go.
 const ARGUMENTS: [u32; 3] = [112, 104, 96];
 const GO_ARGUMENTS: [u32; 3] = [80, 40, 88];
-/// rax, and what a second result is in.
-const RESULTS: [u32; 3] = [80, 96, 88];
-const GOROUTINE: u32 = 8;
+/// rax.
+const RESULT: u32 = 80;
 
 /// Handler: a call begins.
 ///
 /// # Safety
-/// As for [`Adder::add`]; the consumer must own two cells, `site.rings` must be the address of a ring for each CPU,
-/// and `site.tid_offset`, if not 0, that of a word in every thread's static TLS. At a Go function r14 must be saved.
+/// As for [`crate::enter`], but for two cells; `site.rings` must be the address of a ring for each CPU, and
+/// `site.tid_offset`, if not 0, that of four readable bytes from every thread's pointer. In Go r14 must be saved and
+/// hold the goroutine.
 pub unsafe extern "C" fn trace_enter<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
-    let registers = if consumer.arg & TRACE_GO != 0 { GO_ARGUMENTS } else { ARGUMENTS };
+    let is_go = consumer.arg & TRACE_GO != 0;
+    let values = read_all(regs, if is_go { GO_ARGUMENTS } else { ARGUMENTS });
     // SAFETY: passed on from the caller.
-    unsafe { report::<A>(regs, site, consumer, ENTRY, registers) };
+    unsafe { report::<A>(regs, site, consumer, ENTRY, values) };
 }
 
 /// Handler: a call ends.
@@ -37,7 +39,12 @@ pub unsafe extern "C" fn trace_enter<A: Adder>(regs: &PtRegs, site: &SiteDesc, c
 /// As for [`trace_enter`].
 pub unsafe extern "C" fn trace_leave<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
     // SAFETY: passed on from the caller.
-    unsafe { report::<A>(regs, site, consumer, EXIT, RESULTS) };
+    unsafe { report::<A>(regs, site, consumer, EXIT, [regs.at(RESULT), 0, 0]) };
+}
+
+#[inline(always)]
+fn read_all(regs: &PtRegs, registers: [u32; 3]) -> [u64; 3] {
+    [regs.at(registers[0]), regs.at(registers[1]), regs.at(registers[2])]
 }
 
 /// # Safety
@@ -48,22 +55,33 @@ unsafe fn report<A: Adder>(
     site: &SiteDesc,
     consumer: &ConsumerDesc,
     kind: u64,
-    registers: [u32; 3],
+    mut values: [u64; 3],
 ) {
     let (stamp, cpu) = ticks_and_cpu();
     let function = consumer.arg & !TRACE_GO;
-    let is_go = consumer.arg & TRACE_GO != 0;
-    let event = Event {
-        stamp,
+    let call = match consumer.arg & TRACE_GO {
+        0 => Call::at(regs.stack_pointer(), function),
         // SAFETY: passed on from the caller.
-        place: if is_go { unsafe { place_in_go(regs) } } else { regs.stack_pointer() },
-        what: kind | u64::from(function),
-        // SAFETY: passed on from the caller.
-        tid: unsafe { tid(site) },
-        values: [regs.at(registers[0]), regs.at(registers[1]), regs.at(registers[2])],
+        _ => unsafe { call_in_go(regs, function) },
     };
     // SAFETY: passed on from the caller.
+    let frames = unsafe { frames(site) };
+    // An exit says which entry it belongs to, by its stamp: events between them may be lost.
+    if kind == EXIT {
+        values[1] = frames.and_then(|f| close(f, call)).unwrap_or(0);
+    }
+    // SAFETY: passed on from the caller.
+    let tid = unsafe { tid(site) };
+    let event = Event { stamp, place: call.key(), what: kind | u64::from(function), tid, values };
+    // SAFETY: passed on from the caller.
     let is_written = unsafe { ring(site, cpu) }.is_some_and(|ring| write(ring, &event));
+    if let (ENTRY, Some(frames)) = (kind, frames) {
+        // An entry that was lost must not leave an older call's stamp to its exit.
+        match is_written {
+            true => drop(open(frames, call, stamp)),
+            false => drop(close(frames, call)),
+        }
+    }
     let cell = if is_written { 0 } else { 8 * TRACE_LOST };
     // SAFETY: passed on from the caller; the cell is one of the consumer's two.
     unsafe { A::add(site, consumer.cell + cell, 1) };
@@ -83,17 +101,6 @@ unsafe fn ring(site: &SiteDesc, cpu: u64) -> Option<&'static Ring> {
     let ring = (site.rings + cpu * LEN_BYTES as u64) as *const Ring;
     // SAFETY: the arena holds a ring for each CPU at this address (contract), and its words are atomic.
     Some(unsafe { &*ring })
-}
-
-/// # Safety
-/// r14 must be saved and hold a goroutine.
-#[inline(always)]
-unsafe fn place_in_go(regs: &PtRegs) -> u64 {
-    let g = regs.at(GOROUTINE);
-    let high = (g + 8) as *const u64;
-    // SAFETY: a goroutine begins with the bounds of its stack (runtime/calls.rs).
-    let high = unsafe { high.read() };
-    Call::in_goroutine(g, high.wrapping_sub(regs.stack_pointer()), 0).key()
 }
 
 /// The thread as its libc wrote it down, or 0.

@@ -13,12 +13,27 @@ use std::fs::File;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering};
 use sys::mapping::SharedMapping;
+use wire::rings::Ring;
 use wire::{
     ARENA_MAGIC, ArenaHeader, COPY_CHILDREN, COPY_CPU0, ConsumerDesc, Doorbell, NO_RSEQ, REGIONS_MAX,
-    RegionDesc, SiteDesc, VERSION, cell, frames,
+    RegionDesc, SiteDesc, VERSION, cell, frames, rings,
 };
 
 const PAGE: usize = 4096;
+
+/// What an arena must hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counts {
+    /// Hooks of the general path.
+    pub hooks: usize,
+    pub consumers: usize,
+    /// Bytes of cells in a copy.
+    pub cell_bytes: usize,
+    /// A table of open calls.
+    pub has_frames: bool,
+    /// A ring of events for each CPU.
+    pub has_rings: bool,
+}
 
 /// What stands where in an arena.
 #[derive(Clone, Copy, Debug)]
@@ -26,27 +41,26 @@ pub(crate) struct Layout {
     sites: usize,
     consumers: usize,
     frames: usize,
+    rings: usize,
     copies: usize,
     copy_stride: usize,
     pub cpus: usize,
 }
 
 impl Layout {
-    /// For this many hooks and consumers of the general path, and this many bytes of cells.
-    pub fn new(cpus: usize, sites: usize, consumers: usize, has_frames: bool, cell_bytes: usize) -> Layout {
-        let sites_at = PAGE;
-        let consumers_at = sites_at + sites * size_of::<SiteDesc>();
-        let frames_at = (consumers_at + consumers * size_of::<ConsumerDesc>()).next_multiple_of(PAGE);
-        let copies_at = frames_at + if has_frames { frames::LEN_BYTES } else { 0 };
-        let copy_stride = (cell::FIRST_FREE as usize + cell_bytes).next_multiple_of(PAGE);
-        Layout {
-            sites: sites_at,
-            consumers: consumers_at,
-            frames: frames_at,
-            copies: copies_at,
-            copy_stride,
-            cpus,
-        }
+    pub fn new(cpus: usize, counts: &Counts) -> Layout {
+        let sites = PAGE;
+        let consumers = sites + counts.hooks * size_of::<SiteDesc>();
+        let frames = (consumers + counts.consumers * size_of::<ConsumerDesc>()).next_multiple_of(PAGE);
+        let rings = frames + if counts.has_frames { frames::LEN_BYTES } else { 0 };
+        let copies = rings + if counts.has_rings { cpus * rings::LEN_BYTES } else { 0 };
+        let copy_stride = (cell::FIRST_FREE as usize + counts.cell_bytes).next_multiple_of(PAGE);
+        Layout { sites, consumers, frames, rings, copies, copy_stride, cpus }
+    }
+
+    /// A CPU's ring of events.
+    pub fn ring(&self, cpu: usize) -> usize {
+        self.rings + cpu * rings::LEN_BYTES
     }
 
     pub fn len(&self) -> usize {
@@ -112,6 +126,18 @@ impl Arena {
         Ok(Arena { map, layout, remote: 0, inode })
     }
 
+    /// A CPU's ring of events, `None` if this arena has no rings.
+    pub fn ring(&self, cpu: usize) -> Option<&Ring> {
+        let at = self.layout.ring(cpu);
+        if at + rings::LEN_BYTES > self.layout.copies {
+            return None;
+        }
+        let ring = self.map.base().wrapping_add(at).cast::<Ring>();
+        // SAFETY: in bounds of the mapping (checked; the copies follow), page aligned, mapped as long as `self.map`
+        // lives, and its words are atomic on both sides.
+        Some(unsafe { &*ring })
+    }
+
     /// The words by which a thread of the target waits for us.
     pub fn doorbell(&self) -> &Doorbell {
         assert!(wire::DOORBELL + size_of::<Doorbell>() <= self.map.len_bytes());
@@ -156,7 +182,7 @@ impl Arena {
 
     /// How many calls are open.
     pub fn open_calls(&self) -> u64 {
-        let frames = (self.layout.frames..self.layout.copies).step_by(size_of::<frames::Frame>());
+        let frames = (self.layout.frames..self.layout.rings).step_by(size_of::<frames::Frame>());
         // Exact once no thread of ours is in a hit; nothing is ordered by it.
         frames.filter(|at| self.word(*at).load(Ordering::Relaxed) != 0).count() as u64
     }

@@ -9,7 +9,7 @@
 //!          A3 on an error everything made in the target is unmade.
 //! Checked: testkit `counting`, `signals`; `torture attach`.
 
-use crate::arena::{Layout, possible_cpus};
+use crate::arena::{Counts, Layout, possible_cpus};
 use crate::error::Broken;
 use crate::memory::Memory;
 use crate::pages::{Pages, is_split_after_one_byte, unshare};
@@ -38,7 +38,8 @@ impl Session {
     /// # Errors
     /// Why the process as a whole cannot be entered; single sites are missed with a reason instead.
     pub fn attach(pid: i32, sites: Vec<SitePlan>) -> Result<Session, Broken> {
-        let ns_per_tick = if sites.iter().any(|s| s.opens().is_some()) { clock::ns_per_tick() } else { 0 };
+        let is_timed = |s: &SitePlan| s.opens().or(s.traces()).is_some();
+        let ns_per_tick = if sites.iter().any(is_timed) { clock::ns_per_tick() } else { 0 };
         let began = Instant::now();
         let _hurry = Hurry::begin();
         match process::check(pid) {
@@ -118,6 +119,7 @@ struct SetUp {
     gadget: u64,
     stall: Duration,
     ns_per_tick: u64,
+    tid_offset: u64,
 }
 
 impl SetUp {
@@ -126,21 +128,25 @@ impl SetUp {
         let cells: u32 = sites.iter().map(SitePlan::cells).sum();
         let general = sites.iter().flat_map(|s| &s.actions).filter(|a| **a != Action::Count).count();
         let consumers = sites.iter().map(|s| s.consumers().count()).sum();
-        let has_frames = sites.iter().any(|s| s.opens().is_some());
-        let layout = Layout::new(possible_cpus(), general, consumers, has_frames, cells as usize * 8);
+        let has_frames = sites.iter().any(|s| s.opens().or(s.traces()).is_some());
+        let has_rings = sites.iter().any(|s| s.traces().is_some());
+        let counts =
+            Counts { hooks: general, consumers, cell_bytes: cells as usize * 8, has_frames, has_rings };
+        let layout = Layout::new(possible_cpus(), &counts);
         let wishes = wishes(sites);
         if let Some(wish) = wishes.get(wire::REGIONS_MAX) {
             return Err(Broken::NoRoom { module: wish.module.clone(), bytes: wish.bytes });
         }
         let mut world = World::stop(memory.pid)?;
         let rseq_offset = world.threads().next().and_then(|t| rseq_offset(t.tid, t.regs.fs_base));
+        let tid_offset = if has_rings { tid_offset(memory, &world) } else { 0 };
         let regions = {
             let mut remote = Remote::begin(&mut world, gadget)?;
             Regions::map(&mut remote, memory, mappings, layout, &wishes)?
         };
         regions.write_tables(memory)?;
         let stall = world.resume();
-        Ok(SetUp { regions: Some(regions), rseq_offset, gadget, stall, ns_per_tick: 0 })
+        Ok(SetUp { regions: Some(regions), rseq_offset, gadget, stall, ns_per_tick: 0, tid_offset })
     }
 
     fn build(
@@ -215,6 +221,20 @@ fn rseq_offset(tid: i32, fs_base: u64) -> Option<i32> {
     (is_usable && offset.unsigned_abs() < 1 << 20).then_some(offset)
 }
 
+/// Where the libc of this process writes a thread's number, from the thread pointer; 0 if that cannot be told.
+fn tid_offset(memory: &Memory, world: &World) -> u64 {
+    // glibc since 2.4 and musl, on x86-64; believed only if it is so for every thread.
+    const KNOWN: [u64; 2] = [0x2d0, 0x30];
+    let is_there = |offset: &u64| {
+        world.threads().all(|t| {
+            let mut word = [0u8; 4];
+            let read = memory.read(t.regs.fs_base.wrapping_add(*offset), &mut word);
+            read.is_ok() && i32::from_le_bytes(word) == t.tid
+        })
+    };
+    KNOWN.into_iter().find(is_there).unwrap_or(0)
+}
+
 pub(crate) enum ArmFailure {
     RseqDiffers,
     Broken(Broken),
@@ -245,6 +265,7 @@ impl Session {
     fn rebuild(&mut self, setup: &mut SetUp, sites: Vec<SitePlan>) -> Result<(), Broken> {
         self.rseq_offset = setup.rseq_offset;
         self.ns_per_tick = setup.ns_per_tick;
+        self.tid_offset = setup.tid_offset;
         self.regions.arena.describe(&self.regions.footing(self.rseq_offset));
         for region in &mut self.regions.regions {
             region.next = region.slow + 64;
@@ -265,18 +286,25 @@ impl Session {
     fn build_site(&mut self, plan: SitePlan, numbers: &mut Numbers) {
         let region = self.regions.regions.iter().position(|r| reaches(r, &plan)).unwrap_or(0);
         let first_cell = plan.opens().map_or(numbers.cell, |f| numbers.functions[&f]);
+        let mut trace_cells = Vec::new();
         let bodies: Vec<Body> = plan
             .actions
             .iter()
             .map(|action| match action {
                 Action::Count => Body::Count { cell: numbers.take_cells(1) },
-                Action::Consumers(list) => self.describe(region, &plan, list, numbers),
+                Action::Consumers(list) => {
+                    if matches!(list.first(), Some(Consumer::Trace { .. })) {
+                        trace_cells.push(numbers.cell);
+                    }
+                    self.describe(region, &plan, list, numbers)
+                }
             })
             .collect();
         let region = &mut self.regions.regions[region];
         let at = region.next;
         match Armed::build(plan, at, region.table, region.slow, self.rseq_offset, first_cell, &bodies) {
-            Ok(armed) => {
+            Ok(mut armed) => {
+                armed.trace_cells = trace_cells;
                 region.next = armed.trampoline.end().next_multiple_of(64);
                 debug_assert!(region.next <= region.code.end);
                 self.armed.push(armed);
@@ -324,10 +352,10 @@ impl Session {
         arena.publish(at + offset_of!(SiteDesc, children), arena.children_copy());
         arena.publish(at + offset_of!(SiteDesc, frames), arena.remote + layout.frames() as u64);
         arena.publish(at + offset_of!(SiteDesc, ns_per_tick), self.ns_per_tick);
+        arena.publish(at + offset_of!(SiteDesc, rings), arena.remote + layout.ring(0) as u64);
+        arena.publish(at + offset_of!(SiteDesc, tid_offset), self.tid_offset);
         arena.publish(at + offset_of!(SiteDesc, first), consumer_at(first));
-        let reads_r14 = list
-            .iter()
-            .any(|c| matches!(c, Consumer::Enter { is_go: true, .. } | Consumer::Leave { is_go: true, .. }));
+        let reads_r14 = list.iter().any(|c| c.is_go());
         Body::Hit { desc: arena.remote + at as u64, reads_r14 }
     }
 

@@ -7,6 +7,7 @@ mod chain;
 mod clock;
 mod detach;
 mod error;
+mod events;
 mod footing;
 mod launch;
 mod loads;
@@ -25,6 +26,7 @@ mod world;
 
 pub use detach::Receipt;
 pub use error::Broken;
+pub use events::Event;
 pub use launch::Launched;
 pub use loads::{Deaf, Loads};
 pub use plan::{

@@ -74,6 +74,8 @@ pub enum Verb {
     HistogramOfReturn,
     /// Durations of calls.
     Latency,
+    /// Each call as it happens.
+    Trace,
     /// Each hit waits for us; for the dynamic linker's mark.
     Ring,
 }
@@ -364,9 +366,9 @@ impl<'p> Planner<'p> {
             return;
         }
         let sites = match (verb, when) {
-            (Verb::Latency, When::Before) => self.calls(wanted, placed),
-            (Verb::Latency, When::Return) => {
-                Err("a call is timed from its entry to its return: write u: and not ur:".into())
+            (Verb::Latency | Verb::Trace, When::Before) => self.calls(wanted, verb, placed),
+            (Verb::Latency | Verb::Trace, When::Return) => {
+                Err("a call is seen from its entry to its return: write u: and not ur:".into())
             }
             (_, When::Return) => self.returns(wanted, verb, placed),
             (_, When::Before) => self.one(wanted, verb, placed).map(|site| vec![site]),
@@ -524,7 +526,7 @@ fn consumer(verb: Verb, when: When, image: &ElfImage, wanted: &Match) -> Result<
             return Err("nothing is returned at a function's entry: write ur: and not u:".into());
         }
         (Verb::Ring, _) => Consumer::Ring,
-        (Verb::Latency, _) => return Err("it has two hooks, not one".into()),
+        (Verb::Latency | Verb::Trace, _) => return Err("it has two hooks, not one".into()),
     };
     check_stack(image, wanted)?;
     Ok(Some(consumer))

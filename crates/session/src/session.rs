@@ -7,6 +7,7 @@
 //! Checked: testkit.
 
 use crate::error::Broken;
+use crate::events::{self, Event};
 use crate::memory::Memory;
 use crate::region::Regions;
 use crate::site::{Armed, Consumer, Missed, SitePlan};
@@ -24,6 +25,7 @@ pub struct Session {
     pub(crate) gadget: u64,
     pub(crate) rseq_offset: Option<i32>,
     pub(crate) ns_per_tick: u64,
+    pub(crate) tid_offset: u64,
     pub(crate) armed: Vec<Armed>,
     pub(crate) missed: Vec<(SitePlan, Missed)>,
     pub(crate) longest_stall: Duration,
@@ -87,7 +89,7 @@ impl SiteView<'_> {
     /// The cells that a hit adds one to.
     fn own_cells(&self) -> impl Iterator<Item = u32> {
         let cells = match self.plan.consumers().next() {
-            Some(Consumer::Enter { .. }) | None => 1,
+            Some(Consumer::Enter { .. } | Consumer::Trace { .. }) | None => 1,
             Some(first) => first.cells(),
         };
         let first = self.first_cell;
@@ -118,6 +120,7 @@ impl Session {
             gadget,
             rseq_offset: None,
             ns_per_tick: 0,
+            tid_offset: 0,
             armed: Vec::new(),
             missed: Vec::new(),
             longest_stall: Duration::ZERO,
@@ -139,6 +142,26 @@ impl Session {
     /// Hits of the general path so far, counted before any handler ran.
     pub fn entered(&self) -> u64 {
         self.regions.arena.sum(wire::cell::READERS_ENTERED)
+    }
+
+    /// Takes the events out of all rings; those of one CPU are in order.
+    pub fn take_events(&self, mut take: impl FnMut(Event)) {
+        for cpu in 0..self.regions.arena.layout.cpus {
+            let Some(ring) = self.regions.arena.ring(cpu) else { return };
+            std::iter::from_fn(|| events::read(ring)).for_each(&mut take);
+        }
+    }
+
+    /// Events written and lost so far.
+    pub fn events(&self) -> (u64, u64) {
+        let first = || self.armed.iter().flat_map(|a| a.trace_cells.iter().copied());
+        let sum = |n: u32| first().map(|c| self.regions.arena.sum(c + n * 8)).sum();
+        (sum(0), sum(wire::TRACE_LOST))
+    }
+
+    /// Nanoseconds of so many ticks.
+    pub fn nanoseconds(&self, ticks: u64) -> u64 {
+        ((u128::from(ticks) * u128::from(self.ns_per_tick)) >> 32) as u64
     }
 
     /// What became of timed calls that did not return.

@@ -9,7 +9,7 @@
 use insn::{Placement, Unreachable};
 use std::ops::Range;
 use text::{Body, JUMP_LEN, Patch, Request, Trampoline, island_jump, jump};
-use wire::{HandlerKind, frames::latency};
+use wire::{HandlerKind, TRACE_GO, frames::latency};
 
 /// What happens at each hit of a site.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +37,15 @@ pub enum Consumer {
         /// It is Go code.
         is_go: bool,
     },
+    /// Reports a call of function number `function` that begins, or one that ends.
+    Trace {
+        /// Number in the plan.
+        function: u32,
+        /// It is Go code.
+        is_go: bool,
+        /// At an exit.
+        is_exit: bool,
+    },
     /// Waits for the controller.
     Ring,
     /// Closes a call of function number `function`.
@@ -53,6 +62,7 @@ impl Consumer {
     pub(crate) fn cells(self) -> u32 {
         match self {
             Consumer::Count | Consumer::Ring => 1,
+            Consumer::Trace { .. } => 2,
             Consumer::Log2Histogram { .. } => HISTOGRAM_CELLS,
             Consumer::Enter { .. } => latency::CELLS,
             Consumer::Leave { .. } => 0,
@@ -67,11 +77,25 @@ impl Consumer {
         }
     }
 
+    /// It is in Go code, and its handler reads r14.
+    pub(crate) fn is_go(self) -> bool {
+        matches!(
+            self,
+            Consumer::Enter { is_go: true, .. }
+                | Consumer::Leave { is_go: true, .. }
+                | Consumer::Trace { is_go: true, .. }
+        )
+    }
+
     /// The agent's handler, and what it is told.
     pub(crate) fn handler(self) -> (HandlerKind, u32) {
         match self {
             Consumer::Count => (HandlerKind::Count, 0),
             Consumer::Ring => (HandlerKind::Ring, 0),
+            Consumer::Trace { function, is_go, is_exit } => {
+                let kind = if is_exit { HandlerKind::TraceLeave } else { HandlerKind::TraceEnter };
+                (kind, function | if is_go { TRACE_GO } else { 0 })
+            }
             Consumer::Log2Histogram { register } => (HandlerKind::Log2Histogram, register),
             Consumer::Enter { function, is_go: false } => (HandlerKind::Enter, function),
             Consumer::Enter { function, is_go: true } => (HandlerKind::EnterGo, function),
@@ -147,7 +171,17 @@ impl SitePlan {
 
     /// It only closes calls that another site opens.
     pub fn is_exit(&self) -> bool {
-        self.opens().is_none() && self.consumers().any(|c| matches!(c, Consumer::Leave { .. }))
+        let mut consumers = self.consumers();
+        consumers.all(|c| matches!(c, Consumer::Leave { .. } | Consumer::Trace { is_exit: true, .. }))
+            && !self.is_compiled_count()
+    }
+
+    /// The function whose calls it reports the beginning of.
+    pub fn traces(&self) -> Option<u32> {
+        self.consumers().find_map(|c| match c {
+            Consumer::Trace { function, is_exit: false, .. } => Some(function),
+            _ => None,
+        })
     }
 
     /// The function that it opens calls of.
@@ -242,6 +276,8 @@ pub(crate) struct Armed {
     pub short: Option<Patch>,
     /// First cell.
     pub cell: u32,
+    /// First cells of the consumers that report events.
+    pub trace_cells: Vec<u32>,
     /// The jump is in place.
     pub is_live: bool,
     pub missed: Option<Missed>,
@@ -279,7 +315,7 @@ impl Armed {
             Err(far) => return Err((Box::new(plan), far)),
         };
         let short = short_patch(&plan);
-        Ok(Armed { plan, trampoline, jump, short, cell, is_live: false, missed: None })
+        Ok(Armed { plan, trampoline, jump, short, cell, trace_cells: vec![], is_live: false, missed: None })
     }
 
     /// The bytes of the window that no thread may stand on when the jump is written: all instruction

@@ -112,8 +112,8 @@ fn a_call_that_is_left_by_longjmp_is_unwound() -> Result<()> {
     let leaper = row(&outcome, "leaper")?;
     assert_eq!((leaper.calls, leaper.returned), (8 * ROUNDS, 0), "{outcome}");
     let (unwound, inside) = accounts(&outcome)?;
-    // The last of each thread has nobody after it.
-    assert!(inside <= 8 && unwound + inside == 8 * ROUNDS, "{outcome}");
+    // The last of each thread has nobody after it, nor has one whose second frame was free again for the next.
+    assert!(inside <= 32 && unwound + inside == 8 * ROUNDS, "{outcome}");
     assert_eq!(running.end()?.code(), Some(7));
     Ok(())
 }

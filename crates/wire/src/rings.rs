@@ -10,7 +10,7 @@
 use core::sync::atomic::AtomicU64;
 
 /// Records of one ring.
-pub const RECORDS: usize = 8192;
+pub const RECORDS: usize = 16384;
 
 /// One event.
 #[repr(C, align(64))]
@@ -20,13 +20,13 @@ pub struct Record {
     pub turn: AtomicU64,
     /// Time stamp counter.
     pub stamp: AtomicU64,
-    /// Where the call's return address lies, or its equal in a goroutine: entry and exit of a call have the same.
+    /// Which call, as in [`crate::frames`]: entry and exit have the same.
     pub place: AtomicU64,
     /// Number of the function, and above it 1 for an entry, 2 for an exit.
     pub what: AtomicU64,
     /// Thread, 0 if it cannot be told.
     pub tid: AtomicU64,
-    /// First arguments; at an exit, what is returned.
+    /// First arguments; at an exit what is returned, and the stamp of the entry, 0 if that was not written.
     pub values: [AtomicU64; 3],
 }
 

@@ -17,7 +17,12 @@ use std::ops::Range;
 const FUNCTIONS_MAX: u32 = u16::MAX as u32;
 
 impl Planner<'_> {
-    pub(super) fn calls(&self, wanted: &Match, placed: &mut Placed) -> Result<Vec<SitePlan>, String> {
+    pub(super) fn calls(
+        &self,
+        wanted: &Match,
+        verb: Verb,
+        placed: &mut Placed,
+    ) -> Result<Vec<SitePlan>, String> {
         let loaded = &self.images[&wanted.module];
         let function = whole_function(wanted)?;
         check_stack(&loaded.image, wanted)?;
@@ -28,8 +33,7 @@ impl Planner<'_> {
         if number > FUNCTIONS_MAX {
             return Err(format!("more than {FUNCTIONS_MAX} functions"));
         }
-        let enter = Action::Consumers(vec![Consumer::Enter { function: number, is_go }]);
-        let leave = Action::Consumers(vec![Consumer::Leave { function: number, is_go }]);
+        let (enter, leave) = ends(verb, number, is_go);
         let mut sites = vec![self.site_plan(wanted, wanted.name.clone(), entry, vec![enter])?];
         for exit in exits.addrs() {
             if exits.share(&codes(&loaded.image), &mut sites[0].placement, exit) {
@@ -90,6 +94,16 @@ impl Planner<'_> {
         check_faults(&loaded.image, wanted, &placement)?;
         Ok(placement)
     }
+}
+
+/// What is called at a function's entry and before its exits.
+fn ends(verb: Verb, function: u32, is_go: bool) -> (Action, Action) {
+    let trace = |is_exit| Consumer::Trace { function, is_go, is_exit };
+    let (enter, leave) = match verb {
+        Verb::Trace => (trace(false), trace(true)),
+        _ => (Consumer::Enter { function, is_go }, Consumer::Leave { function, is_go }),
+    };
+    (Action::Consumers(vec![enter]), Action::Consumers(vec![leave]))
 }
 
 fn whole_function(wanted: &Match) -> Result<Range<u64>, String> {
