@@ -22,6 +22,8 @@ mod updown;
 mod world;
 mod writer;
 
+pub(crate) use options::duration;
+
 use options::Options;
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread;

@@ -8,7 +8,7 @@
 
 use super::Token;
 use crate::{ALL_CPUS, Machine, Refused, Request};
-use coll::{Fold, RhlTable};
+use coll::{Fold, Options, RhlTable};
 
 /// A breakpoint with a task.
 #[derive(Clone, Copy, Debug)]
@@ -104,9 +104,21 @@ impl Index for List {
 }
 
 /// A table by task. One lookup serves all CPUs.
-#[derive(Default)]
 pub(super) struct Hash {
     table: RhlTable<u64, Entry, Fold>,
+}
+
+/// Buckets from the start, 32 KiB of them: with few, tasks of different threads share cache lines.
+const BUCKETS: usize = 4096;
+
+impl Default for Hash {
+    fn default() -> Hash {
+        let options = Options { initial_buckets: BUCKETS, ..Options::default() };
+        match RhlTable::with_options(options, Fold::default()) {
+            Ok(table) => Hash { table },
+            Err(error) => panic!("{error}"),
+        }
+    }
 }
 
 impl Hash {

@@ -19,10 +19,10 @@ use crate::{ALL_CPUS, Machine, Refused, Request};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Mutexes for tasks. Two tasks share one in 256.
-const STRIPES: usize = 256;
+/// Mutexes for tasks. Two tasks share one in a thousand cases.
+const STRIPES: usize = 1024;
 
-#[repr(align(128))]
+#[repr(align(64))]
 struct Stripe(Mutex<()>);
 
 pub(super) struct Split {

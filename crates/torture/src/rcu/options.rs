@@ -175,7 +175,8 @@ fn broken(word: &str) -> Result<(&'static str, Broken), String> {
 }
 
 /// `90`, `90s`, `10m`, `2h`.
-fn duration(text: &str) -> Result<Duration, String> {
+/// A time with a unit: 90s, 10m, 2h.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = match text.find(|c: char| c.is_ascii_alphabetic()) {
         Some(at) => text.split_at(at),
         None => (text, "s"),
