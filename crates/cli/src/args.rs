@@ -15,13 +15,15 @@ Examples:
   nanoprobe count 'u:libc:malloc' -p 4242           count calls until Ctrl-C
   nanoprobe count 'u:./server:handle_*' -- ./server --port 0
   nanoprobe hist 'u:libc:malloc' arg0 -p 4242 --for 10s
+  nanoprobe watch 'w:./server:connections:8:w' -p 4242     who writes to a variable, how often
   nanoprobe list 'u:libc:*alloc*'                   what would match; touches nothing
   nanoprobe explain 'u:libc:*alloc*' -p 4242        how each site would be probed, and why not faster
 
 Probe specifications:
   u:LIB:FUNC         a function; LIB is a path, a file name or a stem (libc); empty: the program itself
   u:LIB:mem*         a glob; u:LIB:/^mem/ a regular expression
-  u:LIB:FUNC+0x12    an instruction; u:LIB:0x1234 an address as nm(1) prints it";
+  u:LIB:FUNC+0x12    an instruction; u:LIB:0x1234 an address as nm(1) prints it
+  w:LIB:VAR+8:4:rw   4 bytes at offset 8 of a variable, reads and writes; w:0x7f00:8:w an address in the process";
 
 /// Dynamic tracing of user-space programs at nanoseconds per hit.
 #[derive(Debug, Parser)]
@@ -37,6 +39,8 @@ pub enum Command {
     Count(CountArgs),
     /// Histogram of an argument, by powers of two
     Hist(HistArgs),
+    /// Count accesses to data, by debug registers or page protection
+    Watch(WatchArgs),
     /// Show what specifications match; touches nothing
     List(LookArgs),
     /// Show how each site would be probed, and why not on a higher rung; touches nothing
@@ -90,6 +94,25 @@ pub struct HistArgs {
     pub argument: usize,
     #[command(flatten)]
     pub run: RunArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct WatchArgs {
+    /// What to watch, for example w:./server:connections:8:w; four at most unless --soft
+    #[arg(required = true, value_name = "SPEC")]
+    pub specs: Vec<String>,
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// Protect pages in the place of debug registers: any number, but slow, and the process is held by ptrace
+    #[arg(long)]
+    pub soft: bool,
+    /// Print each access: thread, place in the code, value before and after (with --soft)
+    #[arg(long, requires = "soft")]
+    pub values: bool,
+    /// Count forked children's accesses too (not with --soft)
+    #[arg(long, conflicts_with = "soft")]
+    pub children: bool,
 }
 
 #[derive(Debug, Args, Clone)]
@@ -188,7 +211,7 @@ mod tests {
             Cli::try_parse_from(line.split_whitespace()).unwrap_or_else(|e| panic!("{line}: {e}"));
             seen += 1;
         }
-        assert_eq!(seen, 5);
+        assert_eq!(seen, 6);
     }
 
     #[test]

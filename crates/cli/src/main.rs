@@ -8,6 +8,7 @@ mod look;
 mod render;
 mod run;
 mod stop;
+mod watch;
 
 use args::{Cli, Command};
 use clap::Parser;
@@ -29,6 +30,7 @@ fn main() {
     let code = match cli.command {
         Command::Count(args) => run::count(args),
         Command::Hist(args) => run::hist(args),
+        Command::Watch(args) => watch::watch(args),
         Command::List(args) => look::list(&args),
         Command::Explain(args) => look::explain(&args),
         Command::Recover(args) => look::recover(args.pid),

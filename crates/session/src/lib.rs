@@ -19,6 +19,7 @@ mod session;
 mod site;
 mod space;
 mod stacks;
+pub mod watch;
 mod world;
 
 pub use detach::Receipt;

@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 use sys::perf::{self, Breakpoint, access};
 use sys::Errno;
 
+/// As many as can wait; the kernel takes the number for a signed one.
+const ALL: u32 = i32::MAX as u32;
+
 /// What the breakpoints watch.
 static WATCHED: AtomicU64 = AtomicU64::new(0);
 
@@ -72,7 +75,7 @@ pub(super) fn thread(options: &Options, out: &mut impl Write) -> std::io::Result
                             });
                         }
                         done.store(1, Relaxed);
-                        let _ = sys::futex_wake(&done, u32::MAX);
+                        let _ = sys::futex_wake(&done, ALL);
                     });
                 }
             });
@@ -112,7 +115,7 @@ pub(super) fn enable(options: &Options, out: &mut impl Write) -> std::io::Result
         let seconds = start.elapsed().as_secs_f64();
         end.store(true, Relaxed);
         word.store(1, Relaxed);
-        let _ = sys::futex_wake(&word, u32::MAX);
+        let _ = sys::futex_wake(&word, ALL);
         toggled.map(|()| seconds)
     });
     let seconds = seconds.map_err(|e| Error::from_raw_os_error(e.0))?;

@@ -12,6 +12,7 @@
 //!          first instruction.
 
 mod live;
+mod memory;
 mod relocate;
 mod scan;
 mod sweep;
@@ -22,6 +23,7 @@ use crate::code::{Code, INSN_MAX_BYTES, Insn};
 use crate::reason::Forbidden;
 
 pub use live::RegSet;
+pub use memory::{MemoryAccess, memory_accesses};
 pub(crate) use live::liveness;
 pub(crate) use relocate::{len_bound, relocate};
 pub(crate) use scan::scan;
