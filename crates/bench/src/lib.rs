@@ -1,15 +1,19 @@
 #![doc = include_str!("../README.md")]
 
+mod breakpoint;
 mod command;
 mod pin;
 mod refscale;
+mod rhltable;
 mod summary;
 mod synchronize;
 mod trigger;
 mod urcu;
 
+pub use breakpoint::{breakpoint_main, seeds_main};
 pub use command::bench_main;
 pub use refscale::refscale_main;
+pub use rhltable::rhltable_main;
 pub use summary::Summary;
 pub use synchronize::synchronize_main;
 pub use trigger::trigger_main;

@@ -7,6 +7,7 @@
 //! Checked: testkit `refusals`.
 
 use image::SpecError;
+use session::watch::WatchError;
 use session::{Broken, PlanError};
 
 /// Prints one failure: what, what was checked, what to try.
@@ -63,6 +64,29 @@ pub fn nowhere(error: &PlanError, pid: Option<i32>) -> i32 {
             }
             _ => fail(other, &[], &[]),
         },
+    }
+}
+
+/// Watchpoints that were not set.
+pub fn cannot_watch(error: &WatchError, pid: Option<i32>) -> i32 {
+    let at = pid.map_or_else(String::new, |p| format!(" -p {p}"));
+    let soft = format!("nanoprobe watch --soft SPEC...{at}   # page protection: any number, slower");
+    match error {
+        WatchError::Broken(broken) => cannot_attach(broken),
+        WatchError::NoRegister { holders, .. } => {
+            let held: Vec<String> = holders.iter().map(|h| format!("held by {h}")).collect();
+            fail(error, &held, &[soft])
+        }
+        WatchError::NotAllowed { paranoid, .. } => {
+            let checked = [format!("/proc/sys/kernel/perf_event_paranoid: {paranoid}")];
+            fail(error, &checked, &[format!("sudo nanoprobe watch ...{at}"), soft])
+        }
+        WatchError::NoHardware { .. } => fail(error, &[], &[soft]),
+        WatchError::NoSymbol { near, .. } if !near.is_empty() => {
+            fail(error, &[], &[format!("nanoprobe watch 'w:BIN:{}:LENGTH:w'{at}", near[0])])
+        }
+        WatchError::NotAligned { .. } => fail(error, &[], &["a shorter length".into()]),
+        _ => fail(error, &[], &[]),
     }
 }
 

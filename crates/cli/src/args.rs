@@ -19,6 +19,7 @@ Examples:
   nanoprobe hist 'ur:libc:read' retval -p 4242      what calls return
   nanoprobe trace 'u:libc:getaddrinfo' -p 4242       each call as it happens
   nanoprobe lat 'u:libsqlite3:sqlite3_step' -p 4242   how long calls take
+  nanoprobe watch 'w:./server:connections:8:w' -p 4242     who writes to a variable, how often
   nanoprobe list 'u:libc:*alloc*'                   what would match; touches nothing
   nanoprobe explain --all libc                      how much of a file can be probed
   nanoprobe explain 'u:libc:*alloc*' -p 4242        how each site would be probed, and why not faster
@@ -27,7 +28,8 @@ Probe specifications:
   u:LIB:FUNC         a function; LIB is a path, a file name or a stem (libc); empty: the program itself
   u:LIB:mem*         a glob; u:LIB:/^mem/ a regular expression
   ur:LIB:FUNC        where a function returns
-  u:LIB:FUNC+0x12    an instruction; u:LIB:0x1234 an address as nm(1) prints it";
+  u:LIB:FUNC+0x12    an instruction; u:LIB:0x1234 an address as nm(1) prints it
+  w:LIB:VAR+8:4:rw   4 bytes at offset 8 of a variable, reads and writes; w:0x7f00:8:w an address in the process";
 
 /// Dynamic tracing of user-space programs at nanoseconds per hit.
 #[derive(Debug, Parser)]
@@ -47,6 +49,8 @@ pub enum Command {
     Lat(LatArgs),
     /// Each call as it happens: arguments, what it returned, how long it took
     Trace(TraceArgs),
+    /// Count accesses to data, by debug registers or page protection
+    Watch(WatchArgs),
     /// Show what specifications match; touches nothing
     List(LookArgs),
     /// Show how each site would be probed, and why not on a higher rung; touches nothing
@@ -123,6 +127,25 @@ pub struct HistArgs {
     pub value: Verb,
     #[command(flatten)]
     pub run: RunArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct WatchArgs {
+    /// What to watch, for example w:./server:connections:8:w; four at most unless --soft
+    #[arg(required = true, value_name = "SPEC")]
+    pub specs: Vec<String>,
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// Protect pages in the place of debug registers: any number, but slow, and the process is held by ptrace
+    #[arg(long)]
+    pub soft: bool,
+    /// Print each access: thread, place in the code, value before and after (with --soft)
+    #[arg(long, requires = "soft")]
+    pub values: bool,
+    /// Count forked children's accesses too (not with --soft)
+    #[arg(long, conflicts_with = "soft")]
+    pub children: bool,
 }
 
 #[derive(Debug, Args, Clone)]
@@ -233,7 +256,7 @@ mod tests {
             Cli::try_parse_from(line.split_whitespace()).unwrap_or_else(|e| panic!("{line}: {e}"));
             seen += 1;
         }
-        assert_eq!(seen, 9);
+        assert_eq!(seen, 10);
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod render;
 mod run;
 mod stop;
 mod trace;
+mod watch;
 
 use args::{Cli, Command};
 use clap::Parser;
@@ -33,6 +34,7 @@ fn main() {
         Command::Hist(args) => run::hist(args),
         Command::Lat(args) => run::lat(args),
         Command::Trace(args) => run::trace(args),
+        Command::Watch(args) => watch::watch(args),
         Command::List(args) => look::list(&args),
         Command::Explain(args) => look::explain(&args),
         Command::Recover(args) => look::recover(args.pid),

@@ -147,9 +147,9 @@ fn open_calls(sessions: &[Session]) -> OpenCalls {
 
 /// Where results go.
 pub struct Writer {
-    format: Format,
+    pub format: Format,
     out: Box<dyn Write>,
-    is_quiet: bool,
+    pub is_quiet: bool,
     is_verbose: bool,
     is_launched: bool,
     left_out: usize,
@@ -180,7 +180,7 @@ impl Writer {
         }
     }
 
-    fn line(&mut self, text: &str) {
+    pub fn line(&mut self, text: &str) {
         // A closed pipe on stdout ends the talk, not the detach.
         let _ = writeln!(self.out, "{text}").and_then(|()| self.out.flush());
     }
@@ -401,7 +401,7 @@ pub fn detach_line(receipt: &Receipt) -> String {
 }
 
 /// A time with the unit that fits.
-fn time(duration: Duration) -> String {
+pub fn time(duration: Duration) -> String {
     match duration.as_micros() {
         us @ 0..10_000 => format!("{us} us"),
         us @ 10_000..10_000_000 => format!("{} ms", us / 1000),

@@ -32,6 +32,7 @@ pub use name::{NameAt, SymbolName, Version, demangle};
 pub(crate) use name::{cpp_name, rust_name};
 pub use reloc::{ImportSlot, IrelativeSlot};
 pub use special::CriticalSection;
+pub use symbols::Variable;
 
 /// The type of machine that an image is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -90,6 +91,11 @@ pub struct ElfImage {
 }
 
 impl ElfImage {
+    /// Its variables, by address; thread-local ones are left out, since they have no one address.
+    pub fn variables(&self) -> Vec<Variable> {
+        symbols::variables(self)
+    }
+
     /// The image in the file at `path`.
     ///
     /// Only the loaded segments and the symbol tables are read: debug information is skipped.

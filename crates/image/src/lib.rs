@@ -12,7 +12,7 @@ pub mod spec;
 pub use addr::{Addr, Bias, FileOffset, ImageAddr};
 pub use elf::{
     CriticalSection, ElfImage, Fde, Function, FunctionKind, ImportSlot, IrelativeSlot, Machine, NameAt,
-    Section, Segment, SizeSource, Source, SymbolName, Version, demangle,
+    Section, Segment, SizeSource, Source, SymbolName, Variable, Version, demangle,
 };
 pub use error::ImageError;
 pub use maps::{FileId, Mapping, Module, ModuleKind, Process};

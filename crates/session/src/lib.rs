@@ -22,6 +22,7 @@ mod session;
 mod site;
 mod space;
 mod stacks;
+pub mod watch;
 mod world;
 
 pub use detach::Receipt;

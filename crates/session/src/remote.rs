@@ -56,8 +56,8 @@ impl<'a> Remote<'a> {
         let tid = self.thread.tid;
         let gone = |_: Errno| Broken::Gone { pid: tid };
         ptrace::set_regs(tid, &regs).map_err(gone)?;
-        self.run_to_syscall_stop()?;
-        self.run_to_syscall_stop()?;
+        self.run_run_to_syscall_stop()?;
+        self.run_run_to_syscall_stop()?;
         let answer = ptrace::regs(tid).map_err(gone)?.rax;
         match check(answer as isize) {
             Ok(value) => Ok(value as u64),
@@ -65,7 +65,7 @@ impl<'a> Remote<'a> {
         }
     }
 
-    fn run_to_syscall_stop(&mut self) -> Result<(), Broken> {
+    fn run_run_to_syscall_stop(&mut self) -> Result<(), Broken> {
         let tid = self.thread.tid;
         loop {
             ptrace::cont_to_syscall(tid, 0).map_err(|_| Broken::Gone { pid: tid })?;

@@ -250,6 +250,18 @@ impl World {
         }
     }
 
+    /// Keeps all traced and stopped for the caller, who lets them run; their ids, and since when they stand.
+    pub fn keep(mut self) -> Vec<(i32, Instant)> {
+        let mut kept = Vec::new();
+        for thread in std::mem::take(&mut self.threads).into_values() {
+            if thread.changed {
+                let _ = ptrace::set_regs(thread.tid, &thread.regs);
+            }
+            kept.push((thread.tid, thread.asked));
+        }
+        kept
+    }
+
     /// Lets all run on; returns the longest time that one of them stood.
     pub fn resume(mut self) -> Duration {
         self.run_on();

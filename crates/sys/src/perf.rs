@@ -1,6 +1,6 @@
-//! Kernel uprobes through perf_event_open(2).
+//! Kernel uprobes and hardware breakpoints through perf_event_open(2).
 //!
-//! For:     benches that put the kernel beside us.
+//! For:     watchpoints, and benches that put the kernel beside us.
 //! State:   none; the caller owns the descriptor.
 //! Context: control.
 //! Keeps:   P1 the attribute has the size that it says (the kernel's second version).
@@ -34,6 +34,87 @@ const ANY_CPU: usize = usize::MAX;
 const NO_GROUP: usize = usize::MAX;
 /// ioctl: run this program at each hit.
 const SET_BPF: usize = 0x4004_2408;
+
+/// perf_event_attr.type of a hardware breakpoint.
+const TYPE_BREAKPOINT: u32 = 5;
+/// ioctls: let it count, let it not.
+const ENABLE: usize = 0x2400;
+const DISABLE: usize = 0x2401;
+/// Bits of the attribute.
+const DISABLED: u64 = 1;
+const INHERIT: u64 = 1 << 1;
+const EXCLUDE_KERNEL: u64 = 1 << 5;
+const EXCLUDE_HV: u64 = 1 << 6;
+const INHERIT_THREAD: u64 = 1 << 35;
+const REMOVE_ON_EXEC: u64 = 1 << 36;
+const SIGTRAP: u64 = 1 << 37;
+
+/// What a hardware breakpoint waits for, in the kernel's bits.
+pub mod access {
+    /// Writes.
+    pub const WRITE: u32 = 2;
+    /// Reads and writes: x86 has no breakpoint for reads alone.
+    pub const READ_WRITE: u32 = 3;
+}
+
+/// A hardware breakpoint that counts accesses from user mode.
+#[derive(Clone, Copy, Debug)]
+pub struct Breakpoint {
+    /// Where; aligned to the length.
+    pub addr: u64,
+    /// How many bytes: 1, 2, 4 or 8.
+    pub len: u32,
+    /// See [`access`].
+    pub access: u32,
+    /// Counts nothing until [`enable`].
+    pub starts_disabled: bool,
+    /// What the thread starts has it too: threads, and processes if `is_for_children`.
+    pub is_inherited: bool,
+    /// With `is_inherited`: forked processes too.
+    pub is_for_children: bool,
+    /// The thread gets SIGTRAP with si_code 6 (TRAP_PERF) after each access, before its next instruction.
+    pub raises_sigtrap: bool,
+}
+
+/// A descriptor of a hardware breakpoint of thread `tid` (0: the caller), on all CPUs.
+///
+/// # Errors
+/// `ENOSPC` all debug registers are taken, `EACCES` or `EPERM` not allowed, `EINVAL` no such length or not
+/// aligned, `ENODEV`, `ENOENT` or `EOPNOTSUPP` this machine has none, `ESRCH` no such thread.
+pub fn open_breakpoint(b: &Breakpoint, tid: i32) -> Result<i32, Errno> {
+    let bit = |is_set: bool, bits: u64| if is_set { bits } else { 0 };
+    let attr = Attr {
+        kind: TYPE_BREAKPOINT,
+        size: ATTR_BYTES,
+        sample_period: u64::from(b.raises_sigtrap),
+        flags: EXCLUDE_KERNEL
+            | EXCLUDE_HV
+            | REMOVE_ON_EXEC
+            | bit(b.starts_disabled, DISABLED)
+            | bit(b.is_inherited, INHERIT)
+            | bit(b.is_inherited && !b.is_for_children, INHERIT_THREAD)
+            | bit(b.raises_sigtrap, SIGTRAP),
+        bp_type: b.access,
+        config1: b.addr,
+        config2: u64::from(b.len),
+        ..Attr::default()
+    };
+    let args = [(&raw const attr) as usize, tid as usize, ANY_CPU, NO_GROUP, FD_CLOEXEC, 0];
+    // SAFETY: the kernel reads `attr`, whose size is in it, during the call, and keeps nothing of it.
+    check(unsafe { syscall(nr::PERF_EVENT_OPEN, args) }).map(|fd| fd as i32)
+}
+
+/// Lets an event and those inherited from it count.
+pub fn enable(event: i32) -> Result<(), Errno> {
+    // SAFETY: this ioctl takes a number and touches no memory of ours.
+    check(unsafe { syscall(nr::IOCTL, [event as usize, ENABLE, 0, 0, 0, 0]) }).map(drop)
+}
+
+/// Lets an event and those inherited from it not count.
+pub fn disable(event: i32) -> Result<(), Errno> {
+    // SAFETY: as in `enable`.
+    check(unsafe { syscall(nr::IOCTL, [event as usize, DISABLE, 0, 0, 0, 0]) }).map(drop)
+}
 
 /// A descriptor of a uprobe at a place in a file, in the process of thread `pid`.
 ///

@@ -9,6 +9,7 @@
 use crate::{Errno, check, nr, syscall};
 
 const CONT: usize = 7;
+const SINGLESTEP: usize = 9;
 const GETREGS: usize = 12;
 const SETREGS: usize = 13;
 const DETACH: usize = 17;
@@ -18,6 +19,7 @@ const GETSIGINFO: usize = 0x4202;
 const SETOPTIONS: usize = 0x4200;
 const SEIZE: usize = 0x4206;
 const INTERRUPT: usize = 0x4207;
+const LISTEN: usize = 0x4208;
 const PEEKSIGINFO: usize = 0x4209;
 const GETSIGMASK: usize = 0x420a;
 const SETSIGMASK: usize = 0x420b;
@@ -27,6 +29,10 @@ const GET_RSEQ_CONFIGURATION: usize = 0x420f;
 pub const O_TRACESYSGOOD: usize = 1;
 /// Threads born while we trace are traced too, and start stopped.
 pub const O_TRACECLONE: usize = 1 << 3;
+/// Processes forked while we trace are traced too, and start stopped.
+pub const O_TRACEFORK: usize = 1 << 1;
+/// The same for vfork.
+pub const O_TRACEVFORK: usize = 1 << 2;
 /// A stop after a successful exec.
 pub const O_TRACEEXEC: usize = 1 << 4;
 /// The traced process is killed if its tracer dies.
@@ -148,6 +154,24 @@ pub fn regs(tid: i32) -> Result<Regs, Errno> {
 /// Sets the general registers of a stopped thread.
 pub fn set_regs(tid: i32, regs: &Regs) -> Result<(), Errno> {
     request(SETREGS, tid, 0, regs as *const Regs as usize).map(drop)
+}
+
+/// Lets a stopped thread execute one instruction, with `signal` delivered first (0: none).
+pub fn step(tid: i32, signal: i32) -> Result<(), Errno> {
+    request(SINGLESTEP, tid, 0, signal as usize).map(drop)
+}
+
+/// Leaves a thread in its group stop, and lets us hear when that ends.
+pub fn listen(tid: i32) -> Result<(), Errno> {
+    request(LISTEN, tid, 0, 0).map(drop)
+}
+
+/// Why a signal is being delivered: si_code and si_addr.
+pub fn signal_cause(tid: i32) -> Result<(i32, u64), Errno> {
+    let mut info = [0u64; 16];
+    request(GETSIGINFO, tid, 0, info.as_mut_ptr() as usize)?;
+    // signo and errno, then the code; the address stands at byte 16.
+    Ok((info[1] as i32, info[2]))
 }
 
 /// The signals that a stopped thread blocks, bit n-1 for signal n.

@@ -1,4 +1,4 @@
-//! Scheduling of the calling thread.
+//! Scheduling of the calling thread, and limits of this process.
 //!
 //! For:     keeping stops short on a busy machine; pinning in benches.
 //! State:   none.
@@ -42,4 +42,18 @@ pub fn pin_to_cpu(cpu: usize) -> Result<(), Errno> {
 pub fn kill(pid: i32, signal: i32) -> Result<(), Errno> {
     // SAFETY: kill takes numbers only.
     check(unsafe { syscall(nr::KILL, [pid as usize, signal as usize, 0, 0, 0, 0]) }).map(drop)
+}
+
+/// Allows this process as many open descriptors as its hard limit says.
+pub fn raise_descriptor_limit() {
+    const NOFILE: usize = 7;
+    let mut limit = [0u64; 2];
+    let old = &raw mut limit as usize;
+    // SAFETY: the kernel writes two words to `limit`, borrowed for the call; nothing is set.
+    let got = check(unsafe { syscall(nr::PRLIMIT64, [0, NOFILE, 0, old, 0, 0]) });
+    if got.is_ok() && limit[0] < limit[1] {
+        limit[0] = limit[1];
+        // SAFETY: the kernel reads two words from `limit`; a refusal leaves the old limit, which may do.
+        let _ = unsafe { syscall(nr::PRLIMIT64, [0, NOFILE, &raw const limit as usize, 0, 0, 0]) };
+    }
 }

@@ -4,9 +4,11 @@ mod attach;
 mod dispatch;
 mod duration;
 mod rcu;
+mod rhltable;
 mod rng;
 
 pub use attach::{attach_main, attach_target_main};
 pub use dispatch::torture_main;
 pub use duration::duration;
 pub use rcu::rcu_main;
+pub use rhltable::rhltable_main;

@@ -23,7 +23,10 @@ const FLAVOURS: [&str; 8] =
 fn main() {
     if let Ok(args) = std::env::var(CHILD) {
         let args: Vec<String> = args.split(' ').map(String::from).collect();
-        std::process::exit(torture::rcu_main(&args));
+        std::process::exit(match args.first().map(String::as_str) {
+            Some("rhltable") => torture::rhltable_main(&args[1..]),
+            _ => torture::rcu_main(&args),
+        });
     }
     let mut good = true;
     for name in BROKEN {
@@ -36,6 +39,14 @@ fn main() {
         let passed = status == Some(0) && last.starts_with(&format!("PASS flavour={flavour} "));
         good &= say(passed, &format!("honest {flavour} passes"), &last);
     }
+    for name in ["unlink-first", "old-only", "no-grace-period"] {
+        let (status, last, _) = run(&format!("rhltable --broken {name} --for 30s"));
+        let caught = status == Some(1) && last.starts_with("FAIL seed=");
+        good &= say(caught, &format!("broken table {name} is caught"), &last);
+    }
+    let (status, last, _) = run("rhltable --for 3s --seed 42");
+    let passed = status == Some(0) && last.starts_with("PASS seed=42 ");
+    good &= say(passed, "an honest table passes", &last);
     let (status, last, _) = run("--for 1s --seed 42");
     good &= say(status == Some(0) && last.contains(" seed=42 "), "a given seed is used and printed", &last);
     let (status, ..) = run("--flavour nosuch");

@@ -133,6 +133,51 @@ pub(super) fn data_in_code(image: &ElfImage) -> Vec<Range<ImageAddr>> {
     found
 }
 
+/// A variable: where it is and how big.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Variable {
+    /// Its name as in the symbol table.
+    pub name: String,
+    /// Its address.
+    pub addr: ImageAddr,
+    /// Its size, 0 if the symbol does not tell.
+    pub size_bytes: u64,
+}
+
+/// The variables of an image, those of its debug file included; thread-local ones are left out.
+pub(super) fn variables(image: &ElfImage) -> Vec<Variable> {
+    let mut found = variables_in(&image.data);
+    if let Some(debug) = image.debug_file_path().and_then(|path| std::fs::read(path).ok()) {
+        found.extend(variables_in(&debug));
+    }
+    found.sort_by(|a, b| (a.addr, &a.name).cmp(&(b.addr, &b.name)));
+    found.dedup_by(|a, b| a.addr == b.addr && a.name == b.name);
+    found
+}
+
+fn variables_in(data: &[u8]) -> Vec<Variable> {
+    let Ok(header) = Header::parse(data) else { return Vec::new() };
+    let Ok(sections) = header.sections(LE, data) else { return Vec::new() };
+    let mut found = Vec::new();
+    for kind in [elf::SHT_SYMTAB, elf::SHT_DYNSYM] {
+        let Ok(table) = sections.symbols(LE, data, kind) else { continue };
+        for symbol in table.iter() {
+            let is_object = matches!(symbol.st_type(), elf::STT_OBJECT | elf::STT_COMMON);
+            if !is_object || symbol.is_undefined(LE) || symbol.is_absolute(LE) {
+                continue;
+            }
+            let Ok(name) = table.symbol_name(LE, symbol) else { continue };
+            let (name, _) = split_version(name);
+            found.push(Variable {
+                name: String::from_utf8_lossy(name).into_owned(),
+                addr: ImageAddr(symbol.st_value(LE)),
+                size_bytes: symbol.st_size(LE),
+            });
+        }
+    }
+    found
+}
+
 /// Names of functions that the image asks other images for, without repetition.
 pub(super) fn imports(image: &ElfImage) -> Vec<String> {
     let data = image.data.as_slice();

@@ -12,6 +12,7 @@
 //!          first instruction.
 
 mod live;
+mod memory;
 mod relocate;
 mod scan;
 mod sweep;
@@ -23,6 +24,7 @@ use crate::reason::Forbidden;
 
 pub use live::RegSet;
 pub(crate) use live::liveness;
+pub use memory::{MemoryAccess, memory_accesses};
 pub(crate) use relocate::{len_bound, relocate};
 pub(crate) use scan::scan;
 pub(crate) use sweep::{follow, source, sweep};

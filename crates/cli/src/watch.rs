@@ -1,0 +1,318 @@
+//! `watch`: from arguments to counts of accesses.
+//!
+//! For:     main.
+//! State:   the watch, and the child if we started one; in the engine process.
+//! Context: control.
+//! Keeps:   W1 results and receipt are printed however the run ends, as for `count`.
+//!          W2 exit code 0 means that pages have their own protection again.
+//! Checked: testkit `watching`.
+
+use crate::args::{Format, WatchArgs};
+use crate::render::{Writer, time};
+use crate::stop::{Stop, Woke};
+use crate::{advice, front};
+use image::{Addr, Process};
+use serde_json::{Map, Value, json};
+use session::Launched;
+use session::watch::{Hard, Soft, SoftReceipt, Touch, WatchSpec, resolve};
+use std::os::unix::process::ExitStatusExt;
+use std::time::{Duration, Instant};
+
+/// How often we look whether the target is still there.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long a soft watch spins for the next fault before it sleeps. Faults come in bursts.
+const SPIN: Duration = Duration::from_micros(200);
+
+pub fn watch(args: WatchArgs) -> i32 {
+    let mut specs = Vec::new();
+    for text in &args.specs {
+        match WatchSpec::parse(text) {
+            Ok(spec) => specs.push(spec),
+            Err(error) => return advice::cannot_watch(&error, args.run.pid),
+        }
+    }
+    if args.run.pid.is_none() && args.run.command.is_empty() {
+        let tries = ["add -p PID".into(), "add -- COMMAND ARGUMENTS".into()];
+        return advice::fail(&"no process to watch", &[], &tries);
+    }
+    if let Some(pid) = args.run.pid.filter(|p| *p == std::process::id() as i32) {
+        return advice::cannot_attach(&session::Broken::Ourselves { pid });
+    }
+    front::run(args.run.pid, |stop| run(&args, &specs, stop))
+}
+
+fn run(args: &WatchArgs, specs: &[WatchSpec], stop: Stop) -> i32 {
+    let writer = match Writer::open(&args.run) {
+        Ok(writer) => writer,
+        Err(why) => return advice::fail(&why, &[], &[]),
+    };
+    let launched = match args.run.command.split_first() {
+        None => None,
+        Some((program, rest)) => match Launched::start(program, rest) {
+            Ok(launched) => Some(launched),
+            Err(broken) => return advice::cannot_attach(&broken),
+        },
+    };
+    let pid = launched.as_ref().map_or(args.run.pid.unwrap_or(0), Launched::pid);
+    match arm(args, specs, pid) {
+        Ok(subject) => Run { args, stop, writer, subject, launched, pid, process: None }.run(),
+        Err(code) => {
+            if let Some(launched) = launched {
+                launched.abandon();
+            }
+            code
+        }
+    }
+}
+
+enum Subject {
+    Hard(Hard),
+    Soft(Box<Soft>),
+}
+
+fn arm(args: &WatchArgs, specs: &[WatchSpec], pid: i32) -> Result<Subject, i32> {
+    session::check_process(pid).map_err(|b| advice::cannot_attach(&b))?;
+    let armed = resolve(pid, specs).and_then(|watches| match args.soft {
+        true => Soft::arm(pid, watches).map(|soft| Subject::Soft(Box::new(soft))),
+        false => Hard::arm(pid, watches, args.children).map(Subject::Hard),
+    });
+    armed.map_err(|error| advice::cannot_watch(&error, args.run.pid))
+}
+
+struct Run<'a> {
+    args: &'a WatchArgs,
+    stop: Stop,
+    writer: Writer,
+    subject: Subject,
+    launched: Option<Launched>,
+    pid: i32,
+    /// For names of places in the code; read at the first access.
+    process: Option<Process>,
+}
+
+impl Run<'_> {
+    fn run(mut self) -> i32 {
+        self.say_attached();
+        if let Some(launched) = &self.launched {
+            launched.go();
+        }
+        let woke = self.wait();
+        let receipt = self.leave();
+        let code = match self.end_child() {
+            0 if !receipt.is_verified => 1,
+            code => code,
+        };
+        if woke != Woke::FrontGone {
+            let hits = self.results();
+            self.say_receipt(hits, receipt);
+        }
+        code
+    }
+
+    fn say_attached(&mut self) {
+        let n = self.args.specs.len();
+        let (threads, how, (took, stall)) = match &self.subject {
+            Subject::Hard(hard) => (hard.threads(), "debug registers".to_owned(), hard.times()),
+            Subject::Soft(soft) => {
+                let (pages, threads) = soft.size();
+                (threads, format!("{pages} protected pages"), soft.times())
+            }
+        };
+        if self.writer.format == Format::Json {
+            let data = json!({
+                "probes": n, "threads": threads, "how": how, "pid": self.pid,
+                "attach_us": took.as_micros() as u64, "longest_stall_us": stall.as_micros() as u64,
+            });
+            self.writer.line(&json!({"type": "attached_probes", "data": data}).to_string());
+        }
+        if !self.writer.is_quiet {
+            let noun = if n == 1 { "watchpoint" } else { "watchpoints" };
+            let end = if self.launched.is_some() { "Ctrl-C or its end to end." } else { "Ctrl-C to end." };
+            let (took, stall) = (time(took), time(stall));
+            eprintln!(
+                "Attached {n} {noun} on {threads} threads in {took} ({how}); longest stall {stall}. {end}"
+            );
+        }
+    }
+
+    fn wait(&mut self) -> Woke {
+        let now = Instant::now();
+        let end = self.args.run.duration.map(|d| now + d);
+        let mut tick = self.args.run.interval.map(|i| now + i);
+        let mut busy_until = now;
+        loop {
+            let did = self.handle();
+            let now = Instant::now();
+            if did {
+                busy_until = now + SPIN;
+            }
+            let pause = match self.subject {
+                Subject::Hard(_) => LOOK,
+                Subject::Soft(_) if now < busy_until => Duration::ZERO,
+                Subject::Soft(_) => Duration::from_millis(1),
+            };
+            let until = [Some(now + pause), end, tick].into_iter().flatten().min().unwrap_or(now);
+            match self.stop.wait(until) {
+                Woke::Time => {}
+                other => return other,
+            }
+            if end.is_some_and(|e| Instant::now() >= e) || !self.is_target_there() {
+                return Woke::Time;
+            }
+            if tick.is_some_and(|t| Instant::now() >= t) {
+                self.results();
+                tick = tick.zip(self.args.run.interval).map(|(t, i)| t + i);
+            }
+        }
+    }
+
+    /// Handles what waits to be handled; true if there was something.
+    fn handle(&mut self) -> bool {
+        let Subject::Soft(soft) = &mut self.subject else { return false };
+        let mut did = false;
+        for _ in 0..64 {
+            if !soft.handle() {
+                break;
+            }
+            did = true;
+        }
+        let touches = soft.take_touches();
+        if self.args.values {
+            touches.iter().for_each(|touch| self.say_touch(touch));
+        }
+        did
+    }
+
+    fn say_touch(&mut self, touch: &Touch) {
+        let Subject::Soft(soft) = &self.subject else { return };
+        let name = soft.counts().nth(touch.watch).map_or("?", |(w, _)| &w.name).to_owned();
+        let place = self.place(touch.ip);
+        let Touch { tid, before, after, .. } = touch;
+        let line = match self.writer.format {
+            Format::Text => format!("{name}: {before:#x} -> {after:#x}  thread {tid}  {place}"),
+            Format::Json => {
+                let data = json!({
+                    "name": name, "tid": tid, "ip": touch.ip, "place": place, "before": before, "after": after,
+                });
+                json!({"type": "access", "data": data}).to_string()
+            }
+        };
+        self.writer.line(&line);
+    }
+
+    /// `function+0x12`, as far as it is known.
+    fn place(&mut self, ip: u64) -> String {
+        let process = match &self.process {
+            Some(process) => process,
+            None => match Process::read(self.pid as u32) {
+                Ok(process) => self.process.insert(process),
+                Err(_) => return format!("{ip:#x}"),
+            },
+        };
+        let Some(module) = process.module_at(Addr(ip)) else { return format!("{ip:#x}") };
+        let image_addr = module.image_addr(Addr(ip));
+        let function = module.open(self.pid as u32).ok().and_then(|image| {
+            let function = image.function_at(image_addr)?;
+            Some(format!("{}+{:#x}", function.name()?, image_addr.0 - function.range().start.0))
+        });
+        function.unwrap_or_else(|| format!("{}+{image_addr:#x}", module.file_name()))
+    }
+
+    fn is_target_there(&mut self) -> bool {
+        match &self.subject {
+            Subject::Hard(hard) => {
+                hard.is_alive() && self.launched.as_mut().is_none_or(|l| l.ended().is_none())
+            }
+            Subject::Soft(soft) => soft.is_alive(),
+        }
+    }
+
+    fn leave(&mut self) -> SoftReceipt {
+        let mut receipt = SoftReceipt { is_verified: true, ..SoftReceipt::default() };
+        match &mut self.subject {
+            Subject::Hard(hard) => {
+                receipt.was_gone = !hard.is_alive();
+                hard.disarm();
+            }
+            Subject::Soft(soft) => receipt = soft.leave(),
+        }
+        self.handle();
+        receipt
+    }
+
+    /// Our exit code: the child's, if we started one and it ended by itself.
+    fn end_child(&mut self) -> i32 {
+        let Some(launched) = &mut self.launched else { return 0 };
+        if let Subject::Soft(soft) = &self.subject
+            && let Some(code) = soft.exit_code()
+        {
+            return code;
+        }
+        if let Some(status) = launched.ended() {
+            return status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+        }
+        launched.terminate(libc::SIGTERM);
+        let patience = Instant::now() + Duration::from_secs(5);
+        while launched.ended().is_none() && Instant::now() < patience {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        0
+    }
+
+    /// Prints the counts; their sum.
+    fn results(&mut self) -> u64 {
+        let mut rows: Vec<(String, u64)> = match &mut self.subject {
+            Subject::Hard(hard) => match hard.counts() {
+                Ok(counts) => counts.into_iter().map(|(w, n)| (w.name.clone(), n)).collect(),
+                Err(error) => {
+                    eprintln!("nanoprobe: the counts cannot be read: {error}");
+                    return 0;
+                }
+            },
+            Subject::Soft(soft) => soft.counts().map(|(w, n)| (w.name.clone(), n)).collect(),
+        };
+        rows.sort_by(|a, b| a.1.cmp(&b.1).then_with(|| a.0.cmp(&b.0)));
+        let sum = rows.iter().map(|(_, n)| n).sum();
+        rows.retain(|(_, n)| *n > 0 || !self.args.run.hit_only);
+        match self.writer.format {
+            Format::Text => rows.iter().for_each(|(name, n)| self.writer.line(&format!("@[{name}]: {n}"))),
+            Format::Json => {
+                let map: Map<String, Value> = rows.into_iter().map(|(name, n)| (name, json!(n))).collect();
+                self.writer.line(&json!({"type": "map", "data": {"@": map}}).to_string());
+            }
+        }
+        sum
+    }
+
+    fn say_receipt(&mut self, hits: u64, receipt: SoftReceipt) {
+        let SoftReceipt { faults, calls, blind_calls, children, is_verified, was_gone } = receipt;
+        if self.writer.format == Format::Json {
+            let data = json!({
+                "hits": hits, "handled": hits, "skipped": {}, "left_out": 0,
+                "detach_verified": is_verified && !was_gone, "target_gone": was_gone,
+                "faults": faults, "calls_made_again": calls, "blind_calls": blind_calls,
+                "children_freed": children,
+            });
+            self.writer.line(&json!({"type": "receipt", "data": data}).to_string());
+        }
+        if blind_calls > 0 {
+            eprintln!(
+                "nanoprobe: {blind_calls} system calls waited with the pages open; accesses meanwhile were missed"
+            );
+        }
+        if self.writer.is_quiet {
+            return;
+        }
+        let skipped = if blind_calls > 0 { "an unknown number" } else { "0" };
+        eprintln!("Hits {hits}: {hits} handled, {skipped} skipped; 0 sites left out.");
+        let what = match (&self.subject, was_gone, is_verified) {
+            (_, true, _) => "yes: nothing to restore, the process ended".to_owned(),
+            (Subject::Hard(_), ..) => "yes; no memory was changed".to_owned(),
+            (Subject::Soft(_), _, true) => {
+                format!("yes; pages have their own protection again, after {faults} faults")
+            }
+            (Subject::Soft(_), _, false) => "NO: a page has not its own protection".to_owned(),
+        };
+        eprintln!("Detach verified: {what}.");
+    }
+}

@@ -1,0 +1,19 @@
+#![doc = include_str!("../README.md")]
+// Models leave the tables out: they have no domain under loom.
+#![cfg_attr(loom, allow(dead_code, unused_imports))]
+
+#[doc(hidden)]
+pub mod chain;
+mod prim;
+
+#[cfg(not(loom))]
+mod fold;
+#[cfg(not(loom))]
+mod rhltable;
+
+#[cfg(not(loom))]
+pub use fold::{Fold, FoldHasher};
+#[cfg(all(not(loom), feature = "broken"))]
+pub use rhltable::Broken;
+#[cfg(not(loom))]
+pub use rhltable::{BuildError, Duplicates, Handle, InsertError, Options, Reader, Resized, RhlTable};

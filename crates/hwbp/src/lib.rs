@@ -1,0 +1,16 @@
+#![doc = include_str!("../README.md")]
+
+mod accounts;
+mod checker;
+mod engine;
+mod error;
+mod machine;
+mod rwsem;
+mod scenarios;
+
+pub use accounts::{Accounts, Reservation};
+pub use checker::Checker;
+pub use engine::EngineKind;
+pub use error::Refused;
+pub use machine::{ALL_CPUS, Kind, Machine, Place, Pools, Request};
+pub use scenarios::{SCENARIOS, Scenario, Verdict};

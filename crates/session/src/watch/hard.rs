@@ -1,0 +1,188 @@
+//! Watchpoints in debug registers.
+//!
+//! For:     `nanoprobe watch`.
+//! State:   one perf event for each thread and watch; the accounts that say who has which register.
+//! Context: control. The target runs except while events are opened.
+//! Keeps:   H1 each access from user mode counts once, whatever thread makes it, born before or after: events
+//!          are opened while all threads stand still, so that none is born between, and are inherited.
+//!          H2 the target's memory and signals are left alone.
+//! Checked: testkit `watching`, against a program that counts its own writes.
+
+use super::{Access, Watch, WatchError};
+use crate::process;
+use crate::world::{Hurry, World};
+use hwbp::{Accounts, EngineKind, Machine, Place, Refused, Request};
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+use sys::perf::{self, Breakpoint, access};
+use sys::{Errno, sched};
+
+/// x86-64 has four.
+const REGISTERS: u32 = 4;
+
+/// Watches of a process, counting.
+#[derive(Debug)]
+pub struct Hard {
+    pid: i32,
+    start_time: Option<u64>,
+    watches: Vec<Watch>,
+    /// By watch.
+    events: Vec<Vec<File>>,
+    threads: usize,
+    /// How long it took to set them, and how long a thread stood.
+    took: Duration,
+    stall: Duration,
+}
+
+impl Hard {
+    /// Watches from now on, on all threads and those that they will start; forked processes too if told.
+    ///
+    /// # Errors
+    /// See [`WatchError`]; then nothing is left behind.
+    pub fn arm(pid: i32, watches: Vec<Watch>, with_children: bool) -> Result<Hard, WatchError> {
+        account(pid, &watches)?;
+        sched::raise_descriptor_limit();
+        let _hurry = Hurry::begin();
+        let began = Instant::now();
+        let world = World::stop(pid)?;
+        let tids: Vec<i32> = world.threads().map(|t| t.tid).collect();
+        let mut events = Vec::new();
+        for watch in &watches {
+            let opened: Result<Vec<File>, Errno> =
+                tids.iter().map(|tid| open(watch, *tid, with_children)).collect();
+            match opened {
+                Ok(opened) => events.push(opened),
+                Err(errno) => {
+                    drop(world);
+                    return Err(refused(pid, watch, errno, &watches[..events.len()]));
+                }
+            }
+        }
+        let stall = world.resume();
+        let took = began.elapsed();
+        let start_time = process::start_time(pid);
+        Ok(Hard { pid, start_time, watches, events, threads: tids.len(), took, stall })
+    }
+
+    /// The watches, each with its accesses so far.
+    ///
+    /// # Errors
+    /// An event cannot be read.
+    pub fn counts(&mut self) -> std::io::Result<Vec<(&Watch, u64)>> {
+        let mut counts = Vec::new();
+        for (watch, events) in self.watches.iter().zip(&mut self.events) {
+            let mut sum = 0;
+            for event in events {
+                let mut value = [0u8; 8];
+                event.read_exact(&mut value)?;
+                sum += u64::from_le_bytes(value);
+            }
+            counts.push((watch, sum));
+        }
+        Ok(counts)
+    }
+
+    /// Stops counting, so that what is read afterwards is final.
+    pub fn disarm(&mut self) {
+        for event in self.events.iter().flatten() {
+            let _ = perf::disable(event.as_raw_fd());
+        }
+    }
+
+    /// Whether the process is still the one that we watch.
+    pub fn is_alive(&self) -> bool {
+        let state = process::Status::of(self.pid).map(|s| s.state);
+        !matches!(state, None | Some('Z' | 'X')) && process::start_time(self.pid) == self.start_time
+    }
+
+    /// Threads that had events opened.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// How long arming took, and the longest time that a thread stood for it.
+    pub fn times(&self) -> (Duration, Duration) {
+        (self.took, self.stall)
+    }
+}
+
+/// Asks our own accounts first: they can name who has the registers.
+fn account(pid: i32, watches: &[Watch]) -> Result<(), WatchError> {
+    let cpus = sys_cpus();
+    let accounts = Accounts::new(Machine::x86_64(cpus), EngineKind::Histogram);
+    let mut held = Vec::new();
+    for (n, watch) in watches.iter().enumerate() {
+        match accounts.reserve(Request::data(Place::Task(pid as u64))) {
+            Ok(reservation) => held.push(reservation),
+            Err(Refused::NoSlot { slots, .. }) => {
+                let holders = watches[..n].iter().map(|w| format!("{} (this command)", w.name)).collect();
+                return Err(WatchError::NoRegister { name: watch.name.clone(), registers: slots, holders });
+            }
+            Err(_) => break,
+        }
+    }
+    Ok(())
+}
+
+fn sys_cpus() -> u32 {
+    std::thread::available_parallelism().map_or(1, |n| n.get() as u32)
+}
+
+fn open(watch: &Watch, tid: i32, with_children: bool) -> Result<File, Errno> {
+    let breakpoint = Breakpoint {
+        addr: watch.addr,
+        len: watch.len,
+        access: match watch.access {
+            Access::Write => access::WRITE,
+            Access::ReadWrite => access::READ_WRITE,
+        },
+        starts_disabled: false,
+        is_inherited: true,
+        is_for_children: with_children,
+        raises_sigtrap: false,
+    };
+    let fd = perf::open_breakpoint(&breakpoint, tid)?;
+    // SAFETY: the kernel has just made this descriptor for us, and nobody else has it.
+    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+/// The kernel's answer with what can be found out about it.
+fn refused(pid: i32, watch: &Watch, errno: Errno, armed: &[Watch]) -> WatchError {
+    match errno {
+        Errno::ENOSPC | Errno::EBUSY => {
+            let ours = armed.iter().map(|w| format!("{} (this command)", w.name));
+            let holders = ours.chain(others(pid)).collect();
+            WatchError::NoRegister { name: watch.name.clone(), registers: REGISTERS, holders }
+        }
+        Errno::ENODEV | Errno::ENOENT | Errno::EOPNOTSUPP | Errno::ENOSYS => WatchError::NoHardware { errno },
+        Errno::EACCES | Errno::EPERM => {
+            let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
+            WatchError::NotAllowed { errno, paranoid: paranoid.trim().to_owned() }
+        }
+        errno => WatchError::Broken(crate::Broken::Call { what: "perf_event_open", errno }),
+    }
+}
+
+/// Processes that hold perf events. The kernel does not tell which of those are breakpoints, nor whose.
+fn others(pid: i32) -> Vec<String> {
+    let mut found = Vec::new();
+    let tracer = process::Status::of(pid).map_or(0, |s| s.tracer);
+    if tracer != 0 && tracer != sys::getpid() as i32 {
+        found.push(format!("perhaps {tracer} ({}), which traces the process", process::name(tracer)));
+    }
+    let numbers = fs::read_dir("/proc").into_iter().flatten().flatten();
+    for other in numbers.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok()) {
+        if other == sys::getpid() as i32 {
+            continue;
+        }
+        let Ok(fds) = fs::read_dir(format!("/proc/{other}/fd")) else { continue };
+        let links = fds.flatten().filter_map(|e| fs::read_link(e.path()).ok());
+        let events = links.filter(|l| l.as_os_str() == "anon_inode:[perf_event]").count();
+        if events > 0 {
+            found.push(format!("perhaps {other} ({}): {events} perf events", process::name(other)));
+        }
+    }
+    found
+}

@@ -1,0 +1,157 @@
+//! One instruction of one thread, with the watched pages open and all others standing.
+//!
+//! For:     soft watchpoints.
+//! State:   none; the thread's registers and mask are put back.
+//! Context: control, in the thread that traces. The thread is in a ptrace stop.
+//! Keeps:   Q1 registers, mask and pending signals are afterwards what they were, but for the instruction.
+//!          Q2 a signal that cannot be blocked is sent again.
+//! Checked: testkit `watching`.
+
+use super::{Access, Watch};
+use crate::error::Broken;
+use crate::memory::Memory;
+use insn::memory_accesses;
+use sys::ptrace::{self, Regs};
+use sys::wait::{self, Status};
+use sys::{Errno, check, nr};
+
+const SIGTRAP: i32 = 5;
+const SIGSTOP: i32 = 19;
+/// Signals that an instruction itself can raise: SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV, SIGSYS. Blocked, they
+/// would reset the handler.
+const OWN_FAULTS: u64 = 1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 10 | 1 << 30;
+
+/// One access to watched bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Touch {
+    /// Which watch, by its number.
+    pub watch: usize,
+    /// Who.
+    pub tid: i32,
+    /// The instruction.
+    pub ip: u64,
+    /// The watched bytes before, as a little-endian number.
+    pub before: u64,
+    /// And after.
+    pub after: u64,
+}
+
+/// How a step ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stepped {
+    Done,
+    /// The instruction raised a signal of its own; the thread stands before its delivery.
+    Raised(i32),
+    Ended(Status),
+}
+
+/// A stopped thread that does as we say. Its signals are blocked while this lives.
+pub(super) struct Puppet {
+    pub(super) tid: i32,
+    pub(super) mask: u64,
+    gadget: u64,
+    has_stop_signal: bool,
+}
+
+impl Puppet {
+    pub(super) fn take(tid: i32, gadget: u64) -> Result<Puppet, Errno> {
+        let mask = ptrace::sigmask(tid)?;
+        ptrace::set_sigmask(tid, !OWN_FAULTS)?;
+        Ok(Puppet { tid, mask, gadget, has_stop_signal: false })
+    }
+
+    /// Makes one system call in it.
+    pub(super) fn call(&mut self, number: usize, args: [u64; 4]) -> Result<u64, Errno> {
+        let saved = ptrace::regs(self.tid)?;
+        let [rdi, rsi, rdx, r10] = args;
+        let rax = number as u64;
+        let regs = Regs { rip: self.gadget, rax, orig_rax: u64::MAX, rdi, rsi, rdx, r10, ..saved };
+        ptrace::set_regs(self.tid, &regs)?;
+        let made = self.run_to_syscall_stop().and_then(|()| self.run_to_syscall_stop());
+        let answer = made.and_then(|()| ptrace::regs(self.tid));
+        ptrace::set_regs(self.tid, &saved)?;
+        check(answer?.rax as isize).map(|value| value as u64)
+    }
+
+    pub(super) fn run_to_syscall_stop(&mut self) -> Result<(), Errno> {
+        loop {
+            ptrace::cont_to_syscall(self.tid, 0)?;
+            match self.wait()? {
+                Status::Syscall => return Ok(()),
+                Status::Signal(SIGSTOP) => self.has_stop_signal = true,
+                Status::Event(..) => {}
+                _ => return Err(Errno::ESRCH),
+            }
+        }
+    }
+
+    fn wait(&self) -> Result<Status, Errno> {
+        loop {
+            match wait::wait(self.tid, wait::ALL) {
+                Err(Errno::EINTR) | Ok(None) => {}
+                Ok(Some((_, status))) => return Ok(status),
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    /// Executes one instruction (one round of a repeated one).
+    pub(super) fn step(&mut self) -> Result<Stepped, Errno> {
+        loop {
+            ptrace::step(self.tid, 0)?;
+            match self.wait()? {
+                Status::Signal(SIGTRAP) => return Ok(Stepped::Done),
+                Status::Signal(SIGSTOP) => self.has_stop_signal = true,
+                Status::Signal(signal) => return Ok(Stepped::Raised(signal)),
+                Status::Event(..) | Status::Syscall => {}
+                ended => return Ok(Stepped::Ended(ended)),
+            }
+        }
+    }
+
+    /// Gives it its signals back.
+    pub(super) fn release(self) {
+        let _ = ptrace::set_sigmask(self.tid, self.mask);
+        if self.has_stop_signal {
+            let _ = sys::sched::kill(self.tid, SIGSTOP);
+        }
+    }
+}
+
+/// The watched bytes as a number.
+pub(super) fn value(memory: &Memory, watch: &Watch) -> u64 {
+    let mut bytes = [0u8; 8];
+    let _ = memory.read(watch.addr, &mut bytes[..watch.len as usize]);
+    u64::from_le_bytes(bytes)
+}
+
+/// The watches that the instruction at `regs.rip` will touch.
+pub(super) fn touched(memory: &Memory, regs: &Regs, watches: &[Watch]) -> Result<Vec<usize>, Broken> {
+    let mut code = [0u8; 15];
+    let to_page_end = 4096 - (regs.rip as usize & 4095);
+    let first = to_page_end.min(15);
+    memory.read(regs.rip, &mut code[..first])?;
+    // The next page may not be there; then the instruction ends before it.
+    let _ = memory.read(regs.rip + first as u64, &mut code[first..]);
+    let accesses = memory_accesses(&code, regs.rip, |n| register(regs, n));
+    let is_meant = |watch: &Watch| {
+        accesses.iter().any(|a| {
+            a.meets(watch.addr, u64::from(watch.len)) && (a.is_written || watch.access == Access::ReadWrite)
+        })
+    };
+    Ok(watches.iter().enumerate().filter(|(_, w)| is_meant(w)).map(|(n, _)| n).collect())
+}
+
+/// By hardware number; 16 and 17 are the bases of fs and gs (table).
+fn register(r: &Regs, number: u8) -> u64 {
+    let all = [
+        r.rax, r.rcx, r.rdx, r.rbx, r.rsp, r.rbp, r.rsi, r.rdi, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13,
+        r.r14, r.r15, r.fs_base, r.gs_base,
+    ];
+    all.get(usize::from(number)).copied().unwrap_or(0)
+}
+
+/// Protects pages by calls of a puppet.
+pub(super) fn protect(puppet: &mut Puppet, pages: &[(u64, u64)]) -> Result<(), Errno> {
+    pages.iter().try_for_each(|(addr, prot)| puppet.call(nr::MPROTECT, [*addr, 4096, *prot, 0]).map(drop))
+}
