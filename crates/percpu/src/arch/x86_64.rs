@@ -4,9 +4,10 @@
 //! State:   the CPU number's instruction, chosen once.
 //! Context: hit, signal, target, control. No stack use, so the red zone stays whole.
 //! Keeps:   X1 a sequence has one committing instruction, its last one.
-//!          X2 a sequence that did not commit has changed nothing but `rseq_cs`.
+//!          X2 a sequence that did not commit has changed nothing but `rseq_cs` and, for a push, the
+//!          link word of the item that is being pushed.
 //!          X3 descriptors lie in data with relative relocations, so a static-pie blob can load them.
-//! Checked: `two_threads_and_a_migrator_lose_no_add`, `percpuinc` in `bench refscale`.
+//! Checked: `two_threads_and_a_migrator_lose_no_add`, tests of `list`, `percpuinc` in `bench refscale`.
 //! Source:  linux/rseq.h (layout of the area), glibc 2.35 manual (`__rseq_offset`, `__rseq_size`).
 //!
 //! The area of a thread, from `fs:[offset]`: +0 cpu_id_start, +4 cpu_id (negative: not registered),
@@ -137,6 +138,186 @@ pub unsafe fn rseq_store_if(off: isize, cpu: u32, cell: *mut u64, expect: u64, n
             t = out(reg) _,
             off = in(reg) off,
             cpu = in(reg) cpu,
+            cell = in(reg) cell,
+            expect = in(reg) expect,
+            new = in(reg) new,
+            refused = label { return false },
+            options(nostack),
+        );
+    }
+    true
+}
+
+// In: `off` area, `base` cell of CPU 0 (its list word at DISP, the bound at BOUND), `items`.
+// Out: `t` = cpu << SHIFT, `i` = the item, 0 for none (labels and outputs do not go together yet). Clobbered: two scratch registers, flags.
+/// # Safety
+/// As [`crate::list_pop`].
+#[inline(always)]
+pub unsafe fn rseq_list_pop<const SHIFT: u32, const DISP: usize, const BOUND: isize>(
+    off: isize,
+    base: *mut u8,
+    items: *const u8,
+) -> Option<(u32, u32)> {
+    let (t, i): (u64, u64);
+    // SAFETY: area, bound, cells and items are readable and the cells writable (contract of this
+    // function). An item on the list is no one else's, so its next is the list's.
+    unsafe {
+        asm!(
+            ".pushsection .data.rel.ro.nanoprobe_rseq, \"aw\", @progbits",
+            ".balign 32",
+            "2:",
+            ".long 0, 0",
+            ".quad 3f, 4f - 3f, 5f",
+            ".popsection",
+            "6:",
+            "lea {t}, [rip + 2b]",
+            "mov qword ptr fs:[{off} + 8], {t}",
+            "3:",
+            "mov {t:e}, dword ptr fs:[{off} + 4]",
+            "cmp {t:e}, dword ptr [{base} + {bound}]",
+            "jae 7f",
+            "shl {t}, {shift}",
+            "mov {w}, qword ptr [{base} + {t} + {disp}]",
+            "mov {i}, {w}",
+            "shr {i}, 32",
+            "jz 4f",
+            "mov {n:e}, dword ptr [{items} + {i} * 8]",
+            "shl {n}, 32",
+            "dec {w:e}",
+            "or {w}, {n}",
+            "mov qword ptr [{base} + {t} + {disp}], {w}",
+            "4:",
+            ".pushsection .text.unlikely.nanoprobe_rseq, \"ax\", @progbits",
+            ".byte 0x0f, 0xb9, 0x3d",
+            ".long 0x53053053",
+            "5:",
+            "jmp 6b",
+            "7:",
+            "xor {i:e}, {i:e}",
+            "jmp 4b",
+            ".popsection",
+            t = out(reg) t,
+            w = out(reg) _,
+            i = out(reg) i,
+            n = out(reg) _,
+            off = in(reg) off,
+            base = in(reg) base,
+            items = in(reg) items,
+            shift = const SHIFT,
+            disp = const DISP,
+            bound = const BOUND,
+            options(nostack),
+        );
+    }
+    (i != 0).then_some((i as u32, (t >> SHIFT) as u32))
+}
+
+// In: `off` area, `base` cell of CPU 0, `item` address, `top` = its index << 32.
+// Out: `w` = the new list word, 0 if refused. The item's word is written before the commit: it is the caller's.
+/// # Safety
+/// As [`crate::list_push`].
+#[inline(always)]
+pub unsafe fn rseq_list_push<const SHIFT: u32, const DISP: usize, const BOUND: isize>(
+    off: isize,
+    base: *mut u8,
+    item: *mut u8,
+    top: u64,
+) -> Option<u64> {
+    let w: u64;
+    // SAFETY: area, bound and cells as above; the item is the caller's until the commit.
+    unsafe {
+        asm!(
+            ".pushsection .data.rel.ro.nanoprobe_rseq, \"aw\", @progbits",
+            ".balign 32",
+            "2:",
+            ".long 0, 0",
+            ".quad 3f, 4f - 3f, 5f",
+            ".popsection",
+            "6:",
+            "lea {t}, [rip + 2b]",
+            "mov qword ptr fs:[{off} + 8], {t}",
+            "3:",
+            "mov {t:e}, dword ptr fs:[{off} + 4]",
+            "cmp {t:e}, dword ptr [{base} + {bound}]",
+            "jae 7f",
+            "shl {t}, {shift}",
+            "mov {w}, qword ptr [{base} + {t} + {disp}]",
+            "mov {n}, {w}",
+            "shr {n}, 32",
+            "mov qword ptr [{item}], {n}",
+            "inc {w:e}",
+            "or {w}, {top}",
+            "mov qword ptr [{base} + {t} + {disp}], {w}",
+            "4:",
+            ".pushsection .text.unlikely.nanoprobe_rseq, \"ax\", @progbits",
+            ".byte 0x0f, 0xb9, 0x3d",
+            ".long 0x53053053",
+            "5:",
+            "jmp 6b",
+            "7:",
+            "xor {w:e}, {w:e}",
+            "jmp 4b",
+            ".popsection",
+            t = out(reg) _,
+            w = out(reg) w,
+            n = out(reg) _,
+            off = in(reg) off,
+            base = in(reg) base,
+            item = in(reg) item,
+            top = in(reg) top,
+            shift = const SHIFT,
+            disp = const DISP,
+            bound = const BOUND,
+            options(nostack),
+        );
+    }
+    (w != 0).then_some(w)
+}
+
+// In: `off` area, `cpu` expected, `bound` and `cell` addresses, `expect`, `new`. Not restarted: an
+// abort is a refusal, as in `rseq_store_if`.
+/// # Safety
+/// As [`crate::store_if_below`].
+#[inline(always)]
+pub unsafe fn rseq_store_if_below(
+    off: isize,
+    cpu: u32,
+    bound: *const u32,
+    cell: *mut u64,
+    expect: u64,
+    new: u64,
+) -> bool {
+    // SAFETY: area and bound are readable and `cell` writable (contract of this function). Only the
+    // last instruction writes to it.
+    unsafe {
+        asm!(
+            ".pushsection .data.rel.ro.nanoprobe_rseq, \"aw\", @progbits",
+            ".balign 32",
+            "2:",
+            ".long 0, 0",
+            ".quad 3f, 4f - 3f, 5f",
+            ".popsection",
+            "lea {t}, [rip + 2b]",
+            "mov qword ptr fs:[{off} + 8], {t}",
+            "3:",
+            "cmp {cpu:e}, dword ptr fs:[{off} + 4]",
+            "jne {refused}",
+            "cmp {cpu:e}, dword ptr [{bound}]",
+            "jae {refused}",
+            "cmp {expect}, qword ptr [{cell}]",
+            "jne {refused}",
+            "mov qword ptr [{cell}], {new}",
+            "4:",
+            ".pushsection .text.unlikely.nanoprobe_rseq, \"ax\", @progbits",
+            ".byte 0x0f, 0xb9, 0x3d",
+            ".long 0x53053053",
+            "5:",
+            "jmp {refused}",
+            ".popsection",
+            t = out(reg) _,
+            off = in(reg) off,
+            cpu = in(reg) cpu,
+            bound = in(reg) bound,
             cell = in(reg) cell,
             expect = in(reg) expect,
             new = in(reg) new,
