@@ -8,11 +8,12 @@
 
 /// Runs the benchmark that the arguments name; the exit status.
 ///
-/// `refscale` and `synchronize` stand first and have arguments of their own; all else is for the `trig-`
+/// `refscale`, `synchronize`, `alloc`, `htab-mem` and `map-perf` stand first and have arguments of their own; all else is for the `trig-`
 /// benchmarks, which speak the language of the kernel's driver.
 pub fn bench_main(args: &[String]) -> i32 {
     match args.split_first() {
         Some((name, rest)) if name == "refscale" => crate::refscale_main(rest),
+        Some((name, rest)) if name == "alloc" => crate::alloc_main(rest),
         Some((name, rest)) if name == "synchronize" => crate::synchronize_main(rest),
         Some((name, rest)) if name == crate::trigger::TARGET => crate::trigger::target_main(rest),
         _ => crate::trigger_main(args),

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod alloc;
 mod command;
 mod pin;
 mod refscale;
@@ -8,6 +9,7 @@ mod synchronize;
 mod trigger;
 mod urcu;
 
+pub use alloc::alloc_main;
 pub use command::bench_main;
 pub use refscale::refscale_main;
 pub use summary::Summary;
