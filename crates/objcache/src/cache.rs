@@ -6,14 +6,14 @@
 //! Keeps:   B1 what cannot be is refused when it is built.
 //! Checked: tests/life.rs, tests/any_context.rs.
 
-use crate::cell::{Cell, HEAD, Head};
+use crate::cell::{Cell, HEAD, Head, SLOTS};
 use crate::chunk::{CHUNK, Chunks};
 use crate::sizes::HEADER;
 use crate::tend::{Broken, Census, Setup, Stats, Tender};
 use crate::worker::{Shared, Worker, lock};
 use crate::{Arena, Error, Grace, Ticket, View, Watermarks, domain};
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::AtomicU32;
 use percpu::RseqOffset;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -147,7 +147,9 @@ impl Builder {
 
 fn write_head(arena: &Arena, at: usize, unit: u32, copies: u32, id: u32) {
     let Watermarks { low, high, batch } = Watermarks::of_unit(unit);
-    let head = Head { bound: AtomicU32::new(copies), copies, unit, batch, low, high, id };
+    let bound = AtomicU32::new(copies);
+    let limit = high.min(SLOTS as u32);
+    let head = Head { bound, limit, copies, unit, batch, low, high, id };
     let place = arena.base().as_ptr().wrapping_add(at).cast::<Head>();
     // SAFETY: `take` gave the memory, aligned to a chunk, and nobody else knows it yet.
     unsafe { place.write(head) };
@@ -257,7 +259,7 @@ impl ObjectCache {
                 tender.fold(false);
                 tender.collect();
                 tender.period_step();
-                let on_cpus = (0..self.view.head().copies).any(|c| self.view.cell(c).rcu.load(Relaxed) != 0);
+                let on_cpus = (0..self.view.head().copies).any(|c| !self.view.cell(c).rcu.is_empty());
                 // Without rseq in the kernel's barrier, what lies on CPUs stays there and is no one's wait.
                 if tender.is_settled() && (!on_cpus || !tender.setup.is_fenceable) {
                     return true;

@@ -8,9 +8,8 @@
 //! Checked: tests/life.rs; census in `torture mem`.
 
 use crate::Arena;
-use crate::stack::Items;
+use crate::stack::{Batch, Items};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use percpu::ListWord;
 
 /// The size of a chunk in bytes.
 pub const CHUNK: usize = 64 * 1024;
@@ -64,15 +63,14 @@ impl Chunks {
     }
 
     /// Up to `want` objects, linked; fewer if the arena is full.
-    pub fn cut(&mut self, want: u32) -> ListWord {
-        let mut list = ListWord::default();
+    pub fn cut(&mut self, want: u32) -> Batch {
+        let mut list = Batch::default();
         while list.len() < want {
             let Some(n) = self.chunk_with_room() else { break };
             while list.len() < want {
                 let Some(i) = self.one_of(n) else { break };
                 // SAFETY: `i` is an object of this cache that nobody has.
-                unsafe { self.items.link(i) }.set_next(list.head());
-                list = ListWord::new(i, list.len() + 1);
+                list = unsafe { list.with(self.items, i) };
             }
         }
         self.out += u64::from(list.len());
@@ -120,7 +118,7 @@ impl Chunks {
     }
 
     /// Takes back every object of a list that nobody uses; `each` sees them first.
-    pub fn put_back(&mut self, list: ListWord, mut each: impl FnMut(u32)) {
+    pub fn put_back(&mut self, list: Batch, mut each: impl FnMut(u32)) {
         let mut i = list.head();
         for _ in 0..list.len() {
             // SAFETY: an object of the list, which is the caller's.

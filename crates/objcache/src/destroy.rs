@@ -7,10 +7,10 @@
 //!          back; their chunks stay.
 //! Checked: tests/life.rs, `torture mem --broken forgotten-barrier`.
 
+use crate::stack::Batch;
 use crate::tend::Tender;
 use core::fmt;
 use core::sync::atomic::Ordering::Relaxed;
-use percpu::ListWord;
 use rcu::Cookie;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -62,7 +62,7 @@ impl Ticket {
 
 /// A cache that is being destroyed.
 pub struct Closing {
-    gathered: Option<(Vec<ListWord>, (Cookie, Cookie))>,
+    gathered: Option<(Vec<Batch>, (Cookie, Cookie))>,
     outcome: Arc<Outcome>,
     /// Where head and cells lie, to be given back.
     setup_at: usize,

@@ -74,6 +74,12 @@ impl Link {
         both.store(u64::from(LIVE | cpu) << 32, Relaxed);
     }
 
+    /// Takes the mark away.
+    #[inline(always)]
+    pub fn make_free(&self) {
+        self.set_aux(0);
+    }
+
     /// The CPU that a live object was taken on; `None` if it is not live.
     #[inline(always)]
     pub fn home(&self) -> Option<u32> {

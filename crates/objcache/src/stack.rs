@@ -9,7 +9,6 @@
 
 use crate::link::Link;
 use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
-use percpu::ListWord;
 
 /// Where objects lie: index to header.
 #[derive(Clone, Copy)]
@@ -33,6 +32,46 @@ impl Items {
     }
 }
 
+/// Objects that move together, linked by `next`: the index of the first and how many there are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Batch {
+    head: u32,
+    len: u32,
+}
+
+impl Batch {
+    #[inline(always)]
+    pub const fn new(head: u32, len: u32) -> Batch {
+        Batch { head, len }
+    }
+
+    #[inline(always)]
+    pub const fn head(self) -> u32 {
+        self.head
+    }
+
+    #[inline(always)]
+    pub const fn len(self) -> u32 {
+        self.len
+    }
+
+    #[inline(always)]
+    pub const fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// The batch with one more object in front.
+    ///
+    /// # Safety
+    /// Batch and object must be the caller's, of the arena at `items`.
+    #[inline(always)]
+    pub unsafe fn with(self, items: Items, index: u32) -> Batch {
+        // SAFETY: the caller's own object.
+        unsafe { items.link(index) }.set_next(self.head);
+        Batch { head: index, len: self.len + 1 }
+    }
+}
+
 /// A stack of batches: linked lists of objects, of known length.
 #[repr(transparent)]
 pub struct Stack(AtomicU64);
@@ -48,7 +87,7 @@ impl Stack {
     /// # Safety
     /// The batch must not be empty; its objects must be of the arena at `items`, linked by `next`, and the
     /// caller's own.
-    pub unsafe fn push(&self, items: Items, batch: ListWord) {
+    pub unsafe fn push(&self, items: Items, batch: Batch) {
         // SAFETY: the caller's own objects.
         let head = unsafe { items.link(batch.head()) };
         if batch.len() > 1 {
@@ -74,7 +113,7 @@ impl Stack {
     ///
     /// # Safety
     /// The stack's batches must lie in the arena at `items`.
-    pub unsafe fn pop(&self, items: Items) -> Option<ListWord> {
+    pub unsafe fn pop(&self, items: Items) -> Option<Batch> {
         // [OBJ-2] Sees the links of the top batch, and after the exchange owns it. Pairs with [OBJ-1].
         let mut old = self.0.load(Acquire);
         loop {
@@ -100,7 +139,7 @@ impl Stack {
     /// # Safety
     /// As [`pop`](Self::pop).
     #[cfg(feature = "std")]
-    pub unsafe fn take_all(&self, items: Items, mut each: impl FnMut(ListWord)) {
+    pub unsafe fn take_all(&self, items: Items, mut each: impl FnMut(Batch)) {
         let mut old = self.0.load(Relaxed);
         loop {
             let new = u64::from((old as u32).wrapping_add(1));
@@ -123,14 +162,14 @@ impl Stack {
 
 /// # Safety
 /// `head` must be the head of a batch that the caller owns.
-unsafe fn batch_at(items: Items, head: u32) -> ListWord {
+unsafe fn batch_at(items: Items, head: u32) -> Batch {
     // SAFETY: the caller's own.
     let second = unsafe { items.link(head) }.next();
     if second == 0 {
-        return ListWord::new(head, 1);
+        return Batch::new(head, 1);
     }
     // SAFETY: linked from the caller's own.
-    ListWord::new(head, unsafe { items.link(second) }.aux())
+    Batch::new(head, unsafe { items.link(second) }.aux())
 }
 
 #[cfg(test)]
@@ -155,7 +194,7 @@ mod tests {
                 unsafe { at().link(first + i) }.set_next(if i + 1 < len { first + i + 1 } else { 0 });
             }
             // SAFETY: the batch is linked and this test's.
-            unsafe { stacks[0].push(at(), ListWord::new(first, len)) };
+            unsafe { stacks[0].push(at(), Batch::new(first, len)) };
         }
         std::thread::scope(|s| {
             for t in 0..4 {

@@ -16,10 +16,9 @@ mod fold;
 pub use audit::Census;
 
 use crate::chunk::Chunks;
-use crate::stack::Stack;
+use crate::stack::{Batch, Stack};
 use crate::{Grace, View, Watermarks};
 use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
-use percpu::ListWord;
 use rcu::Cookie;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -67,9 +66,9 @@ pub struct Stats {
 /// One CPU, as the worker sees it.
 struct Lane {
     /// Retired, not yet under a grace period.
-    queued: Vec<ListWord>,
+    queued: Vec<Batch>,
     /// Under the grace period of `Tender::period`.
-    waiting: Vec<ListWord>,
+    waiting: Vec<Batch>,
     /// The watermarks are this many times as high.
     boost: u32,
     /// Failures seen so far.
@@ -95,15 +94,15 @@ pub struct Tender {
     lanes: Vec<Lane>,
     period: Option<Cookie>,
     is_hurried: bool,
-    trimmed: Vec<ListWord>,
-    leaving: Vec<ListWord>,
+    trimmed: Vec<Batch>,
+    leaving: Vec<Batch>,
     leave: Option<(Cookie, Cookie)>,
     last_fold: Instant,
     pub stats: Stats,
     pub closing: Option<crate::destroy::Closing>,
 }
 
-fn count(batches: &[ListWord]) -> u64 {
+fn count(batches: &[Batch]) -> u64 {
     batches.iter().map(|b| u64::from(b.len())).sum()
 }
 
@@ -211,7 +210,7 @@ impl Tender {
     }
 
     /// Puts a batch into a depot.
-    fn deposit(&mut self, cpu: u32, batch: ListWord) {
+    fn deposit(&mut self, cpu: u32, batch: Batch) {
         if self.setup.broken == Some(Broken::LostList) && self.stats.matured % 512 > 480 {
             return;
         }
@@ -324,7 +323,7 @@ impl Tender {
         forgotten || self.setup.rcu.is_over(cookies.0) && rcu::tasks::on_fast::domain().is_over(cookies.1)
     }
 
-    pub fn put_back(&mut self, batches: Vec<ListWord>) {
+    pub fn put_back(&mut self, batches: Vec<Batch>) {
         let (view, on_leave) = (self.setup.view, self.setup.on_leave);
         for batch in batches {
             self.stats.returned += u64::from(batch.len());
@@ -337,7 +336,7 @@ impl Tender {
     }
 
     /// Takes every batch that the worker holds.
-    pub fn take_held(&mut self) -> Vec<ListWord> {
+    pub fn take_held(&mut self) -> Vec<Batch> {
         let mut all = core::mem::take(&mut self.trimmed);
         all.append(&mut self.leaving);
         for lane in &mut self.lanes {

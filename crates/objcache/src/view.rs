@@ -10,13 +10,13 @@
 //! Source:  kernel `kernel/bpf/memalloc.c`. Departs: a CPU that has none takes a batch from its depot, then
 //!          from another CPU's, before it fails; the depots, not single lists, are what the worker fills.
 
-use crate::cell::{ACTIVE, BOUND, Cell, HEAD, Head, RCU, SHIFT};
-use crate::link::{Index, Link};
-use crate::stack::{Items, Stack};
+use crate::cell::{BOUND, Cell, FREE, HEAD, Head, RCU, SHIFT};
+use crate::link::Index;
+use crate::stack::{Batch, Items, Stack};
 use core::marker::PhantomData;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
-use percpu::{ListWord, RseqOffset, current_cpu};
+use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use percpu::{RseqOffset, current_cpu};
 
 /// A cache's memory as one process sees it: objects out and in.
 #[derive(Clone, Copy)]
@@ -95,9 +95,7 @@ impl<'a> View<'a> {
     /// `bench alloc`.
     #[inline(always)]
     pub fn alloc(self) -> Option<Index> {
-        // SAFETY: `at` was told that the cells are there for every CPU below the bound and that rseq fits.
-        let got = unsafe { percpu::list_pop::<SHIFT, ACTIVE, BOUND>(self.rseq, self.cells, self.items.0) };
-        match got {
+        match self.pop::<FREE>() {
             Some((i, cpu)) => {
                 // SAFETY: the object was on the list and is ours now.
                 unsafe { self.items.link(i) }.make_live(cpu);
@@ -122,14 +120,9 @@ impl<'a> View<'a> {
         // SAFETY: an object of this cache (the caller's duty).
         let link = unsafe { self.items.link(index.0) };
         let Some(home) = link.home() else { return self.refuse() };
-        let item = core::ptr::from_ref(link).cast_mut().cast::<u8>();
-        // SAFETY: as in `alloc`; the object is the caller's, and so now the list's.
-        let word =
-            unsafe { percpu::list_push::<SHIFT, ACTIVE, BOUND>(self.rseq, self.cells, item, index.0) };
-        match word {
-            Some(word) if word.len() <= self.batch => {}
-            Some(_) => self.overflow(home),
-            None => self.free_loose(index.0),
+        link.make_free();
+        if !self.push::<FREE>(index.0) {
+            self.overflow(index.0, home);
         }
     }
 
@@ -146,18 +139,22 @@ impl<'a> View<'a> {
         // SAFETY: an object of this cache (the caller's duty).
         let link = unsafe { self.items.link(index.0) };
         let Some(home) = link.home() else { return self.refuse() };
-        let item = core::ptr::from_ref(link).cast_mut().cast::<u8>();
-        // SAFETY: as in `free`. Readers do not look at the header.
-        let word = unsafe { percpu::list_push::<SHIFT, RCU, BOUND>(self.rseq, self.cells, item, index.0) };
-        match word {
-            Some(word) if word.len() < self.batch => {}
-            Some(_) => self.retire(home),
-            None => {
-                let cell = self.cell(home % self.head().copies);
-                // SAFETY: one object, which the caller gave up.
-                unsafe { self.put(&cell.retired, &cell.retired_len, ListWord::new(index.0, 1)) };
-            }
+        link.make_free();
+        if !self.push::<RCU>(index.0) {
+            self.retire(index.0, home);
         }
+    }
+
+    #[inline(always)]
+    fn pop<const LIST: usize>(self) -> Option<(u32, u32)> {
+        // SAFETY: `at` was told that cells are there for every CPU below the bound and that rseq fits.
+        unsafe { percpu::list_pop::<SHIFT, LIST, BOUND>(self.rseq, self.cells) }
+    }
+
+    #[inline(always)]
+    fn push<const LIST: usize>(self, index: u32) -> bool {
+        // SAFETY: as in `pop`; the limit is at most the lists' size (`ObjectCache` writes it).
+        unsafe { percpu::list_push::<SHIFT, LIST, BOUND>(self.rseq, self.cells, index) }
     }
 
     #[cold]
@@ -170,134 +167,104 @@ impl<'a> View<'a> {
         self.cell(current_cpu() % self.head().copies)
     }
 
-    /// Changes a list of `cpu` by one store; false if anything came between.
-    ///
-    /// # Safety
-    /// `word` must be a list of the cell of `cpu`; the items of `new` must be the caller's.
-    unsafe fn swap(self, cpu: u32, word: &AtomicU64, old: ListWord, new: ListWord) -> bool {
-        let bound = self.head().bound.as_ptr();
-        // SAFETY: the bound and the word are there (contract of `at`, and the caller's).
-        unsafe { percpu::store_if_below(self.rseq, cpu, bound, word.as_ptr(), old, new) }
-    }
-
     /// # Safety
     /// As `Stack::push`.
-    unsafe fn put(self, stack: &Stack, len: &AtomicI32, batch: ListWord) {
+    unsafe fn put(self, stack: &Stack, len: &AtomicI32, batch: Batch) {
         // SAFETY: the caller's duties are the same.
         unsafe { stack.push(self.items, batch) };
         len.fetch_add(batch.len() as i32, Relaxed);
     }
 
-    fn take(self, stack: &Stack, len: &AtomicI32) -> Option<ListWord> {
+    fn take(self, stack: &Stack, len: &AtomicI32) -> Option<Batch> {
         // SAFETY: stacks of a cell hold batches of this cache's objects.
         let batch = unsafe { stack.pop(self.items) }?;
         len.fetch_sub(batch.len() as i32, Relaxed);
         Some(batch)
     }
 
-    /// No object on the CPU's own list, or the thread has no rseq: a batch from elsewhere.
+    /// Objects from a list of whatever CPU the thread is on, linked; at most `most`.
+    fn gather<const LIST: usize>(self, first: Batch, most: u32) -> Batch {
+        let mut batch = first;
+        while batch.len() < most {
+            let Some((i, _)) = self.pop::<LIST>() else { break };
+            // SAFETY: the object was on the list and is ours now.
+            batch = unsafe { batch.with(self.items, i) };
+        }
+        batch
+    }
+
+    /// The CPU's list is empty, or closed, or the thread has no rseq: a batch from elsewhere.
     #[cold]
+    #[inline(never)]
     fn alloc_slow(self) -> Option<Index> {
         let copies = self.head().copies;
         let cpu = current_cpu() % copies;
-        let cell = self.cell(cpu);
-        let spare = ListWord(cell.spare.load(Relaxed));
-        // SAFETY: `spare` is a list of this CPU; nothing is put in its place.
-        if !spare.is_empty() && unsafe { self.swap(cpu, &cell.spare, spare, ListWord::default()) } {
-            return Some(self.split(cpu, spare));
-        }
         let near = |c: &Cell| match self.rseq.is_some() {
             true => self.take(&c.depot, &c.depot_len).or_else(|| self.take(&c.loose, &c.loose_len)),
             false => self.take(&c.loose, &c.loose_len).or_else(|| self.take(&c.depot, &c.depot_len)),
         };
         let found = (0..copies).find_map(|n| near(self.cell((cpu + n) % copies)));
         if found.is_none() {
-            cell.failed.fetch_add(1, Relaxed);
+            self.cell(cpu).failed.fetch_add(1, Relaxed);
         }
         found.map(|batch| self.split(cpu, batch))
     }
 
-    /// Takes the first object of a batch that is ours; the rest becomes the CPU's list, if it has none.
-    fn split(self, cpu: u32, batch: ListWord) -> Index {
+    /// Takes the first object of a batch that is ours; the rest goes to the CPU's list, as far as it has room.
+    fn split(self, cpu: u32, batch: Batch) -> Index {
         // SAFETY: the batch is ours.
         let first = unsafe { self.items.link(batch.head()) };
-        let rest = ListWord::new(first.next(), batch.len() - 1);
+        let mut rest = Batch::new(first.next(), batch.len() - 1);
         first.make_live(cpu);
-        if rest.len() > 0 {
-            let cell = self.cell(cpu);
-            // SAFETY: the rest of the batch is ours, and `active` is a list of this CPU.
-            if !unsafe { self.swap(cpu, &cell.active, ListWord::default(), rest) } {
-                let (stack, len) = match self.rseq.is_some() {
-                    true => (&cell.depot, &cell.depot_len),
-                    false => (&cell.loose, &cell.loose_len),
-                };
-                // SAFETY: the rest is ours.
-                unsafe { self.put(stack, len, rest) };
+        while !rest.is_empty() {
+            // SAFETY: the rest is ours.
+            let link = unsafe { self.items.link(rest.head()) };
+            let next = link.next();
+            // The batch's length may stand in its second object; on a list it means nothing.
+            link.set_aux(0);
+            if !self.push::<FREE>(rest.head()) {
+                break;
             }
+            rest = Batch::new(next, rest.len() - 1);
+        }
+        if !rest.is_empty() {
+            let cell = self.cell(cpu);
+            let (stack, len) = match self.rseq.is_some() {
+                true => (&cell.depot, &cell.depot_len),
+                false => (&cell.loose, &cell.loose_len),
+            };
+            // SAFETY: the rest is ours.
+            unsafe { self.put(stack, len, rest) };
         }
         Index(batch.head())
     }
 
-    /// The CPU's list has a batch and one: the batch becomes the spare, and the old spare goes home.
-    ///
-    /// The one stays, so that a CPU that frees and takes by turns at this edge comes here once.
+    /// The CPU's list is full, or closed, or the thread has no rseq: half of it goes home.
     #[cold]
-    fn overflow(self, home: u32) {
-        let copies = self.head().copies;
-        let cpu = current_cpu() % copies;
-        let cell = self.cell(cpu);
-        let full = ListWord(cell.active.load(Relaxed));
-        // A refusal only means that the next free does it.
-        // SAFETY: `active` is a list of this CPU; nothing is put in its place.
-        if full.len() <= self.batch || !unsafe { self.swap(cpu, &cell.active, full, ListWord::default()) } {
-            return;
+    #[inline(never)]
+    fn overflow(self, index: u32, home: u32) {
+        // SAFETY: the caller of `free` gave the object up.
+        let one = unsafe { Batch::default().with(self.items, index) };
+        let batch = self.gather::<FREE>(one, self.batch);
+        if batch.len() == 1 {
+            let cell = self.here();
+            // SAFETY: one object of ours.
+            return unsafe { self.put(&cell.loose, &cell.loose_len, one) };
         }
-        // SAFETY: the list is ours since the swap.
-        let first = unsafe { self.items.link(full.head()) };
-        let full = self.keep_first(cpu, first, full);
-        let old = ListWord(cell.spare.load(Relaxed));
-        // SAFETY: `full` is ours, and `spare` is a list of this CPU.
-        let away = if unsafe { self.swap(cpu, &cell.spare, old, full) } { old } else { full };
-        if !away.is_empty() {
-            let home = self.cell(home % copies);
-            // SAFETY: what is not on a list any more is ours.
-            unsafe { self.put(&home.depot, &home.depot_len, away) };
-        }
+        let home = self.cell(home % self.head().copies);
+        // SAFETY: the batch is ours.
+        unsafe { self.put(&home.depot, &home.depot_len, batch) };
     }
 
-    /// Leaves the first object of a list that is ours on the CPU; what remains ours.
-    fn keep_first(self, cpu: u32, first: &Link, full: ListWord) -> ListWord {
-        let second = first.next();
-        first.set_next(0);
-        let one = ListWord::new(full.head(), 1);
-        // SAFETY: the object is ours, and `active` is a list of this CPU.
-        if unsafe { self.swap(cpu, &self.cell(cpu).active, ListWord::default(), one) } {
-            return ListWord::new(second, full.len() - 1);
-        }
-        first.set_next(second);
-        full
-    }
-
-    /// The CPU's list of objects to retire has a batch: it goes where the worker finds it.
+    /// The CPU's list of objects to retire is full: it goes where the worker finds it.
     #[cold]
-    fn retire(self, home: u32) {
-        let copies = self.head().copies;
-        let cpu = current_cpu() % copies;
-        let cell = self.cell(cpu);
-        let full = ListWord(cell.rcu.load(Relaxed));
-        // SAFETY: `rcu` is a list of this CPU; nothing is put in its place.
-        if full.len() < self.batch || !unsafe { self.swap(cpu, &cell.rcu, full, ListWord::default()) } {
-            return;
-        }
-        let home = self.cell(home % copies);
-        // SAFETY: the batch is ours since the swap.
-        unsafe { self.put(&home.retired, &home.retired_len, full) };
-    }
-
-    #[cold]
-    fn free_loose(self, index: u32) {
-        let cell = self.here();
-        // SAFETY: one object, which the caller of `free` gave up.
-        unsafe { self.put(&cell.loose, &cell.loose_len, ListWord::new(index, 1)) };
+    #[inline(never)]
+    fn retire(self, index: u32, home: u32) {
+        // SAFETY: the caller of `free_rcu` gave the object up; readers do not look at headers.
+        let one = unsafe { Batch::default().with(self.items, index) };
+        let batch = self.gather::<RCU>(one, u32::MAX);
+        let home = self.cell(home % self.head().copies);
+        // SAFETY: the batch is ours.
+        unsafe { self.put(&home.retired, &home.retired_len, batch) };
     }
 }

@@ -177,7 +177,7 @@ fn what_cannot_be_is_refused_when_it_is_built() {
 
 /// Head and cells of a cache on this machine.
 fn full_size() -> usize {
-    256 + percpu::possible_cpus() as usize * 256
+    1024 + percpu::possible_cpus() as usize * 1024
 }
 
 #[test]

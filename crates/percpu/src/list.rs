@@ -1,113 +1,86 @@
-//! Lists that belong to one CPU, changed by restartable sequences.
+//! Short lists that belong to one CPU, changed by restartable sequences.
 //!
-//! For:     free lists of an object cache: one item out or in without a lock prefix.
-//! State:   none here; per CPU one word (head's index, length), per item a link word, one bound.
+//! For:     free lists of an object cache: one number out or in without a lock prefix.
+//! State:   none here; per CPU a [`List`]; one bound for all.
 //! Context: hit, signal, target. Never blocks. A signal handler may run between any two instructions.
 //! Keeps:   L1 an operation that returns `Some` or true happened once, as if nothing had come between.
 //!          L2 one that returns `None` or false left the list as it was.
 //!          L3 once the bound is 0 and the process has been fenced for rseq, no operation is under way.
-//! Checked: tests below (threads, migration, signals); `torture mem`.
+//! Checked: tests below (threads, migration, signals; without the store to `rseq_cs` they fail);
+//!          `torture mem`.
 
 use crate::{RseqOffset, arch};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// A list's word: the index of its head in the upper half, its length in the lower. Zero is empty.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[repr(transparent)]
-pub struct ListWord(pub u64);
+/// Up to `CAP` numbers; last in, first out. Zeros are an empty list.
+#[repr(C)]
+pub struct List<const CAP: usize> {
+    /// The length in the lowest 16 bits, above it the number of changes.
+    word: AtomicU64,
+    slots: [AtomicU32; CAP],
+}
 
-impl ListWord {
-    /// The list of `len` items that begins at index `head`.
+impl<const CAP: usize> List<CAP> {
+    /// How many numbers there are.
     #[inline(always)]
-    pub const fn new(head: u32, len: u32) -> ListWord {
-        ListWord((head as u64) << 32 | len as u64)
+    pub fn len(&self) -> usize {
+        self.word.load(Relaxed) as usize & 0xffff
     }
 
-    /// The index of the first item; 0 if there is none.
-    #[inline(always)]
-    pub const fn head(self) -> u32 {
-        (self.0 >> 32) as u32
+    /// True without numbers.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
-    /// How many items there are.
-    #[inline(always)]
-    pub const fn len(self) -> u32 {
-        self.0 as u32
+    /// The numbers; exact while nobody changes the list.
+    pub fn iter(&self) -> impl Iterator<Item = u32> {
+        self.slots.iter().take(self.len()).map(|slot| slot.load(Relaxed))
     }
 
-    /// True without items.
-    #[inline(always)]
-    pub const fn is_empty(self) -> bool {
-        self.0 == 0
+    /// Empties the list. For who keeps its CPU out: while L3 holds.
+    pub fn clear(&self) {
+        self.word.store((self.word.load(Relaxed) | 0xffff).wrapping_add(1), Relaxed);
     }
 }
 
-/// Takes the first item of the calling CPU's list: its index, and the CPU. `None` if nothing was done.
+/// Takes the last number of the calling CPU's list: the number, and the CPU. `None` if nothing was done.
 ///
-/// The word of CPU `c` is `DISP + (c << SHIFT)` bytes from `base`, the bound (a `u32`) `BOUND` bytes from it;
-/// item `i` lies `8 * i` bytes from `items`. Nothing is done without rseq, on a CPU not below the bound,
-/// or if the list is empty.
+/// The [`List`] of CPU `c` is `DISP + (c << SHIFT)` bytes from `base`, the bound (a `u32`) `BOUND` bytes from
+/// it. Nothing is done without rseq, on a CPU not below the bound, or if the list is empty.
 ///
 /// # Safety
 /// * `offset` must fit the calling thread (contract of [`RseqOffset::new`]).
-/// * The bound must be readable, and each CPU below it must have its word, writable and aligned.
-/// * The words must be written by functions of this file alone, or while L3 holds.
-/// * An item on a list must be readable, begin with the index of the next item (`u32`, 0 at the end), and
-///   be on that list alone.
+/// * The bound must be readable, and each CPU below it must have its list, aligned to 8.
+/// * The lists must be changed by functions of this file alone, and by [`List::clear`] while L3 holds.
 #[inline(always)]
 pub unsafe fn list_pop<const SHIFT: u32, const DISP: usize, const BOUND: isize>(
     offset: RseqOffset,
     base: *mut u8,
-    items: *const u8,
 ) -> Option<(u32, u32)> {
     if !offset.is_some() {
         return None;
     }
     // SAFETY: the caller's duties are the same.
-    unsafe { arch::rseq_list_pop::<SHIFT, DISP, BOUND>(offset.get(), base, items) }
+    unsafe { arch::rseq_list_pop::<SHIFT, DISP, BOUND>(offset.get(), base) }
 }
 
-/// Puts an item in front of the calling CPU's list: the list's new word. `None` if it was not put.
-///
-/// The item's first 8 bytes become the next item's index, 0 above it; also when it was not put they may
-/// have changed.
+/// Puts a number, not 0, on the calling CPU's list; false if it was not put, or the list is at its limit.
 ///
 /// # Safety
-/// As [`list_pop`]; and `item` must be the address of item `index`, writable, aligned and the caller's own.
+/// As [`list_pop`]; and behind the bound must be the limit (a `u32`), at most the `CAP` of the lists and
+/// below 65536.
 #[inline(always)]
 pub unsafe fn list_push<const SHIFT: u32, const DISP: usize, const BOUND: isize>(
     offset: RseqOffset,
     base: *mut u8,
-    item: *mut u8,
-    index: u32,
-) -> Option<ListWord> {
-    if !offset.is_some() {
-        return None;
-    }
-    // SAFETY: the caller's duties are the same.
-    let word =
-        unsafe { arch::rseq_list_push::<SHIFT, DISP, BOUND>(offset.get(), base, item, (index as u64) << 32) };
-    word.map(ListWord)
-}
-
-/// Stores `new` if the thread is on `cpu`, `cpu` is below the bound and the word is `expect`; else false.
-///
-/// # Safety
-/// As [`list_pop`]: `word` must be that of `cpu`. Whoever stores a list must own its items, and who
-/// replaces one owns those afterwards.
-#[inline(always)]
-pub unsafe fn store_if_below(
-    offset: RseqOffset,
-    cpu: u32,
-    bound: *const u32,
-    word: *mut u64,
-    expect: ListWord,
-    new: ListWord,
+    item: u32,
 ) -> bool {
     if !offset.is_some() {
         return false;
     }
+    debug_assert!(item != 0);
     // SAFETY: the caller's duties are the same.
-    unsafe { arch::rseq_store_if_below(offset.get(), cpu, bound, word, expect.0, new.0) }
+    unsafe { arch::rseq_list_push::<SHIFT, DISP, BOUND>(offset.get(), base, item) }
 }
 
 #[cfg(all(test, target_arch = "x86_64", target_env = "gnu", not(miri)))]

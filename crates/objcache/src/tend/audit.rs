@@ -7,9 +7,9 @@
 //! Checked: `torture mem --broken lost-list`.
 
 use super::{Tender, count};
-use crate::stack::Stack;
+use crate::stack::{Batch, Stack};
 use core::sync::atomic::Ordering::Relaxed;
-use percpu::ListWord;
+use std::cell::RefCell;
 use std::collections::HashSet;
 
 /// Where a cache's objects are. Exact while nobody takes or gives.
@@ -50,13 +50,12 @@ impl Tender {
     pub fn census(&self) -> Census {
         let mut sum = Census { out: self.setup.chunks.out, ..Census::default() };
         sum.bytes = self.setup.chunks.bytes() as u64;
-        let len = |word: u64| u64::from(ListWord(word).len());
         for cpu in self.cpus() {
             let (cell, lane) = (self.setup.view.cell(cpu), &self.lanes[cpu as usize]);
-            sum.on_cpus += len(cell.active.load(Relaxed)) + len(cell.spare.load(Relaxed));
+            sum.on_cpus += cell.free.len() as u64;
             sum.in_depots += cell.depot_len.load(Relaxed).max(0) as u64;
             sum.loose += cell.loose_len.load(Relaxed).max(0) as u64;
-            sum.retired += len(cell.rcu.load(Relaxed)) + cell.retired_len.load(Relaxed).max(0) as u64;
+            sum.retired += cell.rcu.len() as u64 + cell.retired_len.load(Relaxed).max(0) as u64;
             sum.retired += count(&lane.queued);
             sum.waiting += count(&lane.waiting);
             sum.failed += cell.failed.load(Relaxed);
@@ -71,28 +70,31 @@ impl Tender {
     /// Nobody may take or give meanwhile.
     pub fn audit(&mut self) -> Result<Census, String> {
         let census = self.census();
-        let mut met = HashSet::new();
-        let mut total = 0;
-        let mut walk = |what: &str, list: ListWord| -> Result<(), String> {
+        let met = RefCell::new(HashSet::new());
+        let meet = |what: &str, i: u32| -> Result<u32, String> {
+            // SAFETY: an object on a list of this cache.
+            let link = unsafe { self.setup.view.items().link(i) };
+            if link.home().is_some() {
+                return Err(format!("{what}: object {i} is live"));
+            }
+            let is_new = met.borrow_mut().insert(i);
+            if is_new { Ok(link.next()) } else { Err(format!("{what}: object {i} is on two lists")) }
+        };
+        let walk = |what: &str, list: Batch| -> Result<(), String> {
             let mut i = list.head();
             for n in 0..list.len() {
                 if i == 0 {
                     return Err(format!("{what}: {n} objects on a list of {}", list.len()));
                 }
-                if !met.insert(i) {
-                    return Err(format!("{what}: object {i} is on two lists"));
-                }
-                // SAFETY: an object on a list of this cache.
-                let link = unsafe { self.setup.view.items().link(i) };
-                i = link.next();
-                total += 1;
+                i = meet(what, i)?;
             }
             if i != 0 { Err(format!("{what}: more than {} objects", list.len())) } else { Ok(()) }
         };
         for cpu in 0..self.lanes.len() as u32 {
             let (cell, lane) = (self.setup.view.cell(cpu), &self.lanes[cpu as usize]);
-            for (what, word) in [("active", &cell.active), ("spare", &cell.spare), ("rcu", &cell.rcu)] {
-                walk(what, ListWord(word.load(Relaxed)))?;
+            for (what, list) in [("free", &cell.free), ("rcu", &cell.rcu)] {
+                // One by one: what lies on a CPU is not linked.
+                list.iter().try_for_each(|i| meet(what, i).map(drop))?;
             }
             for (what, stack) in
                 [("depot", &cell.depot), ("loose", &cell.loose), ("retired", &cell.retired)]
@@ -105,6 +107,7 @@ impl Tender {
         self.trimmed.iter().try_for_each(|batch| walk("trimmed", *batch))?;
         self.leaving.iter().try_for_each(|batch| walk("leaving", *batch))?;
         let counted = census.out as i64 - census.live();
+        let total = met.borrow().len() as i64;
         if total != counted {
             return Err(format!("{total} free objects on lists whose lengths add up to {counted}"));
         }
@@ -112,7 +115,7 @@ impl Tender {
     }
 
     /// The batches of a stack: taken out and put back in the same order.
-    fn batches(&self, stack: &Stack) -> Vec<ListWord> {
+    fn batches(&self, stack: &Stack) -> Vec<Batch> {
         let (items, mut all) = (self.setup.view.items(), Vec::new());
         // SAFETY: stacks of a cell hold batches of this cache.
         unsafe { stack.take_all(items, |batch| all.push(batch)) };

@@ -7,9 +7,10 @@
 //! Checked: `objects_of_a_cpu_that_went_idle_come_back` in tests/life.rs, `torture mem`.
 
 use super::Tender;
-use core::sync::atomic::{AtomicU64, Ordering::Release};
-use core::sync::atomic::Ordering::{Relaxed, SeqCst};
-use percpu::ListWord;
+use crate::cell::SLOTS;
+use crate::stack::Batch;
+use core::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use percpu::List;
 use std::time::{Duration, Instant};
 use sys::membarrier_cmd::PRIVATE_EXPEDITED_RSEQ;
 
@@ -20,7 +21,7 @@ impl Tender {
     /// Collects the lists of retired objects if some have been lying there.
     pub fn fold_if_due(&mut self) {
         let is_due = self.last_fold.elapsed() > STALE
-            && self.cpus().any(|cpu| self.setup.view.cell(cpu).rcu.load(Relaxed) != 0);
+            && self.cpus().any(|cpu| !self.setup.view.cell(cpu).rcu.is_empty());
         if is_due {
             self.fold(false);
         }
@@ -50,21 +51,20 @@ impl Tender {
 
     /// Takes the lists of every CPU; nobody may be inside one.
     pub fn take_lists(&mut self, all: bool) {
-        let take = |word: &AtomicU64| {
-            let list = ListWord(word.load(Relaxed));
-            word.store(0, Relaxed);
-            (!list.is_empty()).then_some(list)
+        let items = self.setup.view.items();
+        let take = |list: &List<SLOTS>| {
+            // SAFETY: what is on a CPU's list nobody else has, and the list is emptied.
+            let batch = list.iter().fold(Batch::default(), |batch, i| unsafe { batch.with(items, i) });
+            list.clear();
+            (!batch.is_empty()).then_some(batch)
         };
         for cpu in self.cpus() {
             let cell = self.setup.view.cell(cpu);
             self.lanes[cpu as usize].queued.extend(take(&cell.rcu));
-            if !all {
-                continue;
-            }
-            for list in [take(&cell.active), take(&cell.spare)].into_iter().flatten() {
-                // SAFETY: the list was the CPU's, and is the worker's now.
-                unsafe { cell.depot.push(self.setup.view.items(), list) };
-                cell.depot_len.fetch_add(list.len() as i32, Relaxed);
+            if let Some(batch) = all.then(|| take(&cell.free)).flatten() {
+                // SAFETY: the batch was the CPU's, and is the worker's now.
+                unsafe { cell.depot.push(items, batch) };
+                cell.depot_len.fetch_add(batch.len() as i32, Relaxed);
             }
         }
     }

@@ -28,7 +28,6 @@ pub unsafe fn rseq_store_if(_: isize, _: u32, _: *mut u64, _: u64, _: u64) -> bo
 pub unsafe fn rseq_list_pop<const SHIFT: u32, const DISP: usize, const BOUND: isize>(
     _: isize,
     _: *mut u8,
-    _: *const u8,
 ) -> Option<(u32, u32)> {
     None
 }
@@ -37,14 +36,8 @@ pub unsafe fn rseq_list_pop<const SHIFT: u32, const DISP: usize, const BOUND: is
 pub unsafe fn rseq_list_push<const SHIFT: u32, const DISP: usize, const BOUND: isize>(
     _: isize,
     _: *mut u8,
-    _: *mut u8,
-    _: u64,
-) -> Option<u64> {
-    None
-}
-
-#[inline(always)]
-pub unsafe fn rseq_store_if_below(_: isize, _: u32, _: *const u32, _: *mut u64, _: u64, _: u64) -> bool {
+    _: u32,
+) -> bool {
     false
 }
 

@@ -4,8 +4,7 @@
 //! State:   the CPU number's instruction, chosen once.
 //! Context: hit, signal, target, control. No stack use, so the red zone stays whole.
 //! Keeps:   X1 a sequence has one committing instruction, its last one.
-//!          X2 a sequence that did not commit has changed nothing but `rseq_cs` and, for a push, the
-//!          link word of the item that is being pushed.
+//!          X2 a sequence that did not commit has changed nothing that counts but `rseq_cs`.
 //!          X3 descriptors lie in data with relative relocations, so a static-pie blob can load them.
 //! Checked: `two_threads_and_a_migrator_lose_no_add`, tests of `list`, `percpuinc` in `bench refscale`.
 //! Source:  linux/rseq.h (layout of the area), glibc 2.35 manual (`__rseq_offset`, `__rseq_size`).
@@ -148,19 +147,21 @@ pub unsafe fn rseq_store_if(off: isize, cpu: u32, cell: *mut u64, expect: u64, n
     true
 }
 
-// In: `off` area, `base` cell of CPU 0 (its list word at DISP, the bound at BOUND), `items`.
-// Out: `t` = cpu << SHIFT, `i` = the item, 0 for none (labels and outputs do not go together yet). Clobbered: two scratch registers, flags.
+// A list of one CPU: at DISP a word (length in 16 bits, changes above), then its slots of 4 bytes. The bound
+// is at BOUND from `base`, the limit of the length behind it. Labels and outputs do not go together yet, so 0 says that nothing was done.
+
+// In: `off` area, `base` first byte of CPU 0.
+// Out: `i` = the item, `t` = first byte of the CPU. Clobbered: one scratch register, flags.
 /// # Safety
 /// As [`crate::list_pop`].
 #[inline(always)]
 pub unsafe fn rseq_list_pop<const SHIFT: u32, const DISP: usize, const BOUND: isize>(
     off: isize,
     base: *mut u8,
-    items: *const u8,
 ) -> Option<(u32, u32)> {
     let (t, i): (u64, u64);
-    // SAFETY: area, bound, cells and items are readable and the cells writable (contract of this
-    // function). An item on the list is no one else's, so its next is the list's.
+    // SAFETY: area, bound and every CPU's list are readable and the lists writable (contract of this
+    // function); a word's length is at most the number of slots, since `rseq_list_push` keeps it so.
     unsafe {
         asm!(
             ".pushsection .data.rel.ro.nanoprobe_rseq, \"aw\", @progbits",
@@ -177,15 +178,14 @@ pub unsafe fn rseq_list_pop<const SHIFT: u32, const DISP: usize, const BOUND: is
             "cmp {t:e}, dword ptr [{base} + {bound}]",
             "jae 7f",
             "shl {t}, {shift}",
-            "mov {w}, qword ptr [{base} + {t} + {disp}]",
-            "mov {i}, {w}",
-            "shr {i}, 32",
+            "add {t}, {base}",
+            "mov {w}, qword ptr [{t} + {disp}]",
+            "movzx {i:e}, {w:x}",
+            "test {i:e}, {i:e}",
             "jz 4f",
-            "mov {n:e}, dword ptr [{items} + {i} * 8]",
-            "shl {n}, 32",
-            "dec {w:e}",
-            "or {w}, {n}",
-            "mov qword ptr [{base} + {t} + {disp}], {w}",
+            "mov {i:e}, dword ptr [{t} + {i} * 4 + {disp} + 4]",
+            "add {w}, 0xffff",
+            "mov qword ptr [{t} + {disp}], {w}",
             "4:",
             ".pushsection .text.unlikely.nanoprobe_rseq, \"ax\", @progbits",
             ".byte 0x0f, 0xb9, 0x3d",
@@ -199,32 +199,30 @@ pub unsafe fn rseq_list_pop<const SHIFT: u32, const DISP: usize, const BOUND: is
             t = out(reg) t,
             w = out(reg) _,
             i = out(reg) i,
-            n = out(reg) _,
             off = in(reg) off,
             base = in(reg) base,
-            items = in(reg) items,
             shift = const SHIFT,
             disp = const DISP,
             bound = const BOUND,
             options(nostack),
         );
     }
-    (i != 0).then_some((i as u32, (t >> SHIFT) as u32))
+    (i != 0).then_some((i as u32, (t.wrapping_sub(base as u64) >> SHIFT) as u32))
 }
 
-// In: `off` area, `base` cell of CPU 0, `item` address, `top` = its index << 32.
-// Out: `w` = the new list word, 0 if refused. The item's word is written before the commit: it is the caller's.
+// In: `off` area, `base` first byte of CPU 0, `item` not 0.
+// Out: `w` = the new word. Clobbered: two scratch registers, flags. A slot beyond the length may be written
+// without a commit: nobody reads those.
 /// # Safety
 /// As [`crate::list_push`].
 #[inline(always)]
 pub unsafe fn rseq_list_push<const SHIFT: u32, const DISP: usize, const BOUND: isize>(
     off: isize,
     base: *mut u8,
-    item: *mut u8,
-    top: u64,
-) -> Option<u64> {
+    item: u32,
+) -> bool {
     let w: u64;
-    // SAFETY: area, bound and cells as above; the item is the caller's until the commit.
+    // SAFETY: as above; the slots below the limit exist (contract of this function).
     unsafe {
         asm!(
             ".pushsection .data.rel.ro.nanoprobe_rseq, \"aw\", @progbits",
@@ -241,13 +239,14 @@ pub unsafe fn rseq_list_push<const SHIFT: u32, const DISP: usize, const BOUND: i
             "cmp {t:e}, dword ptr [{base} + {bound}]",
             "jae 7f",
             "shl {t}, {shift}",
-            "mov {w}, qword ptr [{base} + {t} + {disp}]",
-            "mov {n}, {w}",
-            "shr {n}, 32",
-            "mov qword ptr [{item}], {n}",
-            "inc {w:e}",
-            "or {w}, {top}",
-            "mov qword ptr [{base} + {t} + {disp}], {w}",
+            "add {t}, {base}",
+            "mov {w}, qword ptr [{t} + {disp}]",
+            "movzx {n:e}, {w:x}",
+            "cmp {n:e}, dword ptr [{base} + {bound} + 4]",
+            "jae 7f",
+            "mov dword ptr [{t} + {n} * 4 + {disp} + 8], {item:e}",
+            "add {w}, 0x10001",
+            "mov qword ptr [{t} + {disp}], {w}",
             "4:",
             ".pushsection .text.unlikely.nanoprobe_rseq, \"ax\", @progbits",
             ".byte 0x0f, 0xb9, 0x3d",
@@ -264,68 +263,13 @@ pub unsafe fn rseq_list_push<const SHIFT: u32, const DISP: usize, const BOUND: i
             off = in(reg) off,
             base = in(reg) base,
             item = in(reg) item,
-            top = in(reg) top,
             shift = const SHIFT,
             disp = const DISP,
             bound = const BOUND,
             options(nostack),
         );
     }
-    (w != 0).then_some(w)
-}
-
-// In: `off` area, `cpu` expected, `bound` and `cell` addresses, `expect`, `new`. Not restarted: an
-// abort is a refusal, as in `rseq_store_if`.
-/// # Safety
-/// As [`crate::store_if_below`].
-#[inline(always)]
-pub unsafe fn rseq_store_if_below(
-    off: isize,
-    cpu: u32,
-    bound: *const u32,
-    cell: *mut u64,
-    expect: u64,
-    new: u64,
-) -> bool {
-    // SAFETY: area and bound are readable and `cell` writable (contract of this function). Only the
-    // last instruction writes to it.
-    unsafe {
-        asm!(
-            ".pushsection .data.rel.ro.nanoprobe_rseq, \"aw\", @progbits",
-            ".balign 32",
-            "2:",
-            ".long 0, 0",
-            ".quad 3f, 4f - 3f, 5f",
-            ".popsection",
-            "lea {t}, [rip + 2b]",
-            "mov qword ptr fs:[{off} + 8], {t}",
-            "3:",
-            "cmp {cpu:e}, dword ptr fs:[{off} + 4]",
-            "jne {refused}",
-            "cmp {cpu:e}, dword ptr [{bound}]",
-            "jae {refused}",
-            "cmp {expect}, qword ptr [{cell}]",
-            "jne {refused}",
-            "mov qword ptr [{cell}], {new}",
-            "4:",
-            ".pushsection .text.unlikely.nanoprobe_rseq, \"ax\", @progbits",
-            ".byte 0x0f, 0xb9, 0x3d",
-            ".long 0x53053053",
-            "5:",
-            "jmp {refused}",
-            ".popsection",
-            t = out(reg) _,
-            off = in(reg) off,
-            cpu = in(reg) cpu,
-            bound = in(reg) bound,
-            cell = in(reg) cell,
-            expect = in(reg) expect,
-            new = in(reg) new,
-            refused = label { return false },
-            options(nostack),
-        );
-    }
-    true
+    w != 0
 }
 
 const UNKNOWN: u8 = 0;
