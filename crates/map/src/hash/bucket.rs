@@ -1,0 +1,123 @@
+//! A bucket: its lock and its chain.
+//!
+//! For:     the other files of `hash`.
+//! State:   per bucket two words.
+//! Context: hit, signal, target. Who finds the lock taken gives up after a bounded time.
+//! Keeps:   K1 one changer of a chain at a time. K2 readers need no lock.
+//! Checked: tests/semantics.rs, tests/other_process.rs.
+
+use super::{BUSY, DATA, END, Hash, NEXT, SUM, TRIES, VERSION};
+use crate::Error;
+use crate::place::{Place, versioned};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::AtomicU32;
+
+pub struct Bucket<'a> {
+    pub number: u32,
+    lock: &'a AtomicU32,
+    pub head: &'a AtomicU32,
+}
+
+/// The right to change a chain; dropping it ends it.
+pub struct Locked<'a>(pub Bucket<'a>);
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        // [MAP-20] What was done to the chain is visible to the next one. Pairs with [MAP-21].
+        self.0.lock.store(0, Release);
+    }
+}
+
+impl<'a> Bucket<'a> {
+    /// Takes the lock, trying at most so often.
+    pub fn lock(self, tries: u32) -> Option<Locked<'a>> {
+        for _ in 0..tries {
+            // [MAP-21] Sees what the last one did. Pairs with [MAP-20].
+            if self.lock.compare_exchange_weak(0, 1, Acquire, Relaxed).is_ok() {
+                return Some(Locked(self));
+            }
+            core::hint::spin_loop();
+        }
+        None
+    }
+}
+
+impl Hash {
+    #[inline(always)]
+    pub(super) fn bucket<'a>(&self, number: u32) -> Bucket<'a> {
+        let at = self.chains.at(number as usize * 8);
+        Bucket { number, lock: at.u32(0), head: at.u32(4) }
+    }
+
+    #[inline(always)]
+    pub(super) fn bucket_of<'a>(&self, hash: u32) -> Bucket<'a> {
+        self.bucket(hash & self.mask)
+    }
+
+    pub(super) fn lock<'a>(&self, hash: u32) -> Result<Locked<'a>, Error> {
+        self.bucket_of(hash).lock(TRIES).ok_or_else(|| self.said_busy())
+    }
+
+    #[cold]
+    pub(super) fn said_busy(&self) -> Error {
+        self.place.u64(BUSY).fetch_add(1, Relaxed);
+        Error::Busy
+    }
+
+    #[inline(always)]
+    pub(super) fn matches(&self, element: Place, hash: u32, key: &[u8]) -> bool {
+        element.u32(SUM).load(Relaxed) == hash && element.at(DATA).equals(key)
+    }
+
+    /// Runs `read` on the element of a key, between two looks at its version.
+    ///
+    /// Safe whatever happens to elements meanwhile: a reader that was led astray starts again.
+    #[inline(always)]
+    pub(super) fn find<T>(&self, key: &[u8], mut read: impl FnMut(Place, u32) -> T) -> Result<T, Error> {
+        let hash = hash_of_key(key);
+        let bucket = self.bucket_of(hash);
+        for _ in 0..TRIES {
+            match self.find_once(&bucket, hash, key, &mut read) {
+                Some(found) => return found.ok_or(Error::NotFound),
+                None => core::hint::spin_loop(),
+            }
+        }
+        Err(self.said_busy())
+    }
+
+    /// `None`: led astray, to be tried again.
+    #[inline(always)]
+    fn find_once<T>(
+        &self,
+        bucket: &Bucket<'_>,
+        hash: u32,
+        key: &[u8],
+        read: &mut impl FnMut(Place, u32) -> T,
+    ) -> Option<Option<T>> {
+        // [MAP-22] Sees what the element's maker wrote. Pairs with [MAP-23].
+        let mut index = bucket.head.load(Acquire);
+        let mut steps = 0;
+        while index & END == 0 {
+            if index == 0 || steps > self.limit {
+                return None;
+            }
+            let element = self.element(index);
+            if self.matches(element, hash, key) {
+                return versioned(element.u32(VERSION), || {
+                    self.matches(element, hash, key).then(|| read(element, index))
+                })
+                .filter(Option::is_some);
+            }
+            // As above.
+            index = element.u32(NEXT).load(Acquire);
+            steps += 1;
+        }
+        // Another bucket's end: the element was taken for another key while we stood on it.
+        (index == END | bucket.number).then_some(None)
+    }
+}
+
+#[inline(always)]
+pub(super) fn hash_of_key(key: &[u8]) -> u32 {
+    super::hash_of(key)
+}
