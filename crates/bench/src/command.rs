@@ -14,6 +14,8 @@ pub fn bench_main(args: &[String]) -> i32 {
     match args.split_first() {
         Some((name, rest)) if name == "refscale" => crate::refscale_main(rest),
         Some((name, rest)) if name == "alloc" => crate::alloc_main(rest),
+        Some((name, rest)) if name == "htab-mem" => crate::htab_mem_main(rest),
+        Some((name, rest)) if name == "map-perf" => crate::map_perf_main(rest),
         Some((name, rest)) if name == "synchronize" => crate::synchronize_main(rest),
         Some((name, rest)) if name == crate::trigger::TARGET => crate::trigger::target_main(rest),
         _ => crate::trigger_main(args),

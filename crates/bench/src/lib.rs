@@ -2,6 +2,8 @@
 
 mod alloc;
 mod command;
+mod htab_mem;
+mod map_perf;
 mod pin;
 mod refscale;
 mod summary;
@@ -11,6 +13,8 @@ mod urcu;
 
 pub use alloc::alloc_main;
 pub use command::bench_main;
+pub use htab_mem::htab_mem_main;
+pub use map_perf::map_perf_main;
 pub use refscale::refscale_main;
 pub use summary::Summary;
 pub use synchronize::synchronize_main;

@@ -216,6 +216,14 @@ impl ObjectCache {
         None
     }
 
+    /// Does what the worker would do next, at once.
+    ///
+    /// # Context
+    /// As [`alloc_blocking`](Self::alloc_blocking).
+    pub fn help(&self) {
+        lock(&self.tender).pass();
+    }
+
     /// The cache as handlers use it: a copy of a few words. Not to be used after the cache is destroyed.
     #[inline(always)]
     pub fn view(&self) -> View<'static> {

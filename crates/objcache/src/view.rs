@@ -185,10 +185,15 @@ impl<'a> View<'a> {
     /// Objects from a list of whatever CPU the thread is on, linked; at most `most`.
     fn gather<const LIST: usize>(self, first: Batch, most: u32) -> Batch {
         let mut batch = first;
+        // Who takes the batch apart finds in each object which one comes four later.
+        let mut later = [0; 4];
         while batch.len() < most {
             let Some((i, _)) = self.pop::<LIST>() else { break };
             // SAFETY: the object was on the list and is ours now.
             batch = unsafe { batch.with(self.items, i) };
+            let at = batch.len() as usize % later.len();
+            // SAFETY: as above.
+            unsafe { self.items.link(i) }.set_aux(core::mem::replace(&mut later[at], i));
         }
         batch
     }
@@ -220,7 +225,8 @@ impl<'a> View<'a> {
             // SAFETY: the rest is ours.
             let link = unsafe { self.items.link(rest.head()) };
             let next = link.next();
-            // The batch's length may stand in its second object; on a list it means nothing.
+            // Also a batch's length may stand there, in its second object: a hint that helps nobody.
+            self.items.fetch(link.aux());
             link.set_aux(0);
             if !self.push::<FREE>(rest.head()) {
                 break;
