@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 const CALM: Duration = Duration::from_secs(1);
 
 /// The most bytes that raised watermarks may keep per CPU.
-const MOST_BYTES: u32 = 4 << 20;
+const MOST_BYTES: u32 = 1 << 20;
 
 /// A way to break a cache on purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
