@@ -9,9 +9,9 @@
 
 mod peers;
 
+use crate::Summary;
 use crate::pin::{self, Gate};
 use crate::refscale::json;
-use crate::Summary;
 use objcache::{ObjectCache, View};
 use peers::Peer;
 use std::io::Write;

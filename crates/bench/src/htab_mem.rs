@@ -9,14 +9,16 @@
 //! Source:  kernel selftests `benchs/bench_htab_mem.c`, `progs/htab_mem_bench.c`. Departs: no system call
 //!          triggers a batch; memory is that of the map's elements, and the process's beside it.
 
+use crate::Summary;
 use crate::pin;
 use crate::refscale::json;
-use crate::Summary;
 use map::{Error, Flag, Hash};
 use objcache::Arena;
 use std::fmt;
 use std::io::Write;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 use std::time::{Duration, Instant};
 
 const HELP: &str = "\
@@ -49,9 +51,17 @@ enum UseCase {
 
 /// The use cases by name, and what was published: rate and memory, plain free and free_rcu (table).
 const USE_CASES: [(&str, UseCase, &str); 3] = [
-    ("overwrite", UseCase::Overwrite, "kernel, -p 8: free_rcu -20 % rate against plain free; 3 MB plain, 50 MB free_rcu"),
+    (
+        "overwrite",
+        UseCase::Overwrite,
+        "kernel, -p 8: free_rcu -20 % rate against plain free; 3 MB plain, 50 MB free_rcu",
+    ),
     ("batch_add_batch_del", UseCase::AddDel, "kernel: no figure in the cover letter"),
-    ("add_del_on_diff_cpu", UseCase::DiffCpu, "kernel, -p 16: out of memory before the series, bounded with it"),
+    (
+        "add_del_on_diff_cpu",
+        UseCase::DiffCpu,
+        "kernel, -p 16: out of memory before the series, bounded with it",
+    ),
 ];
 
 struct Options {
@@ -137,7 +147,7 @@ fn parse(args: &[String]) -> Result<Option<Options>, lexopt::Error> {
             other => return Err(other.unexpected()),
         }
     }
-    if o.use_case.1 == UseCase::DiffCpu && o.producers % 2 != 0 {
+    if o.use_case.1 == UseCase::DiffCpu && !o.producers.is_multiple_of(2) {
         return Err("add_del_on_diff_cpu needs an even number of producers".into());
     }
     Ok(Some(o))
@@ -232,7 +242,11 @@ fn produce(world: &World, o: &Options, me: usize) {
                 if !world.wait_turn(pair, side) {
                     return;
                 }
-                if side == 0 { world.add(id, step, &value) } else { world.del(id, step) }
+                if side == 0 {
+                    world.add(id, step, &value)
+                } else {
+                    world.del(id, step)
+                }
                 world.turns[pair].store(1 - side, Release);
                 1
             }
@@ -294,7 +308,11 @@ fn run(o: &Options, out: &mut impl Write) -> std::io::Result<()> {
             if n >= o.warmup {
                 if !o.json {
                     let Sample { rate, memory, .. } = got;
-                    let _ = writeln!(out, "Iter {:>3}: per-prod-op {rate:>8.2}k/s, memory usage {memory:>7.2}MiB", n - o.warmup);
+                    let _ = writeln!(
+                        out,
+                        "Iter {:>3}: per-prod-op {rate:>8.2}k/s, memory usage {memory:>7.2}MiB",
+                        n - o.warmup
+                    );
                 }
                 samples.push(got);
             }
@@ -306,7 +324,13 @@ fn run(o: &Options, out: &mut impl Write) -> std::io::Result<()> {
     finish(world)
 }
 
-fn report(world: &World, o: &Options, samples: &[Sample], resident: u64, out: &mut impl Write) -> std::io::Result<()> {
+fn report(
+    world: &World,
+    o: &Options,
+    samples: &[Sample],
+    resident: u64,
+    out: &mut impl Write,
+) -> std::io::Result<()> {
     let of = |f: fn(&Sample) -> f64| Summary::of(&samples.iter().map(f).collect::<Vec<_>>());
     let (rate, memory) = (of(|s| s.rate), of(|s| s.memory));
     let peak = samples.iter().map(|s| s.peak).fold(0.0, f64::max);

@@ -9,9 +9,9 @@
 //! Source:  kernel `samples/bpf/map_perf_test`: an event is a cheap system call and ten times update, lookup and
 //!          delete of one key.
 
+use crate::Summary;
 use crate::pin::{self, Gate};
 use crate::refscale::json;
-use crate::Summary;
 use map::{Error, Flag, Hash, Histogram, Next, PercpuArray, Reader, Ring};
 use objcache::Arena;
 use std::io::Write;
@@ -140,9 +140,15 @@ fn events(o: &Options, name: &str, published: &str, map: &Hash, out: &mut impl W
     assert!(map.is_empty(), "every key was deleted");
     for (cpu, (rate, tries)) in results.iter().enumerate() {
         if o.json {
-            writeln!(out, "{{\"name\":\"hash_map_perf {name}\",\"cpu\":{cpu},\"events_per_sec\":{rate:.0},\"tried_again\":{tries}}}")?;
+            writeln!(
+                out,
+                "{{\"name\":\"hash_map_perf {name}\",\"cpu\":{cpu},\"events_per_sec\":{rate:.0},\"tried_again\":{tries}}}"
+            )?;
         } else {
-            writeln!(out, "{cpu}:hash_map_perf {name} {rate:.0} events per sec (tried again {tries}; {published})")?;
+            writeln!(
+                out,
+                "{cpu}:hash_map_perf {name} {rate:.0} events per sec (tried again {tries}; {published})"
+            )?;
         }
     }
     Ok(())
@@ -151,7 +157,10 @@ fn events(o: &Options, name: &str, published: &str, map: &Hash, out: &mut impl W
 fn print(o: &Options, name: &str, unit: &str, results: &[f64], out: &mut impl Write) -> std::io::Result<()> {
     let Summary { median, sd, min, .. } = Summary::of(results);
     if o.json {
-        return writeln!(out, "{{\"name\":\"{name}\",\"unit\":\"{unit}\",\"median\":{median:.3},\"sd\":{sd:.3},\"min\":{min:.3}}}");
+        return writeln!(
+            out,
+            "{{\"name\":\"{name}\",\"unit\":\"{unit}\",\"median\":{median:.3},\"sd\":{sd:.3},\"min\":{min:.3}}}"
+        );
     }
     writeln!(out, "{name:<40} {median:>9.2} {unit} (sd {sd:.2}, least {min:.2})")
 }
@@ -180,11 +189,23 @@ fn singles(o: &Options, arena: &Arena, out: &mut impl Write) -> std::io::Result<
     };
     print(o, "hash lookup", "ns", &runs(&|| per_call(lookup)), out)?;
     let sums = Hash::builder(8, 8, 16384).build(arena).map_err(fail)?;
-    print(o, "hash add, key there", "ns", &runs(&|| per_call(|n| _ = sure(|| sums.add(&(n % KEYS).to_ne_bytes(), 1)))), out)?;
+    print(
+        o,
+        "hash add, key there",
+        "ns",
+        &runs(&|| per_call(|n| _ = sure(|| sums.add(&(n % KEYS).to_ne_bytes(), 1)))),
+        out,
+    )?;
     let total: u64 = (0..KEYS).map(|n| sums.sum(&n.to_ne_bytes()).unwrap_or(0)).sum();
     assert_eq!(total, LOOPS * o.nruns as u64, "adds lost");
     let array = PercpuArray::create(arena, 64).map_err(fail)?;
-    print(o, "per-CPU array add", "ns", &runs(&|| per_call(|n| assert!(array.add((n % 64) as u32, 1)))), out)?;
+    print(
+        o,
+        "per-CPU array add",
+        "ns",
+        &runs(&|| per_call(|n| assert!(array.add((n % 64) as u32, 1)))),
+        out,
+    )?;
     let histogram = Histogram::create(arena, map::Buckets::Log2).map_err(fail)?;
     print(o, "histogram record", "ns", &runs(&|| per_call(|n| histogram.record(n))), out)?;
     scaling(o, arena, out)?;
@@ -288,6 +309,9 @@ mod tests {
         run(&parse(&args).unwrap().unwrap(), &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text.lines().filter(|l| l.contains("hash_map_perf")).count(), 6, "{text}");
-        assert_eq!(text.lines().filter(|l| l.starts_with("ring,") || l.starts_with("hash lookup")).count(), 2);
+        assert_eq!(
+            text.lines().filter(|l| l.starts_with("ring,") || l.starts_with("hash lookup")).count(),
+            2
+        );
     }
 }

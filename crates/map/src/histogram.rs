@@ -111,8 +111,11 @@ mod tests {
 
     #[test]
     fn every_value_lies_between_the_bounds_of_its_bucket() {
-        let kinds =
-            [Buckets::Log2, Buckets::Linear { min: 10, max: 95, step: 10 }, Buckets::Linear { min: 0, max: 9, step: 3 }];
+        let kinds = [
+            Buckets::Log2,
+            Buckets::Linear { min: 10, max: 95, step: 10 },
+            Buckets::Linear { min: 0, max: 9, step: 3 },
+        ];
         for kind in kinds {
             for value in (0..300).chain([u64::MAX, 1 << 63, (1 << 63) - 1]) {
                 let bucket = kind.of(value);

@@ -41,7 +41,7 @@ impl PercpuArray {
         }
         let copies = percpu::possible_cpus();
         let blocks = (entries as usize).div_ceil(PER_BLOCK);
-        let offset = arena.take(HEAD + 2 * (blocks * copies as usize) << SHIFT)?;
+        let offset = arena.take(HEAD + ((2 * blocks * copies as usize) << SHIFT))?;
         // SAFETY: taken just now; the array keeps the arena.
         let place = unsafe { Place::new(arena.base()) }.at(offset);
         place.u32(ENTRIES).store(entries, Relaxed);

@@ -108,13 +108,13 @@ impl Ring {
             // A record lies in one piece: what is left before the end is skipped.
             let before_end = self.size as u64 - (old & (self.size as u64 - 1));
             let pad = if before_end < need { before_end } else { 0 };
-            // [MAP-8] The bytes that the reader gave free are zeros. Pairs with [MAP-11].
+            // [MAP-8] The bytes that the reader gave free are zeros. Pairs with [MAP-11], [MAP-14].
             let consumed = self.place.u64(CONSUMED).load(Acquire);
             if old + pad + need - consumed.min(old) > self.size as u64 {
                 self.place.u64(LOST).fetch_add(1, Relaxed);
                 return Err(Error::Full);
             }
-            // [MAP-9] Room is reserved once. Pairs with [MAP-12].
+            // [MAP-9] Room is reserved once. Pairs with [MAP-12], [MAP-15].
             match reserved.compare_exchange_weak(old, old + pad + need, AcqRel, Relaxed) {
                 Ok(_) => break (old + pad, pad),
                 Err(now) => old = now,
@@ -158,7 +158,8 @@ impl Reservation<'_> {
     #[inline]
     fn end(&mut self, flag: u32) {
         self.is_done = true;
-        // [MAP-13] The bytes are written before the record is no longer open. Pairs with [MAP-12].
+        // [MAP-13] The bytes are written before the record is no longer open.
+        // Pairs with [MAP-12], [MAP-15].
         self.ring.bytes(self.at).u32(0).store(PRESENT | flag | self.len as u32, Release);
     }
 }
@@ -223,8 +224,8 @@ impl Reader {
     /// Hands the next record to `each`, as its length and a function that copies it.
     pub fn next_with(&mut self, each: impl FnOnce(&dyn Fn(&mut [u8]), usize)) -> Next {
         loop {
-            // [MAP-12] A header that is not open any more comes with its bytes. Pairs with [MAP-9],
-            // [MAP-10], [MAP-13].
+            // [MAP-12] A header that is not open any more comes with its bytes.
+            // Pairs with [MAP-9], [MAP-10], [MAP-13].
             let header = self.ring.bytes(self.at).u32(0).load(Acquire);
             if header & PRESENT == 0 {
                 let reserved = self.ring.place.u64(RESERVED).load(Acquire);
@@ -261,6 +262,7 @@ impl Reader {
     /// # Safety
     /// The producers must have ended: no one may still write to what is reserved.
     pub unsafe fn skip_open(&mut self) -> bool {
+        // [MAP-15] As in `next_with`. Pairs with [MAP-9], [MAP-13].
         let header = self.ring.bytes(self.at).u32(0).load(Acquire);
         let reserved = self.ring.place.u64(RESERVED).load(Acquire);
         if reserved == self.at || header & PRESENT != 0 && header & OPEN == 0 {
@@ -275,6 +277,7 @@ impl Reader {
             self.ring.bytes(self.at).u64(0).store(0, Relaxed);
             self.at += 8;
         }
+        // [MAP-14] As in `consume`. Pairs with [MAP-8].
         self.ring.place.u64(CONSUMED).store(self.at, Release);
         true
     }

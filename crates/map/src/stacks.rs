@@ -43,7 +43,8 @@ impl Stacks {
     #[cfg(feature = "std")]
     pub fn create(arena: &objcache::Arena, slots: u32, depth: u32) -> Result<Stacks, Error> {
         let slots = slots.max(1).next_power_of_two();
-        let cache = objcache::ObjectCache::builder(FRAMES + depth as usize * 8).arena(arena).reserve(64).build()?;
+        let cache =
+            objcache::ObjectCache::builder(FRAMES + depth as usize * 8).arena(arena).reserve(64).build()?;
         let offset = arena.take(HEAD + slots as usize * 4)?;
         // SAFETY: taken just now; the cache keeps the arena.
         let place = unsafe { Place::new(arena.base()) }.at(offset);

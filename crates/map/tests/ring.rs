@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// A record: who, its number, and as many copies of both as the number says.
 fn record(who: u64, n: u64) -> Vec<u8> {
     let words = 2 + (n * 7 + who) % 9;
-    let word = |i: u64| if i % 2 == 0 { who } else { n };
+    let word = |i: u64| if i.is_multiple_of(2) { who } else { n };
     let bytes: Vec<u8> = (0..words).flat_map(|i| word(i).to_ne_bytes()).collect();
     // Odd lengths too.
     bytes[..bytes.len() - (n % 8) as usize * usize::from(words > 2)].to_vec()
@@ -205,8 +205,7 @@ fn another_process_reads_what_this_one_produces() {
 fn wait(child: i32) -> (i32, i32) {
     let mut status = 0i32;
     // SAFETY: the kernel writes one int to `status`.
-    let got = unsafe {
-        sys::syscall(sys::nr::WAIT4, [child as usize, (&raw mut status) as usize, 0, 0, 0, 0])
-    };
+    let got =
+        unsafe { sys::syscall(sys::nr::WAIT4, [child as usize, (&raw mut status) as usize, 0, 0, 0, 0]) };
     (status, got as i32)
 }

@@ -139,7 +139,10 @@ fn credits_are_exact_under_threads() {
                     for n in 0..20_000u64 {
                         let key = (n * 13 + t * 5) % 1000;
                         if n % 3 == 0 {
-                            deleted.fetch_add(u64::from(sure(|| map.delete(&key.to_ne_bytes())).is_ok()), Relaxed);
+                            deleted.fetch_add(
+                                u64::from(sure(|| map.delete(&key.to_ne_bytes())).is_ok()),
+                                Relaxed,
+                            );
                             continue;
                         }
                         match sure(|| map.update(&key.to_ne_bytes(), &[1; 8], Flag::NoExist)) {
@@ -229,7 +232,11 @@ fn array_entries_are_whole_and_bounded() {
     std::thread::scope(|s| {
         let array = &array;
         let writers: Vec<_> = (1..3u8)
-            .map(|t| s.spawn(move || (0..50_000u32).for_each(|n| _ = array.set(2, &[t.wrapping_mul(n as u8); 200]))))
+            .map(|t| {
+                s.spawn(move || {
+                    (0..50_000u32).for_each(|n| _ = array.set(2, &[t.wrapping_mul(n as u8); 200]))
+                })
+            })
             .collect();
         let mut out = [0; 200];
         while !writers.iter().all(|w| w.is_finished()) {
@@ -302,8 +309,11 @@ fn a_map_whose_arena_is_full_says_no_memory_and_goes_on() {
     let arena = Arena::private(4 * CHUNK).unwrap();
     let map = Hash::builder(8, 1000, 10_000).build(&arena);
     // One chunk for the arena, one for the cache's cells, two for the map: none for elements.
-    assert!(matches!(map, Err(Error::Setup(_))) || {
-        let map = map.unwrap();
-        (0..10_000u64).any(|n| map.update(&n.to_ne_bytes(), &[0; 1000], Flag::Any) == Err(Error::NoMemory))
-    });
+    assert!(
+        matches!(map, Err(Error::Setup(_))) || {
+            let map = map.unwrap();
+            (0..10_000u64)
+                .any(|n| map.update(&n.to_ne_bytes(), &[0; 1000], Flag::Any) == Err(Error::NoMemory))
+        }
+    );
 }

@@ -11,7 +11,7 @@ use crate::Error;
 use crate::chunk::{CHUNK, Chunk};
 use crate::worker::Worker;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sys::mapping::{MADV_DONTNEED, MADV_REMOVE, PrivateMapping, SharedMapping, discard};
 
@@ -25,8 +25,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"nparen\0\x01");
 
 #[repr(C)]
 struct Head {
-    magic: u64,
-    chunks: u32,
+    magic: AtomicU64,
+    chunks: AtomicU32,
     roots: [AtomicU32; ROOTS],
 }
 
@@ -130,15 +130,12 @@ impl Arena {
         let inner = Inner { memory, owners: Mutex::new(1), worker: Worker::new() };
         let arena = Arena(Arc::new(inner));
         let chunks = (arena.len() / CHUNK) as u32;
-        let head = arena.base().cast::<Head>().as_ptr();
-        // SAFETY: the memory is at least two chunks of zeros, and ours (contracts of the makers).
-        unsafe { (&raw mut (*head).chunks).write(chunks) };
+        arena.head().chunks.store(chunks, Relaxed);
         let table = HEAD_BYTES + chunks as usize * size_of::<Chunk>();
         for n in 0..table.div_ceil(CHUNK) as u32 {
             arena.chunk(n).owner.store(SETUP, Relaxed);
         }
-        // SAFETY: as above.
-        unsafe { (&raw mut (*head).magic).write(MAGIC) };
+        arena.head().magic.store(MAGIC, Relaxed);
         Ok(arena)
     }
 
@@ -178,13 +175,19 @@ impl Arena {
     /// # Safety
     /// An arena must lie there for `'a`.
     pub unsafe fn root_at<'a>(base: NonNull<u8>, n: usize) -> Option<&'a AtomicU32> {
-        // SAFETY: a head lies there (the caller's promise); roots are atomics.
-        unsafe { (*(&raw const (*base.cast::<Head>().as_ptr()).roots)).get(n) }
+        // SAFETY: a head lies there for `'a` (the caller's promise); all of it is atomics.
+        let head: &'a Head = unsafe { base.cast().as_ref() };
+        head.roots.get(n)
+    }
+
+    fn head(&self) -> &Head {
+        // SAFETY: the memory begins with a head, zeros at first; it stays while `self` is borrowed, and all of
+        // it is atomics.
+        unsafe { self.base().cast().as_ref() }
     }
 
     pub(crate) fn chunks(&self) -> u32 {
-        // SAFETY: `init` wrote the head, and the number never changes.
-        unsafe { (&raw const (*self.base().cast::<Head>().as_ptr()).chunks).read() }
+        self.head().chunks.load(Relaxed)
     }
 
     pub(crate) fn chunk(&self, n: u32) -> &Chunk {

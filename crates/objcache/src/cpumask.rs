@@ -54,8 +54,7 @@ impl CpuMasks {
     /// An empty mask with one share; `None` if there is no object just now.
     pub fn create(&self) -> Option<CpuMaskRef<'_>> {
         let mask = self.cache.alloc()?.cast::<CpuMask>();
-        let empty =
-            CpuMask { count: AtomicU32::new(1), bits: core::array::from_fn(|_| AtomicU64::new(0)) };
+        let empty = CpuMask { count: AtomicU32::new(1), bits: core::array::from_fn(|_| AtomicU64::new(0)) };
         // SAFETY: a new object of the size, 8 bytes aligned, which no reader can reach any more.
         unsafe { mask.write(empty) };
         Some(CpuMaskRef { masks: self, mask })
@@ -68,7 +67,7 @@ impl CpuMasks {
     /// before the last share can have gone.
     pub unsafe fn acquire(&self, mask: NonNull<CpuMask>) -> Option<CpuMaskRef<'_>> {
         // SAFETY: not reused before the caller's reader ends (the caller's promise).
-        let count = unsafe { &(*mask.as_ptr()).count };
+        let count = &unsafe { mask.as_ref() }.count;
         let more = |n: u32| (n != 0).then(|| n + 1);
         count.fetch_update(Relaxed, Relaxed, more).ok().map(|_| CpuMaskRef { masks: self, mask })
     }

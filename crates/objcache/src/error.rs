@@ -62,7 +62,9 @@ impl fmt::Display for Error {
             Self::ArenaTooSmall { bytes, least } => {
                 write!(f, "an arena of {bytes} bytes is too small: the least is {least}")
             }
-            Self::ArenaTooLarge { bytes } => write!(f, "an arena of {bytes} bytes is too large: 16 GiB at most"),
+            Self::ArenaTooLarge { bytes } => {
+                write!(f, "an arena of {bytes} bytes is too large: 16 GiB at most")
+            }
             Self::ArenaFull { wanted, free } => {
                 write!(f, "no {wanted} bytes in one piece in the arena, {free} are free")
             }

@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 /// Writes who has the object over all of it, and looks whether it stays so.
 fn use_object(view: View<'static>, index: Index, who: u64) {
-    let at = view.payload(index).cast::<u64>();
+    let at = view.payload(index).as_ptr().cast::<u64>();
     let words = view.size() / 8;
     for n in 0..words {
         // SAFETY: the object is ours and has so many words.
-        unsafe { at.add(n).write_volatile(who) };
+        unsafe { at.wrapping_add(n).write_volatile(who) };
     }
     for n in 0..words {
         // SAFETY: as above.
-        assert_eq!(unsafe { at.add(n).read_volatile() }, who, "somebody else writes to our object");
+        assert_eq!(unsafe { at.wrapping_add(n).read_volatile() }, who, "somebody else writes to our object");
     }
 }
 

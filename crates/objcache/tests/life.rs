@@ -172,7 +172,10 @@ fn what_cannot_be_is_refused_when_it_is_built() {
     let arena = Arena::private(2 * CHUNK).unwrap();
     let _first = ObjectCache::builder(8).arena(&arena).build().unwrap();
     let full = ObjectCache::builder(8).arena(&arena).build().err().unwrap();
-    assert_eq!((full, full.errno()), (Error::ArenaFull { wanted: CHUNK.min(full_size()), free: 0 }, sys::Errno::ENOMEM));
+    assert_eq!(
+        (full, full.errno()),
+        (Error::ArenaFull { wanted: CHUNK.min(full_size()), free: 0 }, sys::Errno::ENOMEM)
+    );
 }
 
 /// Head and cells of a cache on this machine.

@@ -39,9 +39,8 @@ fn run(options: Options) -> i32 {
         }
     };
     world::install(world);
-    let mut threads: Vec<_> = (0..world.options.threads)
-        .map(|me| thread::spawn(move || world::churn(world, me as u64)))
-        .collect();
+    let mut threads: Vec<_> =
+        (0..world.options.threads).map(|me| thread::spawn(move || world::churn(world, me as u64))).collect();
     threads.push(thread::spawn(move || world::send_signals(world)));
     threads.push(thread::spawn(move || mortal::run(world)));
     let end = Instant::now() + world.options.run_for;

@@ -9,8 +9,8 @@
 use super::{BUSY, DATA, END, Hash, NEXT, SUM, TRIES, VERSION};
 use crate::Error;
 use crate::place::{Place, versioned};
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 pub struct Bucket<'a> {
     pub number: u32,
@@ -108,7 +108,7 @@ impl Hash {
                 })
                 .filter(Option::is_some);
             }
-            // As above.
+            // [MAP-27] As [MAP-22], for the next one. Pairs with [MAP-23], [MAP-24].
             index = element.u32(NEXT).load(Acquire);
             steps += 1;
         }

@@ -6,9 +6,7 @@
 //! Keeps:   what cannot be is refused.
 //! Checked: tests/semantics.rs.
 
-use super::{
-    BUCKETS, CACHE, COPIES, DATA, END, HEAD, Hash, KEY, KIND, LIMIT, LRU, PER_CPU, PLAIN, VALUE,
-};
+use super::{BUCKETS, CACHE, COPIES, DATA, END, HEAD, Hash, KEY, KIND, LIMIT, LRU, PER_CPU, PLAIN, VALUE};
 use crate::Error;
 use crate::credit::Credits;
 use crate::place::{Place, words};
@@ -105,11 +103,13 @@ impl HashBuilder {
             return Err(Error::Setup(objcache::Error::ZeroSize));
         }
         let cpus = percpu::possible_cpus();
-        let stride = if self.kind & PER_CPU != 0 { self.value.next_multiple_of(64) } else { words(self.value) };
+        let stride =
+            if self.kind & PER_CPU != 0 { self.value.next_multiple_of(64) } else { words(self.value) };
         let copies = if self.kind & PER_CPU != 0 { cpus as usize } else { 1 };
         let mut builder = ObjectCache::builder(DATA + words(self.key) + copies * stride).arena(arena);
         // Beyond the keys, one batch per CPU may lie on another CPU's list.
-        let ready = if self.preallocated { self.limit.saturating_add(128 * cpus) } else { 256.min(self.limit) };
+        let ready =
+            if self.preallocated { self.limit.saturating_add(128 * cpus) } else { 256.min(self.limit) };
         builder = builder.reserve(ready).hurry(self.hurry);
         if let Some(rcu) = &self.rcu {
             builder = builder.rcu(rcu.clone());

@@ -11,7 +11,7 @@ use super::{DATA, END, EVICTED, Flag, HAND, Hash, LRU, NEXT, PER_CPU, PLAIN, SUM
 use crate::Error;
 use crate::place::{Place, close_write, open_write};
 use core::ptr::NonNull;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{Relaxed, Release};
 use objcache::Index;
 
 impl Hash {
@@ -45,7 +45,9 @@ impl Hash {
     pub fn sum(&self, key: &[u8]) -> Result<u64, Error> {
         Error::check(key.len(), self.key)?;
         let word = |element, copy| self.value_of(element, copy).u64(0).load(Relaxed);
-        self.find(key, |element, _| (0..self.copies).fold(0, |sum: u64, c| sum.wrapping_add(word(element, c))))
+        self.find(key, |element, _| {
+            (0..self.copies).fold(0, |sum: u64, c| sum.wrapping_add(word(element, c)))
+        })
     }
 
     /// The address of a key's value, to be changed in place.
@@ -196,7 +198,7 @@ impl Hash {
         };
         self.element(index).u32(NEXT).store(next, Relaxed);
         let link = if before == 0 { locked.0.head } else { self.element(before).u32(NEXT) };
-        // [MAP-23] The element is seen whole. Pairs with [MAP-22], [MAP-24].
+        // [MAP-23] The element is seen whole. Pairs with [MAP-22], [MAP-25], [MAP-27], [MAP-28].
         link.store(index, Release);
         Ok(old.map(|(_, old)| old))
     }
@@ -218,7 +220,7 @@ impl Hash {
     fn unlink(&self, locked: &Locked<'_>, before: u32, index: u32) {
         let next = self.element(index).u32(NEXT).load(Relaxed);
         let link = if before == 0 { locked.0.head } else { self.element(before).u32(NEXT) };
-        // [MAP-24] As [MAP-23], for what follows. Pairs with [MAP-23].
+        // [MAP-24] As [MAP-23], for what follows. Pairs with [MAP-27].
         link.store(next, Release);
     }
 
@@ -267,7 +269,7 @@ impl Hash {
     }
 
     fn forget_one(&self, locked: &Locked<'_>) -> Option<u32> {
-        let (mut before, mut index) = (0, locked.0.head.load(Acquire));
+        let (mut before, mut index) = (0, locked.0.head.load(Relaxed));
         while index & END == 0 {
             let element = self.element(index);
             if element.u32(USED).load(Relaxed) == 0 {

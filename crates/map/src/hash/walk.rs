@@ -10,7 +10,7 @@
 use super::{DATA, END, Flag, Hash, NEXT, TRIES, VERSION};
 use crate::Error;
 use crate::place::versioned;
-use core::sync::atomic::Ordering::Acquire;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::vec::Vec;
 
 /// A key with its value, of a per-CPU hash with all copies one behind the other.
@@ -32,7 +32,7 @@ impl Hash {
 
     fn try_entries(&self, number: u32) -> Option<Vec<Entry>> {
         let mut out: Vec<Entry> = Vec::new();
-        // [MAP-25] Sees what each element's maker wrote. Pairs with [MAP-26].
+        // [MAP-25] Sees what the first element's maker wrote. Pairs with [MAP-23].
         let mut index = self.bucket(number).head.load(Acquire);
         let first = index;
         while index & END == 0 {
@@ -46,13 +46,14 @@ impl Hash {
                 for (copy, bytes) in value.chunks_exact_mut(self.value).enumerate() {
                     self.value_of(element, copy as u32).read(bytes);
                 }
+                // [MAP-28] As [MAP-25], for the next one. Pairs with [MAP-23].
                 element.u32(NEXT).load(Acquire)
             })?;
             out.push((key, value));
             index = next;
         }
-        // [MAP-26] Unchanged from the first element to the end. Pairs with [MAP-25].
-        let is_same = self.bucket(number).head.load(Acquire) == first;
+        // Unchanged from the first element to the end; the versions say the same of each element.
+        let is_same = self.bucket(number).head.load(Relaxed) == first;
         (index == END | number && is_same).then_some(out)
     }
 

@@ -96,8 +96,7 @@ impl Tender {
                 // One by one: what lies on a CPU is not linked.
                 list.iter().try_for_each(|i| meet(what, i).map(drop))?;
             }
-            for (what, stack) in
-                [("depot", &cell.depot), ("loose", &cell.loose), ("retired", &cell.retired)]
+            for (what, stack) in [("depot", &cell.depot), ("loose", &cell.loose), ("retired", &cell.retired)]
             {
                 self.batches(stack).into_iter().try_for_each(|batch| walk(what, batch))?;
             }

@@ -36,8 +36,8 @@ impl Tender {
         }
         let head = self.setup.view.head();
         // [OBJ-4] Closed before the fence: a sequence that starts after it finds the lists closed, one that
-        // was under way is restarted by it. SeqCst: the store must be visible before the call. Pairs with
-        // [OBJ-5].
+        // was under way is restarted by it. SeqCst: the store must be visible before the call.
+        // Pairs with [OBJ-5].
         head.bound.store(0, SeqCst);
         let fenced = sys::membarrier(PRIVATE_EXPEDITED_RSEQ).is_ok();
         if fenced {

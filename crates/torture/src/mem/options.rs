@@ -105,6 +105,10 @@ impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, threads, size, rseq, .. } = self;
         let broken = self.broken.map_or("none", |(name, _)| name);
-        write!(f, "for={:?} seed={seed} threads={threads} size={size} rseq={rseq} broken={broken}", self.run_for)
+        write!(
+            f,
+            "for={:?} seed={seed} threads={threads} size={size} rseq={rseq} broken={broken}",
+            self.run_for
+        )
     }
 }

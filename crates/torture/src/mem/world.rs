@@ -127,9 +127,14 @@ impl World {
         let published = self.slots.iter().filter(|slot| slot.load(Relaxed) != 0).count() as i64;
         match self.cache.audit() {
             Err(what) => self.error(&what),
-            Ok(census) if census.misuse != 0 => self.error(&format!("objects that were not live: {census:?}")),
+            Ok(census) if census.misuse != 0 => {
+                self.error(&format!("objects that were not live: {census:?}"))
+            }
             Ok(census) if census.live() != published => {
-                self.error(&format!("{published} objects are published, {} are live: {census:?}", census.live()));
+                self.error(&format!(
+                    "{published} objects are published, {} are live: {census:?}",
+                    census.live()
+                ));
             }
             Ok(census) if census.on_cpus > 2 * 96 * u64::from(percpu::possible_cpus()) => {
                 self.error(&format!("more on CPUs than the high watermark: {census:?}"));
@@ -215,14 +220,19 @@ impl World {
 
 pub fn fill(object: NonNull<u8>, words: usize, stamp: u64) {
     for n in 0..words {
+        let word = object.as_ptr().cast::<u64>().wrapping_add(n);
         // SAFETY: the object has so many words, and is the caller's.
-        unsafe { object.cast::<u64>().add(n).write_volatile(stamp | 1) };
+        unsafe { word.write_volatile(stamp | 1) };
     }
 }
 
 fn is_full_of(object: NonNull<u8>, words: usize, stamp: u64) -> bool {
-    // SAFETY: the object has so many words; they may be written meanwhile only if the cache is broken.
-    (0..words).all(|n| unsafe { object.cast::<u64>().add(n).read_volatile() } == stamp | 1)
+    (0..words).all(|n| {
+        let word = object.as_ptr().cast::<u64>().wrapping_add(n);
+        // SAFETY: the object has so many words; they are written meanwhile only if the cache is broken.
+        let seen = unsafe { word.read_volatile() };
+        seen == stamp | 1
+    })
 }
 
 /// A thread's life.
