@@ -66,7 +66,7 @@ fn read(base: NonNull<u8>) -> Result<u64, String> {
             match walked {
                 Err(Error::Busy) if !done => {}
                 Err(error) => return Err(format!("the walk: {error}")),
-                Ok(()) if torn || keys > KEYS || keys < KEYS / 2 => {
+                Ok(()) if torn || !(KEYS / 2..=KEYS).contains(&keys) => {
                     return Err(format!("{keys} keys, torn: {torn}"));
                 }
                 Ok(()) => {}
