@@ -269,13 +269,13 @@ mod tests {
         let a = arena.take(3 * CHUNK - 5).unwrap();
         let b = arena.take(1).unwrap();
         // SAFETY: taken above.
-        unsafe { arena.base().add(a + 77).write(1) };
+        unsafe { arena.base().as_ptr().wrapping_add(a + 77).write(1) };
         assert_eq!(arena.take(4 * CHUNK), Err(Error::ArenaFull { wanted: 4 * CHUNK, free: 3 * CHUNK }));
         // SAFETY: nothing of it is in use.
         unsafe { arena.give_back(a, 3 * CHUNK - 5) };
         assert_eq!(arena.take(3 * CHUNK), Ok(a));
         // SAFETY: taken above.
-        assert_eq!(unsafe { arena.base().add(a + 77).read() }, 0);
+        assert_eq!(unsafe { arena.base().as_ptr().wrapping_add(a + 77).read() }, 0);
         // SAFETY: nothing of it is in use.
         unsafe { arena.give_back(a, 3 * CHUNK) };
         // SAFETY: as above.
