@@ -182,7 +182,7 @@ fn a_value_that_is_replaced_all_the_time_is_found_all_the_time_and_whole() {
         std::thread::scope(|s| {
             let (map, stop) = (&map, &stop);
             s.spawn(move || {
-                for n in 0..200_000u64 {
+                for n in 0..400_000u64 {
                     let _ = map.update(&(n % 3).to_ne_bytes(), &[n as u8; 256], Flag::Any);
                 }
                 stop.store(true, Relaxed);

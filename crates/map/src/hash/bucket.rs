@@ -1,20 +1,21 @@
 //! A bucket: its lock and its chain.
 //!
 //! For:     the other files of `hash`.
-//! State:   per bucket two words.
+//! State:   per bucket two words: a count of changes, odd while one is made, and the chain.
 //! Context: hit, signal, target. Who finds the lock taken gives up after a bounded time.
-//! Keeps:   K1 one changer of a chain at a time. K2 readers need no lock.
+//! Keeps:   K1 one changer of a chain at a time. K2 readers need no lock: a key that is found is found; that
+//!          it is not there counts only if the chain did not change meanwhile.
 //! Checked: tests/semantics.rs, tests/other_process.rs.
 
 use super::{BUSY, DATA, END, Hash, NEXT, SUM, TRIES, VERSION};
 use crate::Error;
 use crate::place::{Place, versioned};
-use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU32, fence};
 
 pub struct Bucket<'a> {
     pub number: u32,
-    lock: &'a AtomicU32,
+    changes: &'a AtomicU32,
     pub head: &'a AtomicU32,
 }
 
@@ -23,17 +24,35 @@ pub struct Locked<'a>(pub Bucket<'a>);
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        // [MAP-20] What was done to the chain is visible to the next one. Pairs with [MAP-21].
-        self.0.lock.store(0, Release);
+        // [MAP-20] What was done to the chain is visible to the next one. Pairs with [MAP-21], [MAP-29].
+        self.0.changes.store(self.0.changes.load(Relaxed).wrapping_add(1), Release);
     }
 }
 
 impl<'a> Bucket<'a> {
+    /// What `look` finds if the chain does not change meanwhile, or if it finds something.
+    ///
+    /// An element that is taken for another key of the same bucket may lead a reader past the one that it
+    /// looks for: so a miss needs the second look, a find does not.
+    #[inline(always)]
+    pub fn steady<T>(&self, look: impl FnOnce() -> Option<Option<T>>) -> Option<Option<T>> {
+        // [MAP-29] Changes before this are seen; one that is under way has freed nothing yet.
+        // Pairs with [MAP-20].
+        let before = self.changes.load(Acquire);
+        let found = look()?;
+        if found.is_some() {
+            return Some(found);
+        }
+        fence(Acquire);
+        (self.changes.load(Relaxed) == before).then_some(None)
+    }
+
     /// Takes the lock, trying at most so often.
     pub fn lock(self, tries: u32) -> Option<Locked<'a>> {
         for _ in 0..tries {
+            let old = self.changes.load(Relaxed);
             // [MAP-21] Sees what the last one did. Pairs with [MAP-20].
-            if self.lock.compare_exchange_weak(0, 1, Acquire, Relaxed).is_ok() {
+            if old & 1 == 0 && self.changes.compare_exchange_weak(old, old + 1, Acquire, Relaxed).is_ok() {
                 return Some(Locked(self));
             }
             core::hint::spin_loop();
@@ -46,7 +65,7 @@ impl Hash {
     #[inline(always)]
     pub(super) fn bucket<'a>(&self, number: u32) -> Bucket<'a> {
         let at = self.chains.at(number as usize * 8);
-        Bucket { number, lock: at.u32(0), head: at.u32(4) }
+        Bucket { number, changes: at.u32(0), head: at.u32(4) }
     }
 
     #[inline(always)]
@@ -77,7 +96,7 @@ impl Hash {
         let hash = hash_of_key(key);
         let bucket = self.bucket_of(hash);
         for _ in 0..TRIES {
-            match self.find_once(&bucket, hash, key, &mut read) {
+            match bucket.steady(|| self.find_once(&bucket, hash, key, &mut read)) {
                 Some(found) => return found.ok_or(Error::NotFound),
                 None => core::hint::spin_loop(),
             }

@@ -7,10 +7,11 @@
 //! Checked: tests/semantics.rs, tests/other_process.rs.
 #![cfg(feature = "std")]
 
+use super::bucket::Bucket;
 use super::{DATA, END, Flag, Hash, NEXT, TRIES, VERSION};
 use crate::Error;
 use crate::place::versioned;
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::Ordering::Acquire;
 use std::vec::Vec;
 
 /// A key with its value, of a per-CPU hash with all copies one behind the other.
@@ -20,7 +21,14 @@ impl Hash {
     /// The keys of one bucket, read until nothing changed in between.
     fn entries_of(&self, bucket: u32) -> Result<Vec<Entry>, Error> {
         for n in 0..TRIES {
-            if let Some(entries) = self.try_entries(bucket) {
+            let bucket = self.bucket(bucket);
+            let mut out = None;
+            // Found by nobody, so that a change during the walk makes it begin again.
+            let steady = bucket.steady::<()>(|| {
+                out = self.try_entries(&bucket);
+                out.is_some().then_some(None)
+            });
+            if let (Some(None), Some(entries)) = (steady, out) {
                 return Ok(entries);
             }
             if n > 16 {
@@ -30,11 +38,10 @@ impl Hash {
         Err(self.said_busy())
     }
 
-    fn try_entries(&self, number: u32) -> Option<Vec<Entry>> {
+    fn try_entries(&self, bucket: &Bucket<'_>) -> Option<Vec<Entry>> {
         let mut out: Vec<Entry> = Vec::new();
         // [MAP-25] Sees what the first element's maker wrote. Pairs with [MAP-23].
-        let mut index = self.bucket(number).head.load(Acquire);
-        let first = index;
+        let mut index = bucket.head.load(Acquire);
         while index & END == 0 {
             if index == 0 || out.len() as u32 > self.limit {
                 return None;
@@ -52,9 +59,7 @@ impl Hash {
             out.push((key, value));
             index = next;
         }
-        // Unchanged from the first element to the end; the versions say the same of each element.
-        let is_same = self.bucket(number).head.load(Relaxed) == first;
-        (index == END | number && is_same).then_some(out)
+        (index == END | bucket.number).then_some(out)
     }
 
     /// Calls `each` with every key and value.
