@@ -1,13 +1,6 @@
-//! `cargo run --release --example bench -- refscale`: the benchmarks until the command has them.
+//! `cargo run --release -p nanoprobe-bench --example bench -- alloc`: benchmarks without building the command.
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    std::process::exit(match args.split_first() {
-        Some((name, rest)) if name == "refscale" => bench::refscale_main(rest),
-        Some((name, rest)) if name == "synchronize" => bench::synchronize_main(rest),
-        _ => {
-            eprintln!("bench: refscale or synchronize");
-            2
-        }
-    });
+    std::process::exit(bench::bench_main(&args));
 }

@@ -8,11 +8,14 @@
 
 /// Runs the benchmark that the arguments name; the exit status.
 ///
-/// `refscale`, `synchronize`, `breakpoint`, `seeds` and `rhltable` stand first and have arguments of their own; all else is for the `trig-`
-/// benchmarks, which speak the language of the kernel's driver.
+/// `refscale`, `synchronize`, `breakpoint`, `seeds`, `rhltable`, `alloc`, `htab-mem` and `map-perf` stand first and
+/// have arguments of their own; all else is for the `trig-` benchmarks, which speak the language of the kernel's driver.
 pub fn bench_main(args: &[String]) -> i32 {
     match args.split_first() {
         Some((name, rest)) if name == "refscale" => crate::refscale_main(rest),
+        Some((name, rest)) if name == "alloc" => crate::alloc_main(rest),
+        Some((name, rest)) if name == "htab-mem" => crate::htab_mem_main(rest),
+        Some((name, rest)) if name == "map-perf" => crate::map_perf_main(rest),
         Some((name, rest)) if name == "synchronize" => crate::synchronize_main(rest),
         Some((name, rest)) if name == "breakpoint" => crate::breakpoint_main(rest),
         Some((name, rest)) if name == "seeds" => crate::seeds_main(rest),

@@ -1,7 +1,10 @@
 #![doc = include_str!("../README.md")]
 
+mod alloc;
 mod breakpoint;
 mod command;
+mod htab_mem;
+mod map_perf;
 mod pin;
 mod refscale;
 mod rhltable;
@@ -10,8 +13,11 @@ mod synchronize;
 mod trigger;
 mod urcu;
 
+pub use alloc::alloc_main;
 pub use breakpoint::{breakpoint_main, seeds_main};
 pub use command::bench_main;
+pub use htab_mem::htab_mem_main;
+pub use map_perf::map_perf_main;
 pub use refscale::refscale_main;
 pub use rhltable::rhltable_main;
 pub use summary::Summary;

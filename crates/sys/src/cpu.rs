@@ -16,6 +16,8 @@ pub mod membarrier_cmd {
     pub const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
     pub const PRIVATE_EXPEDITED_SYNC_CORE: i32 = 1 << 5;
     pub const REGISTER_PRIVATE_EXPEDITED_SYNC_CORE: i32 = 1 << 6;
+    pub const PRIVATE_EXPEDITED_RSEQ: i32 = 1 << 7;
+    pub const REGISTER_PRIVATE_EXPEDITED_RSEQ: i32 = 1 << 8;
 }
 
 /// The result of membarrier(2) with no flags: a mask for QUERY, else zero.

@@ -1,6 +1,6 @@
-//! A shared mapping of a file.
+//! Mappings: of a file, shared; of nothing, private.
 //!
-//! For:     the arena that controller and target both see.
+//! For:     the arena that controller and target both see, and one of a process alone.
 //! State:   one mapping, unmapped on drop.
 //! Context: control.
 //! Keeps:   M1 the bytes stay mapped while the value lives.
@@ -23,6 +23,12 @@ pub const MAP_PRIVATE: usize = 2;
 pub const MAP_ANONYMOUS: usize = 0x20;
 /// At the given address, or an error if something is there.
 pub const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
+/// No swap is set aside for it.
+pub const MAP_NORESERVE: usize = 0x4000;
+/// madvise: the pages go back to the system and read as zeros.
+pub const MADV_DONTNEED: usize = 4;
+/// madvise: the same for pages of a shared file, which loses them.
+pub const MADV_REMOVE: usize = 9;
 /// madvise: a forked child finds the pages zeroed.
 pub const MADV_WIPEONFORK: usize = 18;
 
@@ -65,5 +71,57 @@ impl Drop for SharedMapping {
         // SAFETY: `base` and `len` are what mmap gave, and the value is gone after this, so
         // nothing derived from it may be used any more (contract of `base`).
         let _ = unsafe { syscall(nr::MUNMAP, [self.base.as_ptr() as usize, self.len, 0, 0, 0, 0]) };
+    }
+}
+
+/// Zeros that belong to this process alone, readable and writable.
+#[derive(Debug)]
+pub struct PrivateMapping(SharedMapping);
+
+impl PrivateMapping {
+    /// Maps `len` zeros; pages are taken from the system when they are first touched.
+    pub fn new(len: usize) -> Result<PrivateMapping, Errno> {
+        let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+        let args = [0, len, PROT_READ | PROT_WRITE, flags, usize::MAX, 0];
+        // SAFETY: the kernel picks a free address, so no live memory is replaced.
+        let base = check(unsafe { syscall(nr::MMAP, args) })?;
+        let base = NonNull::new(base as *mut u8).ok_or(Errno::ENOMEM)?;
+        Ok(PrivateMapping(SharedMapping { base, len }))
+    }
+
+    /// Where it starts.
+    pub fn base(&self) -> *mut u8 {
+        self.0.base()
+    }
+
+    /// How many bytes are mapped.
+    pub fn len_bytes(&self) -> usize {
+        self.0.len_bytes()
+    }
+}
+
+/// Gives whole pages back to the system; they read as zeros afterwards. `advice` as for madvise(2).
+///
+/// # Safety
+/// Nothing in the range may be in use, and `advice` must be `MADV_DONTNEED` or `MADV_REMOVE`.
+pub unsafe fn discard(start: *mut u8, len: usize, advice: usize) -> Result<(), Errno> {
+    // SAFETY: the caller gives the pages up; these two advices change nothing else.
+    check(unsafe { syscall(nr::MADVISE, [start as usize, len, advice, 0, 0, 0]) }).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn discarded_pages_read_as_zeros() {
+        let map = PrivateMapping::new(8192).unwrap();
+        let byte = map.base().wrapping_add(5000);
+        // SAFETY: inside the mapping, which is this test's.
+        unsafe { byte.write(7) };
+        // SAFETY: nothing of the page is used.
+        unsafe { discard(map.base().wrapping_add(4096), 4096, MADV_DONTNEED) }.unwrap();
+        // SAFETY: as above.
+        assert_eq!(unsafe { byte.read() }, 0);
     }
 }

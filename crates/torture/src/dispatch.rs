@@ -13,6 +13,7 @@ type Torture = (&'static str, &'static str, fn(&[String]) -> i32);
 
 const ALL: &[Torture] = &[
     ("attach", "attach and detach under busy threads", crate::attach_main),
+    ("mem", "objects taken, given and retired in any context, and broken caches", crate::mem_main),
     ("rcu", "reader flavours and grace periods, and broken ones", crate::rcu_main),
     ("rhltable", "lookups while a table is resized without pause", crate::rhltable_main),
 ];

@@ -3,6 +3,7 @@
 mod attach;
 mod dispatch;
 mod duration;
+mod mem;
 mod rcu;
 mod rhltable;
 mod rng;
@@ -10,5 +11,6 @@ mod rng;
 pub use attach::{attach_main, attach_target_main};
 pub use dispatch::torture_main;
 pub use duration::duration;
+pub use mem::mem_main;
 pub use rcu::rcu_main;
 pub use rhltable::rhltable_main;

@@ -24,6 +24,23 @@ pub unsafe fn rseq_store_if(_: isize, _: u32, _: *mut u64, _: u64, _: u64) -> bo
     false
 }
 
+#[inline(always)]
+pub unsafe fn rseq_list_pop<const SHIFT: u32, const DISP: usize, const BOUND: isize>(
+    _: isize,
+    _: *mut u8,
+) -> Option<(u32, u32)> {
+    None
+}
+
+#[inline(always)]
+pub unsafe fn rseq_list_push<const SHIFT: u32, const DISP: usize, const BOUND: isize>(
+    _: isize,
+    _: *mut u8,
+    _: u32,
+) -> bool {
+    false
+}
+
 pub fn cpu() -> u32 {
     0
 }

@@ -4,9 +4,9 @@
 //! State:   the CPU number's instruction, chosen once.
 //! Context: hit, signal, target, control. No stack use, so the red zone stays whole.
 //! Keeps:   X1 a sequence has one committing instruction, its last one.
-//!          X2 a sequence that did not commit has changed nothing but `rseq_cs`.
+//!          X2 a sequence that did not commit has changed nothing that counts but `rseq_cs`.
 //!          X3 descriptors lie in data with relative relocations, so a static-pie blob can load them.
-//! Checked: `two_threads_and_a_migrator_lose_no_add`, `percpuinc` in `bench refscale`.
+//! Checked: `two_threads_and_a_migrator_lose_no_add`, tests of `list`, `percpuinc` in `bench refscale`.
 //! Source:  linux/rseq.h (layout of the area), glibc 2.35 manual (`__rseq_offset`, `__rseq_size`).
 //!
 //! The area of a thread, from `fs:[offset]`: +0 cpu_id_start, +4 cpu_id (negative: not registered),
@@ -145,6 +145,131 @@ pub unsafe fn rseq_store_if(off: isize, cpu: u32, cell: *mut u64, expect: u64, n
         );
     }
     true
+}
+
+// A list of one CPU: at DISP a word (length in 16 bits, changes above), then its slots of 4 bytes. The bound
+// is at BOUND from `base`, the limit of the length behind it. Labels and outputs do not go together yet, so 0 says that nothing was done.
+
+// In: `off` area, `base` first byte of CPU 0.
+// Out: `i` = the item, `t` = first byte of the CPU. Clobbered: one scratch register, flags.
+/// # Safety
+/// As [`crate::list_pop`].
+#[inline(always)]
+pub unsafe fn rseq_list_pop<const SHIFT: u32, const DISP: usize, const BOUND: isize>(
+    off: isize,
+    base: *mut u8,
+) -> Option<(u32, u32)> {
+    let (t, i): (u64, u64);
+    // SAFETY: area, bound and every CPU's list are readable and the lists writable (contract of this
+    // function); a word's length is at most the number of slots, since `rseq_list_push` keeps it so.
+    unsafe {
+        asm!(
+            ".pushsection .data.rel.ro.nanoprobe_rseq, \"aw\", @progbits",
+            ".balign 32",
+            "2:",
+            ".long 0, 0",
+            ".quad 3f, 4f - 3f, 5f",
+            ".popsection",
+            "6:",
+            "lea {t}, [rip + 2b]",
+            "mov qword ptr fs:[{off} + 8], {t}",
+            "3:",
+            "mov {t:e}, dword ptr fs:[{off} + 4]",
+            "cmp {t:e}, dword ptr [{base} + {bound}]",
+            "jae 7f",
+            "shl {t}, {shift}",
+            "add {t}, {base}",
+            "mov {w}, qword ptr [{t} + {disp}]",
+            "movzx {i:e}, {w:x}",
+            "test {i:e}, {i:e}",
+            "jz 4f",
+            "mov {i:e}, dword ptr [{t} + {i} * 4 + {disp} + 4]",
+            "add {w}, 0xffff",
+            "mov qword ptr [{t} + {disp}], {w}",
+            "4:",
+            ".pushsection .text.unlikely.nanoprobe_rseq, \"ax\", @progbits",
+            ".byte 0x0f, 0xb9, 0x3d",
+            ".long 0x53053053",
+            "5:",
+            "jmp 6b",
+            "7:",
+            "xor {i:e}, {i:e}",
+            "jmp 4b",
+            ".popsection",
+            t = out(reg) t,
+            w = out(reg) _,
+            i = out(reg) i,
+            off = in(reg) off,
+            base = in(reg) base,
+            shift = const SHIFT,
+            disp = const DISP,
+            bound = const BOUND,
+            options(nostack),
+        );
+    }
+    (i != 0).then_some((i as u32, (t.wrapping_sub(base as u64) >> SHIFT) as u32))
+}
+
+// In: `off` area, `base` first byte of CPU 0, `item` not 0.
+// Out: `w` = the new word. Clobbered: two scratch registers, flags. A slot beyond the length may be written
+// without a commit: nobody reads those.
+/// # Safety
+/// As [`crate::list_push`].
+#[inline(always)]
+pub unsafe fn rseq_list_push<const SHIFT: u32, const DISP: usize, const BOUND: isize>(
+    off: isize,
+    base: *mut u8,
+    item: u32,
+) -> bool {
+    let w: u64;
+    // SAFETY: as above; the slots below the limit exist (contract of this function).
+    unsafe {
+        asm!(
+            ".pushsection .data.rel.ro.nanoprobe_rseq, \"aw\", @progbits",
+            ".balign 32",
+            "2:",
+            ".long 0, 0",
+            ".quad 3f, 4f - 3f, 5f",
+            ".popsection",
+            "6:",
+            "lea {t}, [rip + 2b]",
+            "mov qword ptr fs:[{off} + 8], {t}",
+            "3:",
+            "mov {t:e}, dword ptr fs:[{off} + 4]",
+            "cmp {t:e}, dword ptr [{base} + {bound}]",
+            "jae 7f",
+            "shl {t}, {shift}",
+            "add {t}, {base}",
+            "mov {w}, qword ptr [{t} + {disp}]",
+            "movzx {n:e}, {w:x}",
+            "cmp {n:e}, dword ptr [{base} + {bound} + 4]",
+            "jae 7f",
+            "mov dword ptr [{t} + {n} * 4 + {disp} + 8], {item:e}",
+            "add {w}, 0x10001",
+            "mov qword ptr [{t} + {disp}], {w}",
+            "4:",
+            ".pushsection .text.unlikely.nanoprobe_rseq, \"ax\", @progbits",
+            ".byte 0x0f, 0xb9, 0x3d",
+            ".long 0x53053053",
+            "5:",
+            "jmp 6b",
+            "7:",
+            "xor {w:e}, {w:e}",
+            "jmp 4b",
+            ".popsection",
+            t = out(reg) _,
+            w = out(reg) w,
+            n = out(reg) _,
+            off = in(reg) off,
+            base = in(reg) base,
+            item = in(reg) item,
+            shift = const SHIFT,
+            disp = const DISP,
+            bound = const BOUND,
+            options(nostack),
+        );
+    }
+    w != 0
 }
 
 const UNKNOWN: u8 = 0;

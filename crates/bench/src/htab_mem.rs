@@ -1,0 +1,392 @@
+//! `bench htab-mem`: rate and memory of a hash whose keys come and go.
+//!
+//! For:     the figures of `objcache` under `map`, beside the kernel's published ones.
+//! State:   one map per run.
+//! Context: control.
+//! Keeps:   M1 a counted batch is 64 keys of which each was really made or removed: what finds no object or a
+//!          busy bucket is tried again, and counted. M2 at the end no element is lost.
+//! Checked: tests below.
+//! Source:  kernel selftests `benchs/bench_htab_mem.c`, `progs/htab_mem_bench.c`. Departs: no system call
+//!          triggers a batch; memory is that of the map's elements, and the process's beside it.
+
+use crate::Summary;
+use crate::pin;
+use crate::refscale::json;
+use map::{Error, Flag, Hash};
+use objcache::Arena;
+use std::fmt;
+use std::io::Write;
+use std::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
+use std::time::{Duration, Instant};
+
+const HELP: &str = "\
+nanoprobe bench htab-mem [OPTION]...
+Changes a hash from several threads and prints the rate of batches of 64 keys, and the memory.
+
+  -w SECONDS   warm-up (1)            -d SECONDS   duration (5)
+  -p N         producers (2)          -a           each on a CPU of its own
+  --use-case NAME    overwrite (default), batch_add_batch_del or add_del_on_diff_cpu
+  --value-size N     bytes of a value (8), at most 4000
+  --preallocated     elements for all keys beforehand
+  --free WAY         rcu (default): elements see a grace period; plain: they do not
+  --no-hurry         grace periods are not hurried when memory waits for them
+  -f json            one object at the end
+
+One operation is a batch: 64 keys replaced, 64 added, or 64 removed.
+
+Example: nanoprobe bench htab-mem -w1 -d10 -p2 -a --use-case add_del_on_diff_cpu
+";
+
+const BATCH: u64 = 64;
+const MIB: f64 = (1 << 20) as f64;
+
+#[derive(Clone, Copy, PartialEq)]
+enum UseCase {
+    Overwrite,
+    AddDel,
+    DiffCpu,
+}
+
+/// The use cases by name, and what was published: rate and memory, plain free and free_rcu (table).
+const USE_CASES: [(&str, UseCase, &str); 3] = [
+    (
+        "overwrite",
+        UseCase::Overwrite,
+        "kernel, -p 8: free_rcu -20 % rate against plain free; 3 MB plain, 50 MB free_rcu",
+    ),
+    ("batch_add_batch_del", UseCase::AddDel, "kernel: no figure in the cover letter"),
+    (
+        "add_del_on_diff_cpu",
+        UseCase::DiffCpu,
+        "kernel, -p 16: out of memory before the series, bounded with it",
+    ),
+];
+
+struct Options {
+    warmup: u64,
+    duration: u64,
+    producers: usize,
+    affinity: bool,
+    use_case: (&'static str, UseCase, &'static str),
+    value_size: usize,
+    preallocated: bool,
+    plain: bool,
+    hurry: bool,
+    json: bool,
+}
+
+impl fmt::Display for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let way = if self.plain || self.preallocated { "plain free" } else { "free_rcu" };
+        let made = if self.preallocated { "preallocated" } else { "from the cache" };
+        write!(f, "{}, {} producer(s), {made}, {way}", self.use_case.0, self.producers)
+    }
+}
+
+/// Runs the benchmark; the exit status.
+pub fn htab_mem_main(args: &[String]) -> i32 {
+    let options = match parse(args) {
+        Ok(Some(options)) => options,
+        Ok(None) => return 0,
+        Err(error) => {
+            eprintln!("nanoprobe: {error}\n  try      nanoprobe bench htab-mem --help");
+            return 2;
+        }
+    };
+    match run(&options, &mut std::io::stdout().lock()) {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("nanoprobe: {error}");
+            1
+        }
+    }
+}
+
+fn parse(args: &[String]) -> Result<Option<Options>, lexopt::Error> {
+    use lexopt::prelude::*;
+    let mut o = Options {
+        warmup: 1,
+        duration: 5,
+        producers: 2,
+        affinity: false,
+        use_case: USE_CASES[0],
+        value_size: 8,
+        preallocated: false,
+        plain: false,
+        hurry: true,
+        json: false,
+    };
+    let mut parser = lexopt::Parser::from_args(args);
+    while let Some(arg) = parser.next()? {
+        match arg {
+            Short('w') => o.warmup = parser.value()?.parse()?,
+            Short('d') => o.duration = parser.value()?.parse::<u64>()?.max(1),
+            Short('p') => o.producers = parser.value()?.parse::<usize>()?.max(1),
+            Short('a') => o.affinity = true,
+            Short('f') => o.json = json(&parser.value()?.string()?)?,
+            Long("value-size") => o.value_size = parser.value()?.parse::<usize>()?.clamp(1, 4000),
+            Long("preallocated") => o.preallocated = true,
+            Long("no-hurry") => o.hurry = false,
+            Long("free") => match parser.value()?.string()?.as_str() {
+                "plain" => o.plain = true,
+                "rcu" => o.plain = false,
+                other => return Err(format!("no way {other}; there are: rcu plain").into()),
+            },
+            Long("use-case") => {
+                let name = parser.value()?.string()?;
+                let found = USE_CASES.into_iter().find(|(n, ..)| *n == name);
+                let names = USE_CASES.map(|(n, ..)| n).join(" ");
+                o.use_case = found.ok_or_else(|| format!("no use case {name}; there are: {names}"))?;
+            }
+            Short('h') | Long("help") => {
+                print!("{HELP}");
+                return Ok(None);
+            }
+            other => return Err(other.unexpected()),
+        }
+    }
+    if o.use_case.1 == UseCase::DiffCpu && !o.producers.is_multiple_of(2) {
+        return Err("add_del_on_diff_cpu needs an even number of producers".into());
+    }
+    Ok(Some(o))
+}
+
+/// What producers share.
+struct World {
+    map: Hash,
+    stop: AtomicBool,
+    ops: Vec<AtomicU64>,
+    retries: AtomicU64,
+    /// Per pair of producers: batches of 64 added and not yet removed by turns.
+    turns: Vec<AtomicU32>,
+}
+
+impl World {
+    /// Tries until it is done: the map may want objects, or a bucket may be busy.
+    fn sure(&self, mut op: impl FnMut() -> Result<(), Error>) -> Result<(), Error> {
+        loop {
+            match op() {
+                // A thread may do at once what the worker would do later; a handler would lose the event.
+                Err(Error::NoMemory) => {
+                    self.retries.fetch_add(1, Relaxed);
+                    if let Some(cache) = self.map.cache() {
+                        cache.help();
+                    }
+                }
+                Err(Error::Busy) => {
+                    self.retries.fetch_add(1, Relaxed);
+                    std::thread::yield_now();
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn add(&self, id: u64, step: u64, value: &[u8]) {
+        for n in 0..BATCH {
+            let key = (id + n * step).to_ne_bytes();
+            self.sure(|| self.map.update(&key, value, Flag::Any)).expect("there is room for every key");
+        }
+    }
+
+    fn del(&self, id: u64, step: u64) {
+        for n in 0..BATCH {
+            let key = (id + n * step).to_ne_bytes();
+            self.sure(|| self.map.delete(&key)).expect("the key was added");
+        }
+    }
+
+    /// Waits for this side's turn; false at the end.
+    fn wait_turn(&self, pair: usize, turn: u32) -> bool {
+        for tries in 0.. {
+            if self.turns[pair].load(Acquire) == turn {
+                break;
+            }
+            if self.stop.load(Relaxed) {
+                return false;
+            }
+            std::hint::spin_loop();
+            // On a busy machine a yield may take milliseconds.
+            if tries % 4096 == 4095 {
+                std::thread::yield_now();
+            }
+        }
+        true
+    }
+}
+
+fn produce(world: &World, o: &Options, me: usize) {
+    if o.affinity {
+        pin::pin_to(me % pin::online());
+    }
+    let (id, step) = match o.use_case.1 {
+        UseCase::DiffCpu => (me as u64 / 2, o.producers as u64 / 2),
+        _ => (me as u64, o.producers as u64),
+    };
+    let value = vec![me as u8 + 1; o.value_size];
+    while !world.stop.load(Relaxed) {
+        let done = match o.use_case.1 {
+            UseCase::Overwrite => {
+                world.add(id, step, &value);
+                1
+            }
+            UseCase::AddDel => {
+                world.add(id, step, &value);
+                world.del(id, step);
+                2
+            }
+            UseCase::DiffCpu => {
+                let (pair, side) = (me / 2, (me % 2) as u32);
+                if !world.wait_turn(pair, side) {
+                    return;
+                }
+                if side == 0 {
+                    world.add(id, step, &value)
+                } else {
+                    world.del(id, step)
+                }
+                world.turns[pair].store(1 - side, Release);
+                1
+            }
+        };
+        world.ops[me].fetch_add(done, Relaxed);
+    }
+}
+
+/// Kilobytes that the process has in memory.
+fn resident_kb() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default();
+    line.split_whitespace().nth(1).and_then(|kb| kb.parse().ok()).unwrap_or(0)
+}
+
+/// One second: batches in thousands per producer and second, and the memory at its end in MiB.
+struct Sample {
+    rate: f64,
+    memory: f64,
+    peak: f64,
+}
+
+fn sample(world: &World, o: &Options) -> Sample {
+    let ops = || world.ops.iter().map(|n| n.load(Relaxed)).sum::<u64>();
+    let bytes = || world.map.cache().map_or(0, |cache| cache.census().bytes) as f64 / MIB;
+    let (start, before, mut peak) = (Instant::now(), ops(), 0f64);
+    while start.elapsed() < Duration::from_secs(1) {
+        std::thread::sleep(Duration::from_millis(20));
+        peak = peak.max(bytes());
+    }
+    let rate = (ops() - before) as f64 / start.elapsed().as_secs_f64() / o.producers as f64 / 1000.0;
+    Sample { rate, memory: bytes(), peak }
+}
+
+fn run(o: &Options, out: &mut impl Write) -> std::io::Result<()> {
+    let limit = 8192.max(BATCH as u32 * o.producers as u32);
+    let arena = Arena::private(8 << 30).map_err(std::io::Error::other)?;
+    let mut builder = Hash::builder(8, o.value_size, limit).hurry(o.hurry);
+    if o.preallocated {
+        builder = builder.preallocated();
+    } else if o.plain {
+        builder = builder.plain_free();
+    }
+    let world = World {
+        map: builder.build(&arena).map_err(std::io::Error::other)?,
+        stop: AtomicBool::new(false),
+        ops: (0..o.producers).map(|_| AtomicU64::new(0)).collect(),
+        retries: AtomicU64::new(0),
+        turns: (0..o.producers.div_ceil(2)).map(|_| AtomicU32::new(0)).collect(),
+    };
+    let before_kb = resident_kb();
+    let mut samples = Vec::new();
+    let mut resident = 0;
+    std::thread::scope(|s| {
+        let world = &world;
+        (0..o.producers).for_each(|me| drop(s.spawn(move || produce(world, o, me))));
+        for n in 0..o.warmup + o.duration {
+            let got = sample(world, o);
+            if n >= o.warmup {
+                if !o.json {
+                    let Sample { rate, memory, .. } = got;
+                    let _ = writeln!(
+                        out,
+                        "Iter {:>3}: per-prod-op {rate:>8.2}k/s, memory usage {memory:>7.2}MiB",
+                        n - o.warmup
+                    );
+                }
+                samples.push(got);
+            }
+        }
+        resident = resident_kb().saturating_sub(before_kb);
+        world.stop.store(true, Relaxed);
+    });
+    report(&world, o, &samples, resident, out)?;
+    finish(world)
+}
+
+fn report(
+    world: &World,
+    o: &Options,
+    samples: &[Sample],
+    resident: u64,
+    out: &mut impl Write,
+) -> std::io::Result<()> {
+    let of = |f: fn(&Sample) -> f64| Summary::of(&samples.iter().map(f).collect::<Vec<_>>());
+    let (rate, memory) = (of(|s| s.rate), of(|s| s.memory));
+    let peak = samples.iter().map(|s| s.peak).fold(0.0, f64::max);
+    let retries = world.retries.load(Relaxed);
+    if o.json {
+        return writeln!(
+            out,
+            "{{\"name\":\"htab-mem\",\"case\":\"{o}\",\"per_prod_op_k\":{:.3},\"sd_k\":{:.3},\"median_k\":{:.3},\
+             \"memory_mib\":{:.3},\"peak_mib\":{peak:.3},\"resident_kb\":{resident},\"retries\":{retries}}}",
+            rate.mean, rate.sd, rate.median, memory.mean
+        );
+    }
+    writeln!(
+        out,
+        "Summary: per-prod-op {:>8.2} \u{b1} {:>6.2}k/s, memory usage {:>7.2} \u{b1} {:>5.2}MiB, peak memory usage {peak:>7.2}MiB",
+        rate.mean, rate.sd, memory.mean, memory.sd
+    )?;
+    writeln!(out, "  {o}; median {:.2}k/s; resident +{resident} kB; tried again {retries}", rate.median)?;
+    writeln!(out, "  published: {}", o.use_case.2)
+}
+
+/// Checks that no element was lost.
+fn finish(world: World) -> std::io::Result<()> {
+    let keys = i64::from(world.map.len());
+    let cache = world.map.cache().ok_or_else(|| std::io::Error::other("the map has no cache"))?;
+    cache.drain(Duration::from_secs(10));
+    let census = cache.audit().map_err(std::io::Error::other)?;
+    if census.live() != keys || census.misuse != 0 {
+        return Err(std::io::Error::other(format!("{keys} keys, but {census:?}")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_use_case_runs_both_ways_and_ends_in_a_summary() {
+        for line in [
+            "-w0 -d1 -p2",
+            "-w0 -d1 -p2 --use-case batch_add_batch_del --free plain",
+            "-w0 -d1 -p2 --use-case add_del_on_diff_cpu --preallocated",
+        ] {
+            let args: Vec<String> = line.split(' ').map(String::from).collect();
+            let mut out = Vec::new();
+            run(&parse(&args).unwrap().unwrap(), &mut out).unwrap();
+            let text = String::from_utf8(out).unwrap();
+            let summary = text.lines().find(|l| l.starts_with("Summary: per-prod-op ")).expect("a summary");
+            assert!(!summary.contains(" 0.00 "), "{line}: {text}");
+        }
+    }
+
+    #[test]
+    fn an_odd_number_of_producers_cannot_pair() {
+        let args = ["-p3", "--use-case", "add_del_on_diff_cpu"].map(String::from);
+        assert!(parse(&args).is_err());
+    }
+}

@@ -1,0 +1,203 @@
+//! Values by key: hash, per-CPU hash, LRU hash.
+//!
+//! For:     counts by key and state of programs.
+//! State:   a head, credits for keys, buckets; elements are objects of a cache in the same arena.
+//! Context: hit, signal, target; lookup and iteration also in another process.
+//! Keeps:   H1 a lookup sees a key that is in the map all the time, also while its value is replaced.
+//!          H2 a value read is one that was written, whole; of a per-CPU hash, each word of it.
+//!          H3 never more keys than the limit; the number is exact.
+//!          H4 who finds a bucket taken, perhaps by the code that it interrupted, gives up with Busy.
+//! Checked: tests/semantics.rs, tests/other_process.rs, `bench map-perf`, `bench htab-mem`.
+//! Source:  kernel `kernel/bpf/hashtab.c` for semantics and error numbers. Departs: lookups need no lock and no
+//!          reader to be safe, since elements have versions; the LRU is a second-chance clock.
+
+mod bucket;
+#[cfg(feature = "std")]
+mod build;
+mod change;
+mod walk;
+
+#[cfg(feature = "std")]
+pub use build::HashBuilder;
+
+use crate::credit::Credits;
+use crate::place::{Place, words};
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::Relaxed;
+use objcache::{Index, View};
+use percpu::RseqOffset;
+
+const HEAD: usize = 128;
+const BUCKETS: usize = 0;
+const KEY: usize = 4;
+const VALUE: usize = 8;
+const LIMIT: usize = 12;
+const COPIES: usize = 16;
+const KIND: usize = 20;
+const CACHE: usize = 24;
+const HAND: usize = 32;
+const BUSY: usize = 40;
+const EVICTED: usize = 48;
+
+/// An element: next, version, hash, used; then key and value.
+const NEXT: usize = 0;
+const VERSION: usize = 4;
+const SUM: usize = 8;
+const USED: usize = 12;
+const DATA: usize = 16;
+
+/// A chain ends with the number of its bucket, so that who strayed into another one notices.
+const END: u32 = 1 << 31;
+
+/// How often a reader or writer looks before it says Busy.
+const TRIES: u32 = 256;
+
+const PER_CPU: u32 = 1;
+const LRU: u32 = 2;
+/// Elements go back without a grace period.
+const PLAIN: u32 = 4;
+
+/// What an update may do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Flag {
+    /// Make or replace.
+    #[default]
+    Any,
+    /// Make only (BPF_NOEXIST).
+    NoExist,
+    /// Replace only (BPF_EXIST).
+    Exist,
+}
+
+/// A hash with keys and values of fixed lengths.
+pub struct Hash {
+    place: Place,
+    view: View<'static>,
+    credits: Credits,
+    chains: Place,
+    mask: u32,
+    key: usize,
+    value: usize,
+    /// Values per element: 1, or one per CPU.
+    copies: u32,
+    limit: u32,
+    kind: u32,
+    #[cfg(feature = "std")]
+    home: Option<(objcache::ObjectCache, usize)>,
+}
+
+impl Hash {
+    /// The map at an offset in an arena mapped at `base`, made by another process.
+    ///
+    /// # Safety
+    /// A map must lie there and stay mapped, with its arena, while the value is used.
+    pub unsafe fn attach(base: NonNull<u8>, offset: usize) -> Hash {
+        // SAFETY: the caller's promise.
+        let place = unsafe { Place::new(base) }.at(offset);
+        // SAFETY: the map's cache lies in the same arena; without rseq any process may use it.
+        let view = unsafe { View::at(base, place.u32(CACHE).load(Relaxed) as usize, RseqOffset::NONE) };
+        Self::over(place, view)
+    }
+
+    /// The map whose head is written.
+    fn over(place: Place, view: View<'static>) -> Hash {
+        let get = |at| place.u32(at).load(Relaxed);
+        let (kind, cpus) = (get(KIND), get(COPIES));
+        Hash {
+            place,
+            view,
+            credits: Credits::at(place.at(HEAD), cpus, get(LIMIT)),
+            chains: place.at(HEAD + Credits::size(cpus)),
+            mask: get(BUCKETS) - 1,
+            key: get(KEY) as usize,
+            value: get(VALUE) as usize,
+            copies: if kind & PER_CPU != 0 { cpus } else { 1 },
+            limit: get(LIMIT),
+            kind,
+            #[cfg(feature = "std")]
+            home: None,
+        }
+    }
+
+    /// The length of a key in bytes.
+    pub fn key_bytes(&self) -> usize {
+        self.key
+    }
+
+    /// The length of a value in bytes.
+    pub fn value_bytes(&self) -> usize {
+        self.value
+    }
+
+    /// The most keys.
+    pub fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// The number of keys; exact while nobody changes the map.
+    pub fn len(&self) -> u32 {
+        (u64::from(self.limit) - self.credits.left().min(u64::from(self.limit))) as u32
+    }
+
+    /// True without keys.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Calls that ended in Busy.
+    pub fn busy(&self) -> u64 {
+        self.place.u64(BUSY).load(Relaxed)
+    }
+
+    /// Keys that an LRU map has forgotten to make room.
+    pub fn evicted(&self) -> u64 {
+        self.place.u64(EVICTED).load(Relaxed)
+    }
+
+    #[inline(always)]
+    fn element(&self, index: u32) -> Place {
+        // An index that was read from a chain is never 0 and lies below END.
+        let at = self.view.payload(Index::from_raw(index).unwrap_or(self.nowhere()));
+        // SAFETY: an object of the map's cache, in the arena that is kept or was promised.
+        unsafe { Place::new(at) }
+    }
+
+    /// Stands for an index that cannot be: the arena's first words, which are readable.
+    #[cold]
+    fn nowhere(&self) -> Index {
+        self.view.index_of(self.place.ptr())
+    }
+
+    fn value_stride(&self) -> usize {
+        // Copies of CPUs do not share lines.
+        if self.kind & PER_CPU != 0 { self.value.next_multiple_of(64) } else { words(self.value) }
+    }
+
+    /// The value of one copy.
+    #[inline(always)]
+    fn value_of(&self, element: Place, copy: u32) -> Place {
+        element.at(DATA + words(self.key) + copy as usize * self.value_stride())
+    }
+
+    /// The copy that the calling thread adds to.
+    #[inline(always)]
+    fn my_copy(&self) -> u32 {
+        if self.copies == 1 { 0 } else { percpu::current_cpu() % self.copies }
+    }
+}
+
+/// The hash of a key.
+#[inline(always)]
+fn hash_of(key: &[u8]) -> u32 {
+    let (whole, rest) = key.as_chunks::<8>();
+    let mut sum = key.len() as u64;
+    for word in whole {
+        sum = crate::stacks::mix(sum ^ u64::from_ne_bytes(*word));
+    }
+    if !rest.is_empty() {
+        let mut word = [0; 8];
+        word[..rest.len()].copy_from_slice(rest);
+        sum = crate::stacks::mix(sum ^ u64::from_ne_bytes(word));
+    }
+    (sum >> 32) as u32 ^ sum as u32
+}

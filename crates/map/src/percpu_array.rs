@@ -1,0 +1,128 @@
+//! Sums with one copy per CPU.
+//!
+//! For:     counters by index, and histograms.
+//! State:   per block of 128 sums and per CPU one kilobyte; all of it twice: for sequences, for locked adds.
+//! Context: hit, signal, target; reading also in another process.
+//! Keeps:   U1 a sum read while nobody adds is exact, whichever way the threads added.
+//! Checked: tests/semantics.rs, tests/other_process.rs.
+
+use crate::Error;
+use crate::place::Place;
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::Relaxed;
+use percpu::RseqOffset;
+
+const HEAD: usize = 64;
+const ENTRIES: usize = 0;
+const COPIES: usize = 4;
+const SHIFT: u32 = 10;
+const PER_BLOCK: usize = 1 << (SHIFT - 3);
+
+/// Sums that every CPU adds to on lines of its own.
+#[derive(Clone)]
+pub struct PercpuArray {
+    place: Place,
+    entries: u32,
+    copies: u32,
+    rseq: RseqOffset,
+    #[cfg(feature = "std")]
+    home: Option<(objcache::Arena, usize)>,
+}
+
+impl PercpuArray {
+    /// A new array of zeros.
+    ///
+    /// # Errors
+    /// [`Error::Setup`].
+    #[cfg(feature = "std")]
+    pub fn create(arena: &objcache::Arena, entries: u32) -> Result<PercpuArray, Error> {
+        if entries == 0 {
+            return Err(Error::Setup(objcache::Error::ZeroSize));
+        }
+        let copies = percpu::possible_cpus();
+        let blocks = (entries as usize).div_ceil(PER_BLOCK);
+        let offset = arena.take(HEAD + ((2 * blocks * copies as usize) << SHIFT))?;
+        // SAFETY: taken just now; the array keeps the arena.
+        let place = unsafe { Place::new(arena.base()) }.at(offset);
+        place.u32(ENTRIES).store(entries, Relaxed);
+        place.u32(COPIES).store(copies, Relaxed);
+        let home = Some((arena.clone(), offset));
+        Ok(PercpuArray { place, entries, copies, rseq: RseqOffset::detect(), home })
+    }
+
+    /// The array at an offset in an arena mapped at `base`, made by another process.
+    ///
+    /// # Safety
+    /// An array must lie there and stay mapped while the value is used; `rseq` must fit the threads.
+    pub unsafe fn attach(base: NonNull<u8>, offset: usize, rseq: RseqOffset) -> PercpuArray {
+        // SAFETY: the caller's promise.
+        let place = unsafe { Place::new(base) }.at(offset);
+        PercpuArray {
+            place,
+            entries: place.u32(ENTRIES).load(Relaxed),
+            copies: place.u32(COPIES).load(Relaxed),
+            rseq,
+            #[cfg(feature = "std")]
+            home: None,
+        }
+    }
+
+    /// Where it lies in its arena; 0 if this is an attached one.
+    #[cfg(feature = "std")]
+    pub fn offset(&self) -> usize {
+        self.home.as_ref().map_or(0, |(_, offset)| *offset)
+    }
+
+    /// The number of sums.
+    pub fn entries(&self) -> u32 {
+        self.entries
+    }
+
+    /// The number of copies, one per CPU.
+    pub fn copies(&self) -> u32 {
+        self.copies
+    }
+
+    /// CPU 0's copy of an entry's cell; `locked` chooses the set.
+    #[inline(always)]
+    fn cell(&self, index: u32, locked: bool) -> Place {
+        let (block, in_block) = (index as usize / PER_BLOCK, index as usize % PER_BLOCK);
+        let block = block * 2 + usize::from(locked);
+        self.place.at(HEAD + ((block * self.copies as usize) << SHIFT) + in_block * 8)
+    }
+
+    /// Adds to the sum; beyond the end nothing, and false.
+    #[inline(always)]
+    pub fn add(&self, index: u32, n: u64) -> bool {
+        if index >= self.entries {
+            return false;
+        }
+        let base = self.cell(index, false).ptr().cast::<u64>().as_ptr();
+        // SAFETY: every CPU below `copies` has its cell, written by sequences alone; the offset is the C
+        // library's, or fits by the contract of `attach`.
+        if !unsafe { percpu::try_add::<SHIFT>(self.rseq, base, self.copies, n) } {
+            self.add_locked(index, n);
+        }
+        true
+    }
+
+    #[cold]
+    fn add_locked(&self, index: u32, n: u64) {
+        let cpu = percpu::current_cpu() % self.copies;
+        self.cell(index, true).u64((cpu as usize) << SHIFT).fetch_add(n, Relaxed);
+    }
+
+    /// What one CPU added.
+    pub fn of_cpu(&self, index: u32, cpu: u32) -> u64 {
+        if index >= self.entries || cpu >= self.copies {
+            return 0;
+        }
+        let at = |locked| self.cell(index, locked).u64((cpu as usize) << SHIFT).load(Relaxed);
+        at(false).wrapping_add(at(true))
+    }
+
+    /// What all added.
+    pub fn sum(&self, index: u32) -> u64 {
+        (0..self.copies).fold(0, |sum, cpu| sum.wrapping_add(self.of_cpu(index, cpu)))
+    }
+}

@@ -1,0 +1,130 @@
+//! A place in the arena, as atomics.
+//!
+//! For:     every map: memory that other threads and processes read meanwhile.
+//! State:   none.
+//! Context: hit, signal, target, control.
+//! Keeps:   P1 all shared memory is read and written through atomics; bytes go in words of 8.
+//!          P2 a versioned read that succeeds saw the bytes of one write, whole.
+//! Checked: tests/other_process.rs, tests below.
+
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU32, AtomicU64, fence};
+
+/// An address in the arena. What lies there is known to who made it.
+#[derive(Clone, Copy)]
+pub struct Place(NonNull<u8>);
+
+// SAFETY: an address; all accesses go through atomics (P1).
+unsafe impl Send for Place {}
+// SAFETY: as above.
+unsafe impl Sync for Place {}
+
+impl Place {
+    /// # Safety
+    /// All that is reached from here must be inside an arena that stays mapped as long as the place is used,
+    /// and be used through atomics alone.
+    pub unsafe fn new(at: NonNull<u8>) -> Place {
+        Place(at)
+    }
+
+    #[inline(always)]
+    pub fn at(self, offset: usize) -> Place {
+        // SAFETY: offsets are inside the arena (contract of `new`), so the address is not null.
+        Place(unsafe { NonNull::new_unchecked(self.0.as_ptr().wrapping_add(offset)) })
+    }
+
+    pub fn ptr(self) -> NonNull<u8> {
+        self.0
+    }
+
+    #[inline(always)]
+    pub fn u32<'a>(self, offset: usize) -> &'a AtomicU32 {
+        let at = self.0.as_ptr().wrapping_add(offset).cast::<AtomicU32>();
+        // SAFETY: inside the arena, aligned by the layouts of this crate, used as atomics alone.
+        unsafe { &*at }
+    }
+
+    #[inline(always)]
+    pub fn u64<'a>(self, offset: usize) -> &'a AtomicU64 {
+        let at = self.0.as_ptr().wrapping_add(offset).cast::<AtomicU64>();
+        // SAFETY: as in `u32`.
+        unsafe { &*at }
+    }
+
+    /// Writes bytes, in words; the last is filled up with zeros.
+    #[inline(always)]
+    pub fn write(self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<8>();
+        for (n, word) in words.iter().enumerate() {
+            self.u64(n * 8).store(u64::from_ne_bytes(*word), Relaxed);
+        }
+        if !rest.is_empty() {
+            self.u64(words.len() * 8).store(padded(rest), Relaxed);
+        }
+    }
+
+    /// Reads bytes, in words.
+    #[inline(always)]
+    pub fn read(self, bytes: &mut [u8]) {
+        let (words, rest) = bytes.as_chunks_mut::<8>();
+        let whole = words.len();
+        for (n, word) in words.iter_mut().enumerate() {
+            *word = self.u64(n * 8).load(Relaxed).to_ne_bytes();
+        }
+        if !rest.is_empty() {
+            let last = self.u64(whole * 8).load(Relaxed).to_ne_bytes();
+            rest.copy_from_slice(&last[..rest.len()]);
+        }
+    }
+
+    /// True if these bytes lie here.
+    #[inline(always)]
+    pub fn equals(self, bytes: &[u8]) -> bool {
+        let (words, rest) = bytes.as_chunks::<8>();
+        let same = |n: usize, word: u64| self.u64(n * 8).load(Relaxed) == word;
+        words.iter().enumerate().all(|(n, word)| same(n, u64::from_ne_bytes(*word)))
+            && (rest.is_empty() || same(words.len(), padded(rest)))
+    }
+}
+
+fn padded(rest: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word[..rest.len()].copy_from_slice(rest);
+    u64::from_ne_bytes(word)
+}
+
+/// Rounds up to whole words.
+pub const fn words(bytes: usize) -> usize {
+    bytes.next_multiple_of(8)
+}
+
+/// Begins to change what `version` stands for: it becomes odd. For who has it alone.
+#[inline(always)]
+pub fn open_write(version: &AtomicU32) {
+    version.store(version.load(Relaxed) | 1, Relaxed);
+    // [MAP-1] The odd version is seen before any of the new bytes. Pairs with [MAP-3].
+    fence(Release);
+}
+
+/// Ends the change: even, and never 0.
+#[inline(always)]
+pub fn close_write(version: &AtomicU32) {
+    let next = version.load(Relaxed).wrapping_add(1);
+    // [MAP-2] The bytes are seen with the even version. Pairs with [MAP-3], [MAP-4].
+    version.store(if next == 0 { 2 } else { next }, Release);
+}
+
+/// What `read` reads if nobody changed it meanwhile; `None` otherwise.
+#[inline(always)]
+pub fn versioned<T>(version: &AtomicU32, read: impl FnOnce() -> T) -> Option<T> {
+    // [MAP-3] The version before and after: the same and even, so the bytes between are of one write.
+    // Pairs with [MAP-1], [MAP-2].
+    let before = version.load(Acquire);
+    if before & 1 != 0 || before == 0 {
+        return None;
+    }
+    let got = read();
+    fence(Acquire);
+    (version.load(Relaxed) == before).then_some(got)
+}

@@ -1,0 +1,284 @@
+//! Records from many producers to one reader.
+//!
+//! For:     events: from hits and handlers in the target to the controller.
+//! State:   what was reserved, what was consumed, what was lost; then the bytes. Consumed bytes are zeros.
+//! Context: producers: hit, signal, target. The reader may be another process.
+//! Keeps:   N1 a record is read whole, once, in the order of reservation. N2 produced = read + lost, exactly.
+//!          N3 a producer never waits: what does not fit is lost, and counted.
+//!          N4 a record that is reserved and not submitted holds up those behind it and nothing else.
+//! Checked: tests/ring.rs (two processes, signal handlers), `bench ring` figures in docs/maps.md.
+//! Source:  kernel `kernel/bpf/ringbuf.c` for order and headers. Departs: reservation by compare-exchange in
+//!          the place of a lock, so that a handler may interrupt a producer; the reader zeroes what it has
+//!          read, which tells a header that is not written yet from an old one.
+
+use crate::Error;
+use crate::place::{Place, words};
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+/// Three line pairs in front of the bytes.
+const HEAD: usize = 384;
+const SIZE: usize = 0;
+const RESERVED: usize = 128;
+const CONSUMED: usize = 256;
+const LOST: usize = 264;
+
+/// A record's header: present, not submitted yet, not to be read; and the length below.
+const PRESENT: u32 = 1 << 31;
+const OPEN: u32 = 1 << 30;
+const SKIP: u32 = 1 << 29;
+const LEN: u32 = SKIP - 1;
+
+/// The producers' side of a ring.
+#[derive(Clone)]
+pub struct Ring {
+    place: Place,
+    size: usize,
+    #[cfg(feature = "std")]
+    home: Option<(objcache::Arena, usize)>,
+}
+
+/// Bytes of a record to be: written, then submitted. Dropped, it is left out.
+pub struct Reservation<'a> {
+    ring: &'a Ring,
+    at: u64,
+    len: usize,
+    is_done: bool,
+}
+
+impl Ring {
+    /// A new ring of so many bytes, rounded up to a power of two.
+    ///
+    /// # Errors
+    /// [`Error::Setup`].
+    #[cfg(feature = "std")]
+    pub fn create(arena: &objcache::Arena, bytes: usize) -> Result<Ring, Error> {
+        let size = bytes.clamp(64, 1 << 28).next_power_of_two();
+        let offset = arena.take(HEAD + size)?;
+        // SAFETY: taken just now; the ring keeps the arena.
+        let place = unsafe { Place::new(arena.base()) }.at(offset);
+        place.u64(SIZE).store(size as u64, Relaxed);
+        Ok(Ring { place, size, home: Some((arena.clone(), offset)) })
+    }
+
+    /// The ring at an offset in an arena mapped at `base`, made by another process.
+    ///
+    /// # Safety
+    /// A ring must lie there and stay mapped while the value is used.
+    pub unsafe fn attach(base: NonNull<u8>, offset: usize) -> Ring {
+        // SAFETY: the caller's promise.
+        let place = unsafe { Place::new(base) }.at(offset);
+        Ring {
+            place,
+            size: place.u64(SIZE).load(Relaxed) as usize,
+            #[cfg(feature = "std")]
+            home: None,
+        }
+    }
+
+    /// Where it lies in its arena; 0 if this is an attached one.
+    #[cfg(feature = "std")]
+    pub fn offset(&self) -> usize {
+        self.home.as_ref().map_or(0, |(_, offset)| *offset)
+    }
+
+    /// Records that were lost so far because the ring was full.
+    pub fn lost(&self) -> u64 {
+        self.place.u64(LOST).load(Relaxed)
+    }
+
+    #[inline(always)]
+    fn bytes(&self, at: u64) -> Place {
+        self.place.at(HEAD + (at as usize & (self.size - 1)))
+    }
+
+    /// Reserves room for a record of `len` bytes.
+    ///
+    /// # Errors
+    /// Full if the reader has not made room: counted as lost. TooLong if it can never fit: not counted.
+    #[inline]
+    pub fn reserve(&self, len: usize) -> Result<Reservation<'_>, Error> {
+        let need = 8 + words(len) as u64;
+        if need as usize > self.size / 2 || len > LEN as usize {
+            return Err(Error::TooLong);
+        }
+        let reserved = self.place.u64(RESERVED);
+        let mut old = reserved.load(Relaxed);
+        let (at, pad) = loop {
+            // A record lies in one piece: what is left before the end is skipped.
+            let before_end = self.size as u64 - (old & (self.size as u64 - 1));
+            let pad = if before_end < need { before_end } else { 0 };
+            // [MAP-8] The bytes that the reader gave free are zeros. Pairs with [MAP-11], [MAP-14].
+            let consumed = self.place.u64(CONSUMED).load(Acquire);
+            if old + pad + need - consumed.min(old) > self.size as u64 {
+                self.place.u64(LOST).fetch_add(1, Relaxed);
+                return Err(Error::Full);
+            }
+            // [MAP-9] Room is reserved once. Pairs with [MAP-12], [MAP-15].
+            match reserved.compare_exchange_weak(old, old + pad + need, AcqRel, Relaxed) {
+                Ok(_) => break (old + pad, pad),
+                Err(now) => old = now,
+            }
+        };
+        self.bytes(at).u32(0).store(PRESENT | OPEN | len as u32, Relaxed);
+        if pad > 0 {
+            // [MAP-10] As in `end`. Pairs with [MAP-12].
+            self.bytes(at - pad).u32(0).store(PRESENT | SKIP | (pad as u32 - 8), Release);
+        }
+        Ok(Reservation { ring: self, at, len, is_done: false })
+    }
+
+    /// Reserves, copies and submits.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve).
+    #[inline]
+    pub fn output(&self, record: &[u8]) -> Result<(), Error> {
+        let mut room = self.reserve(record.len())?;
+        room.write(record);
+        room.submit();
+        Ok(())
+    }
+}
+
+impl Reservation<'_> {
+    /// Writes the record's bytes from its beginning; what is longer than reserved is cut off.
+    #[inline]
+    pub fn write(&mut self, bytes: &[u8]) {
+        let bytes = &bytes[..bytes.len().min(self.len)];
+        self.ring.bytes(self.at).at(8).write(bytes);
+    }
+
+    /// Lets the reader have it.
+    #[inline]
+    pub fn submit(mut self) {
+        self.end(0);
+    }
+
+    #[inline]
+    fn end(&mut self, flag: u32) {
+        self.is_done = true;
+        // [MAP-13] The bytes are written before the record is no longer open.
+        // Pairs with [MAP-12], [MAP-15].
+        self.ring.bytes(self.at).u32(0).store(PRESENT | flag | self.len as u32, Release);
+    }
+}
+
+impl Drop for Reservation<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.end(SKIP);
+        }
+    }
+}
+
+/// What the reader found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Next {
+    /// A record; it was handed over.
+    Record,
+    /// Nothing.
+    Empty,
+    /// A record that its producer has not submitted yet.
+    Open,
+}
+
+/// The one reader of a ring.
+pub struct Reader {
+    ring: Ring,
+    at: u64,
+    /// Records that were left behind by producers that ended inside; see [`Reader::skip_open`].
+    abandoned: u64,
+}
+
+impl Reader {
+    /// Reads from where the last reader ended.
+    ///
+    /// # Safety
+    /// There must be no other reader of the ring, in any process.
+    pub unsafe fn new(ring: Ring) -> Reader {
+        let at = ring.place.u64(CONSUMED).load(Relaxed);
+        Reader { ring, at, abandoned: 0 }
+    }
+
+    /// The ring.
+    pub fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    /// Records given up with [`skip_open`](Self::skip_open).
+    pub fn abandoned(&self) -> u64 {
+        self.abandoned
+    }
+
+    /// Hands over the next record, in `buffer`, which grows as needed.
+    #[cfg(feature = "std")]
+    pub fn next(&mut self, buffer: &mut Vec<u8>) -> Next {
+        self.next_with(|record, len| {
+            buffer.resize(len, 0);
+            record(buffer.as_mut_slice());
+        })
+    }
+
+    /// Hands the next record to `each`, as its length and a function that copies it.
+    pub fn next_with(&mut self, each: impl FnOnce(&dyn Fn(&mut [u8]), usize)) -> Next {
+        loop {
+            // [MAP-12] A header that is not open any more comes with its bytes.
+            // Pairs with [MAP-9], [MAP-10], [MAP-13].
+            let header = self.ring.bytes(self.at).u32(0).load(Acquire);
+            if header & PRESENT == 0 {
+                let reserved = self.ring.place.u64(RESERVED).load(Acquire);
+                return if reserved == self.at { Next::Empty } else { Next::Open };
+            }
+            if header & OPEN != 0 {
+                return Next::Open;
+            }
+            let len = (header & LEN) as usize;
+            if header & SKIP == 0 {
+                let record = self.ring.bytes(self.at).at(8);
+                each(&|out| record.read(out), len);
+                self.consume(len);
+                return Next::Record;
+            }
+            self.consume(len);
+        }
+    }
+
+    /// Zeroes the record and gives its room free.
+    fn consume(&mut self, len: usize) {
+        let bytes = 8 + words(len);
+        let place = self.ring.bytes(self.at);
+        (0..bytes / 8).for_each(|n| place.u64(n * 8).store(0, Relaxed));
+        self.at += bytes as u64;
+        // [MAP-11] The zeros come before the room. Pairs with [MAP-8].
+        self.ring.place.u64(CONSUMED).store(self.at, Release);
+    }
+
+    /// Gives up a record whose producer has ended before it submitted; true if there was one.
+    ///
+    /// If it ended before the length was written, all that is reserved by now is given up, counted as one.
+    ///
+    /// # Safety
+    /// The producers must have ended: no one may still write to what is reserved.
+    pub unsafe fn skip_open(&mut self) -> bool {
+        // [MAP-15] As in `next_with`. Pairs with [MAP-9], [MAP-13].
+        let header = self.ring.bytes(self.at).u32(0).load(Acquire);
+        let reserved = self.ring.place.u64(RESERVED).load(Acquire);
+        if reserved == self.at || header & PRESENT != 0 && header & OPEN == 0 {
+            return false;
+        }
+        self.abandoned += 1;
+        if header & PRESENT != 0 {
+            self.consume((header & LEN) as usize);
+            return true;
+        }
+        while self.at < reserved {
+            self.ring.bytes(self.at).u64(0).store(0, Relaxed);
+            self.at += 8;
+        }
+        // [MAP-14] As in `consume`. Pairs with [MAP-8].
+        self.ring.place.u64(CONSUMED).store(self.at, Release);
+        true
+    }
+}

@@ -1,0 +1,191 @@
+//! Stacks of addresses by number.
+//!
+//! For:     programs that count by stack.
+//! State:   per number the index of an object: version, length, addresses.
+//! Context: hit, signal, target; `get` also in another process.
+//! Keeps:   T1 the same stack has the same number while it is in the map. T2 a stack read is whole.
+//! Checked: tests/semantics.rs, tests/other_process.rs.
+//! Source:  kernel `kernel/bpf/stackmap.c`: the number is the hash's place, a second stack for it is refused.
+
+use crate::Error;
+use crate::place::{Place, close_write, open_write, versioned};
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use objcache::{Index, View};
+use percpu::RseqOffset;
+
+const HEAD: usize = 64;
+const SLOTS: usize = 0;
+const DEPTH: usize = 4;
+const CACHE: usize = 8;
+const REFUSED: usize = 16;
+
+/// An object: version, length, hash, then the addresses.
+const LEN: usize = 4;
+const HASH: usize = 8;
+const FRAMES: usize = 16;
+
+/// Stacks of at most a fixed depth.
+pub struct Stacks {
+    place: Place,
+    view: View<'static>,
+    slots: u32,
+    depth: u32,
+    #[cfg(feature = "std")]
+    home: Option<(objcache::ObjectCache, usize)>,
+}
+
+impl Stacks {
+    /// Room for `slots` numbers (rounded up to a power of two) and stacks of `depth` addresses.
+    ///
+    /// # Errors
+    /// [`Error::Setup`].
+    #[cfg(feature = "std")]
+    pub fn create(arena: &objcache::Arena, slots: u32, depth: u32) -> Result<Stacks, Error> {
+        let slots = slots.max(1).next_power_of_two();
+        let cache =
+            objcache::ObjectCache::builder(FRAMES + depth as usize * 8).arena(arena).reserve(64).build()?;
+        let offset = arena.take(HEAD + slots as usize * 4)?;
+        // SAFETY: taken just now; the cache keeps the arena.
+        let place = unsafe { Place::new(arena.base()) }.at(offset);
+        place.u32(SLOTS).store(slots, Relaxed);
+        place.u32(DEPTH).store(depth, Relaxed);
+        place.u32(CACHE).store(cache.offset() as u32, Relaxed);
+        Ok(Stacks { place, view: cache.view(), slots, depth, home: Some((cache, offset)) })
+    }
+
+    /// The map at an offset in an arena mapped at `base`, made by another process.
+    ///
+    /// # Safety
+    /// A map must lie there and stay mapped, with its arena, while the value is used.
+    pub unsafe fn attach(base: NonNull<u8>, offset: usize) -> Stacks {
+        // SAFETY: the caller's promise.
+        let place = unsafe { Place::new(base) }.at(offset);
+        // SAFETY: the map's cache lies in the same arena; without rseq any process may use it.
+        let view = unsafe { View::at(base, place.u32(CACHE).load(Relaxed) as usize, RseqOffset::NONE) };
+        Stacks {
+            place,
+            view,
+            slots: place.u32(SLOTS).load(Relaxed),
+            depth: place.u32(DEPTH).load(Relaxed),
+            #[cfg(feature = "std")]
+            home: None,
+        }
+    }
+
+    /// Where it lies in its arena; 0 if this is an attached one.
+    #[cfg(feature = "std")]
+    pub fn offset(&self) -> usize {
+        self.home.as_ref().map_or(0, |(_, offset)| *offset)
+    }
+
+    fn object(&self, index: Index) -> Place {
+        // SAFETY: an object of the cache, which lies in the arena that this map keeps or was promised.
+        unsafe { Place::new(self.view.payload(index)) }
+    }
+
+    /// The number of a stack, which is kept; addresses beyond the depth are left off.
+    ///
+    /// # Errors
+    /// Exists if another stack has the number (counted), NoMemory.
+    pub fn id(&self, frames: &[u64]) -> Result<u32, Error> {
+        let frames = &frames[..frames.len().min(self.depth as usize)];
+        let hash = frames.iter().fold(frames.len() as u64, |h, f| mix(h ^ f));
+        let id = hash as u32 & (self.slots - 1);
+        let slot = self.place.u32(HEAD + id as usize * 4);
+        // [MAP-5] Sees the stack whose index this is. Pairs with [MAP-6].
+        if let Some(there) = Index::from_raw(slot.load(Acquire)) {
+            return self.same_or_refused(there, hash, frames).map(|()| id);
+        }
+        let index = self.view.alloc().ok_or(Error::NoMemory)?;
+        self.fill(index, hash, frames);
+        // [MAP-6] Publishes the stack. Pairs with [MAP-5], [MAP-7].
+        match slot.compare_exchange(0, index.get(), AcqRel, Acquire) {
+            Ok(_) => Ok(id),
+            Err(there) => {
+                // SAFETY: nobody else has seen the object.
+                unsafe { self.view.free(index) };
+                let there = Index::from_raw(there).ok_or(Error::Busy)?;
+                self.same_or_refused(there, hash, frames).map(|()| id)
+            }
+        }
+    }
+
+    fn fill(&self, index: Index, hash: u64, frames: &[u64]) {
+        let object = self.object(index);
+        open_write(object.u32(0));
+        object.u32(LEN).store(frames.len() as u32, Relaxed);
+        object.u64(HASH).store(hash, Relaxed);
+        for (n, frame) in frames.iter().enumerate() {
+            object.u64(FRAMES + n * 8).store(*frame, Relaxed);
+        }
+        close_write(object.u32(0));
+    }
+
+    fn same_or_refused(&self, there: Index, hash: u64, frames: &[u64]) -> Result<(), Error> {
+        let object = self.object(there);
+        let is_same = object.u64(HASH).load(Relaxed) == hash
+            && object.u32(LEN).load(Relaxed) as usize == frames.len()
+            && frames.iter().enumerate().all(|(n, f)| object.u64(FRAMES + n * 8).load(Relaxed) == *f);
+        if is_same {
+            return Ok(());
+        }
+        self.place.u64(REFUSED).fetch_add(1, Relaxed);
+        Err(Error::Exists)
+    }
+
+    /// Copies a stack; its length.
+    ///
+    /// # Errors
+    /// NotFound; Length if `out` is shorter than the stack; Busy if it changes all the time.
+    pub fn get(&self, id: u32, out: &mut [u64]) -> Result<usize, Error> {
+        if id >= self.slots {
+            return Err(Error::NotFound);
+        }
+        for _ in 0..1000 {
+            // [MAP-7] As [MAP-5], for readers by number. Pairs with [MAP-6].
+            let raw = self.place.u32(HEAD + id as usize * 4).load(Acquire);
+            let object = self.object(Index::from_raw(raw).ok_or(Error::NotFound)?);
+            let got = versioned(object.u32(0), || {
+                let len = object.u32(LEN).load(Relaxed) as usize;
+                for (n, frame) in out.iter_mut().take(len.min(self.depth as usize)).enumerate() {
+                    *frame = object.u64(FRAMES + n * 8).load(Relaxed);
+                }
+                len
+            });
+            match got {
+                Some(wanted) if wanted > out.len() => return Err(Error::Length { given: out.len(), wanted }),
+                Some(len) => return Ok(len),
+                None => core::hint::spin_loop(),
+            }
+        }
+        Err(Error::Busy)
+    }
+
+    /// Forgets a stack; its number may come to mean another.
+    ///
+    /// # Errors
+    /// NotFound.
+    pub fn delete(&self, id: u32) -> Result<(), Error> {
+        if id >= self.slots {
+            return Err(Error::NotFound);
+        }
+        let raw = self.place.u32(HEAD + id as usize * 4).swap(0, Relaxed);
+        let index = Index::from_raw(raw).ok_or(Error::NotFound)?;
+        // SAFETY: unlinked just now, by this thread alone; readers tell by the version.
+        unsafe { self.view.free_rcu(index) };
+        Ok(())
+    }
+
+    /// Stacks that were refused because another had their number.
+    pub fn refused(&self) -> u64 {
+        self.place.u64(REFUSED).load(Relaxed)
+    }
+}
+
+/// Spreads a word's bits over the whole word.
+#[inline(always)]
+pub(crate) fn mix(word: u64) -> u64 {
+    let wide = u128::from(word ^ 0x8bb8_4b93_962e_acc9) * 0x9e37_79b9_7f4a_7c15;
+    (wide as u64) ^ (wide >> 64) as u64
+}

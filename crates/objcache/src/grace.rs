@@ -1,0 +1,51 @@
+//! Where a cache gets its grace periods from.
+//!
+//! For:     `free_rcu`, and returning memory to the system.
+//! State:   one default domain.
+//! Context: control.
+//! Keeps:   E1 the default domain's readers may run in signal handlers (flavour fast).
+//! Checked: tests/life.rs, `torture mem`.
+
+use rcu::{Cookie, Domain, Flavour};
+use std::sync::{Arc, OnceLock};
+
+/// Grace periods that can be asked for and looked at, without waiting.
+pub trait Grace: Send + Sync {
+    /// A cookie of a grace period that begins after now and is sure to come; `hurry` if memory waits for it.
+    fn start(&self, hurry: bool) -> Cookie;
+
+    /// True once the cookie's grace period is over.
+    fn is_over(&self, cookie: Cookie) -> bool;
+}
+
+impl Grace for Domain {
+    fn start(&self, hurry: bool) -> Cookie {
+        if hurry { self.start_poll_expedited() } else { self.start_poll() }
+    }
+
+    fn is_over(&self, cookie: Cookie) -> bool {
+        self.poll_state(cookie)
+    }
+}
+
+impl<T: Grace + ?Sized> Grace for &T {
+    fn start(&self, hurry: bool) -> Cookie {
+        (**self).start(hurry)
+    }
+
+    fn is_over(&self, cookie: Cookie) -> bool {
+        (**self).is_over(cookie)
+    }
+}
+
+/// The domain of caches that were given no other; its readers are fast ones.
+///
+/// # Panics
+/// If there is no memory for it.
+pub fn domain() -> &'static Arc<Domain> {
+    static DOMAIN: OnceLock<Arc<Domain>> = OnceLock::new();
+    DOMAIN.get_or_init(|| {
+        let builder = Domain::builder("objcache").flavour(Flavour::Fast).checked(false);
+        Arc::new(builder.build().unwrap_or_else(|error| panic!("{error}")))
+    })
+}

@@ -1,0 +1,349 @@
+//! The slow side of a cache: what the worker does.
+//!
+//! For:     `worker`, and threads that may wait (`alloc_blocking`, `drain`, `audit`).
+//! State:   batches on their way: queued and waiting for a grace period, trimmed and leaving.
+//! Context: control. Never waits for a grace period: it looks.
+//! Keeps:   W1 a retired object comes back to a depot after a grace period that began after it was retired.
+//!          W2 an object returns to its chunk after a grace period of the domain and one of tasks-trace.
+//!          W3 depots are kept between the watermarks, which rise while objects are wanted and not got.
+//! Checked: tests/life.rs, `torture mem` (`--broken early-reuse`, `lost-list`, `forgotten-barrier`).
+//! Source:  kernel `kernel/bpf/memalloc.c` for the life cycle. Departs: batches wait in lists of the worker,
+//!          grace periods are polled by cookie in the place of callbacks, so nothing needs a barrier.
+
+mod audit;
+mod fold;
+
+pub use audit::Census;
+
+use crate::chunk::Chunks;
+use crate::stack::{Batch, Stack};
+use crate::{Grace, View, Watermarks};
+use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use rcu::Cookie;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long nothing must be wanting before the watermarks fall again.
+const CALM: Duration = Duration::from_secs(1);
+
+/// The most bytes that raised watermarks may keep per CPU.
+const MOST_BYTES: u32 = 1 << 20;
+
+/// A way to break a cache on purpose.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Broken {
+    /// `free_rcu` does not wait.
+    EarlyReuse,
+    /// Now and then a batch is dropped.
+    LostList,
+    /// Memory returns to the system without waiting.
+    ForgottenBarrier,
+}
+
+/// What the worker has done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    /// Objects put into depots from chunks.
+    pub refilled: u64,
+    /// Objects taken back from those that were about to leave.
+    pub reused: u64,
+    /// Objects taken out of depots that had too many.
+    pub trimmed: u64,
+    /// Objects that came back after a grace period.
+    pub matured: u64,
+    /// Objects returned to their chunks.
+    pub returned: u64,
+    /// Grace periods asked for.
+    pub periods: u64,
+    /// Those asked for again with haste, because more waited.
+    pub hurried: u64,
+    /// Times that the lists of all CPUs were closed and collected.
+    pub folds: u64,
+    /// The highest factor by which the watermarks of a CPU were raised.
+    pub raised: u32,
+}
+
+/// One CPU, as the worker sees it.
+struct Lane {
+    /// Retired, not yet under a grace period.
+    queued: Vec<Batch>,
+    /// Under the grace period of `Tender::period`.
+    waiting: Vec<Batch>,
+    /// The watermarks are this many times as high.
+    boost: u32,
+    /// Failures seen so far.
+    failed: u64,
+    last_failure: Instant,
+}
+
+/// What a tender is made with.
+pub struct Setup {
+    pub view: View<'static>,
+    pub chunks: Chunks,
+    pub rcu: Arc<dyn Grace>,
+    pub reserve: u32,
+    pub is_fenceable: bool,
+    pub on_leave: Option<fn(*mut u8)>,
+    pub hurry: bool,
+    pub broken: Option<Broken>,
+}
+
+pub struct Tender {
+    pub setup: Setup,
+    marks: Watermarks,
+    lanes: Vec<Lane>,
+    period: Option<Cookie>,
+    is_hurried: bool,
+    trimmed: Vec<Batch>,
+    leaving: Vec<Batch>,
+    leave: Option<(Cookie, Cookie)>,
+    last_fold: Instant,
+    pub stats: Stats,
+    pub closing: Option<crate::destroy::Closing>,
+}
+
+fn count(batches: &[Batch]) -> u64 {
+    batches.iter().map(|b| u64::from(b.len())).sum()
+}
+
+impl Tender {
+    pub fn new(setup: Setup) -> Tender {
+        let head = setup.view.head();
+        let marks = Watermarks { low: head.low, high: head.high, batch: head.batch };
+        let now = Instant::now();
+        let lane = || Lane { queued: vec![], waiting: vec![], boost: 1, failed: 0, last_failure: now };
+        Tender {
+            lanes: (0..head.copies).map(|_| lane()).collect(),
+            setup,
+            marks,
+            period: None,
+            is_hurried: false,
+            trimmed: Vec::new(),
+            leaving: Vec::new(),
+            leave: None,
+            last_fold: now,
+            stats: Stats::default(),
+            closing: None,
+        }
+    }
+
+    /// Does what there is to do; true if there may soon be more.
+    pub fn pass(&mut self) -> bool {
+        if self.closing.is_some() {
+            return self.close_step();
+        }
+        self.fold_if_due();
+        self.collect();
+        self.period_step();
+        let is_wanted = self.level();
+        self.leave_step();
+        is_wanted || self.period.is_some() || self.leave.is_some()
+    }
+
+    /// True if no object waits for a grace period to be taken again.
+    pub fn is_settled(&self) -> bool {
+        let is_empty = |lane: &Lane| lane.queued.is_empty() && lane.waiting.is_empty();
+        self.period.is_none() && self.lanes.iter().all(is_empty)
+    }
+
+    fn cpus(&self) -> std::ops::Range<u32> {
+        0..self.lanes.len() as u32
+    }
+
+    /// Takes what CPUs have retired.
+    pub fn collect(&mut self) {
+        for cpu in self.cpus() {
+            let (cell, items) = (self.setup.view.cell(cpu), self.setup.view.items());
+            if cell.retired_len.load(Relaxed) == 0 {
+                continue;
+            }
+            let queued = &mut self.lanes[cpu as usize].queued;
+            let mut taken = 0;
+            // SAFETY: the stack holds batches of this cache.
+            unsafe {
+                cell.retired.take_all(items, |batch| {
+                    taken += batch.len() as i32;
+                    queued.push(batch);
+                });
+            }
+            cell.retired_len.fetch_sub(taken, Relaxed);
+        }
+    }
+
+    /// Starts a grace period for what is queued, or ends the one that is over.
+    pub fn period_step(&mut self) {
+        let rcu = self.setup.rcu.clone();
+        let early = self.setup.broken == Some(Broken::EarlyReuse);
+        if let Some(cookie) = self.period {
+            if rcu.is_over(cookie) || early {
+                self.mature();
+            } else if !self.is_hurried && self.setup.hurry && self.has_queued() {
+                // More waits behind it: the sooner it ends, the less memory is bound.
+                rcu.start(true);
+                self.is_hurried = true;
+                self.stats.hurried += 1;
+            }
+        }
+        if self.period.is_none() && self.has_queued() {
+            for lane in &mut self.lanes {
+                lane.waiting.append(&mut lane.queued);
+            }
+            self.period = Some(rcu.start(false));
+            self.is_hurried = false;
+            self.stats.periods += 1;
+        }
+    }
+
+    fn has_queued(&self) -> bool {
+        self.lanes.iter().any(|lane| !lane.queued.is_empty())
+    }
+
+    /// The grace period is over: its objects go to the depots of their homes.
+    fn mature(&mut self) {
+        self.period = None;
+        for cpu in self.cpus() {
+            for batch in core::mem::take(&mut self.lanes[cpu as usize].waiting) {
+                self.stats.matured += u64::from(batch.len());
+                self.deposit(cpu, batch);
+            }
+        }
+    }
+
+    /// Puts a batch into a depot.
+    fn deposit(&mut self, cpu: u32, batch: Batch) {
+        if self.setup.broken == Some(Broken::LostList) && self.stats.matured % 512 > 480 {
+            return;
+        }
+        let cell = self.setup.view.cell(cpu);
+        // SAFETY: the batch is the worker's own.
+        unsafe { cell.depot.push(self.setup.view.items(), batch) };
+        cell.depot_len.fetch_add(batch.len() as i32, Relaxed);
+    }
+
+    /// Brings every depot between its watermarks; true if objects were wanting.
+    fn level(&mut self) -> bool {
+        let mut is_wanted = false;
+        for cpu in self.cpus() {
+            is_wanted |= self.adapt(cpu);
+            let boost = self.lanes[cpu as usize].boost as i32;
+            let reserve = self.setup.reserve.div_ceil(self.lanes.len() as u32) as i32;
+            let low = (self.marks.low as i32 * boost).max(reserve);
+            let high = (self.marks.high as i32 * boost).max(reserve * 2);
+            let cell = self.setup.view.cell(cpu);
+            let has = cell.depot_len.load(Relaxed) + cell.loose_len.load(Relaxed);
+            if has < low {
+                let want = (low - has).max(self.marks.batch as i32);
+                self.refill(cpu, want as u32);
+            } else if has > high {
+                self.trim(cpu, has - (low + high) / 2);
+            }
+        }
+        is_wanted
+    }
+
+    /// Raises a CPU's watermarks while it fails to get objects, lowers them when it is calm.
+    fn adapt(&mut self, cpu: u32) -> bool {
+        let most = (MOST_BYTES / (self.marks.high * self.setup.view.head().unit)).max(1);
+        let failed = self.setup.view.cell(cpu).failed.load(Relaxed);
+        let lane = &mut self.lanes[cpu as usize];
+        let has_failed = failed != core::mem::replace(&mut lane.failed, failed);
+        if has_failed {
+            lane.last_failure = Instant::now();
+            lane.boost = (lane.boost * 2).min(most);
+            self.stats.raised = self.stats.raised.max(lane.boost);
+        } else if lane.boost > 1 && lane.last_failure.elapsed() > CALM {
+            lane.last_failure = Instant::now();
+            lane.boost /= 2;
+        }
+        has_failed
+    }
+
+    /// Adds objects to a depot: first those that were about to leave, which have seen enough already.
+    pub fn refill(&mut self, cpu: u32, want: u32) -> u32 {
+        let mut got = 0;
+        while got < want {
+            if let Some(batch) = self.trimmed.pop().or_else(|| self.leaving.pop()) {
+                self.stats.reused += u64::from(batch.len());
+                got += batch.len();
+                self.deposit(cpu, batch);
+                continue;
+            }
+            let batch = self.setup.chunks.cut(self.marks.batch);
+            if batch.is_empty() {
+                break;
+            }
+            self.stats.refilled += u64::from(batch.len());
+            got += batch.len();
+            self.deposit(cpu, batch);
+        }
+        got
+    }
+
+    /// Takes about so many objects out of a depot.
+    fn trim(&mut self, cpu: u32, mut surplus: i32) {
+        let cell = self.setup.view.cell(cpu);
+        let (items, mut out) = (self.setup.view.items(), Vec::new());
+        let mut pop_from = |stack: &Stack, len: &AtomicI32, surplus: &mut i32| {
+            while *surplus > 0 {
+                // SAFETY: the stack holds batches of this cache.
+                let Some(batch) = (unsafe { stack.pop(items) }) else { break };
+                len.fetch_sub(batch.len() as i32, Relaxed);
+                *surplus -= batch.len() as i32;
+                out.push(batch);
+            }
+        };
+        pop_from(&cell.loose, &cell.loose_len, &mut surplus);
+        pop_from(&cell.depot, &cell.depot_len, &mut surplus);
+        self.stats.trimmed += count(&out);
+        self.trimmed.append(&mut out);
+    }
+
+    /// Starts both grace periods for what was trimmed, or returns what has seen them to its chunks.
+    fn leave_step(&mut self) {
+        if let Some(cookies) = self.leave {
+            if !self.both_over(cookies) {
+                return;
+            }
+            self.leave = None;
+            let batches = core::mem::take(&mut self.leaving);
+            self.put_back(batches);
+        }
+        if !self.trimmed.is_empty() {
+            self.leaving.append(&mut self.trimmed);
+            self.leave = Some(self.start_both());
+        }
+    }
+
+    pub fn start_both(&self) -> (Cookie, Cookie) {
+        (self.setup.rcu.start(false), rcu::tasks::on_fast::domain().start(false))
+    }
+
+    pub fn both_over(&self, cookies: (Cookie, Cookie)) -> bool {
+        let forgotten = self.setup.broken == Some(Broken::ForgottenBarrier);
+        forgotten || self.setup.rcu.is_over(cookies.0) && rcu::tasks::on_fast::domain().is_over(cookies.1)
+    }
+
+    pub fn put_back(&mut self, batches: Vec<Batch>) {
+        let (view, on_leave) = (self.setup.view, self.setup.on_leave);
+        for batch in batches {
+            self.stats.returned += u64::from(batch.len());
+            self.setup.chunks.put_back(batch, |i| {
+                if let (Some(on_leave), Some(index)) = (on_leave, crate::Index::from_raw(i)) {
+                    on_leave(view.payload(index).as_ptr());
+                }
+            });
+        }
+    }
+
+    /// Takes every batch that the worker holds.
+    pub fn take_held(&mut self) -> Vec<Batch> {
+        let mut all = core::mem::take(&mut self.trimmed);
+        all.append(&mut self.leaving);
+        for lane in &mut self.lanes {
+            all.append(&mut lane.queued);
+            all.append(&mut lane.waiting);
+        }
+        (self.period, self.leave) = (None, None);
+        all
+    }
+}

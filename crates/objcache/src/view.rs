@@ -1,0 +1,276 @@
+//! Taking and giving objects, in any context.
+//!
+//! For:     hit handlers, signal handlers, maps; ordinary threads through `ObjectCache`.
+//! State:   none of its own: the cells in the arena.
+//! Context: hit, signal, target. No lock, no system call, no allocation; what is not there is `None`, counted.
+//! Keeps:   V1 an object has one owner at a time. V2 free and free_rcu never fail and lose nothing.
+//!          V3 an object given to free_rcu is taken by nobody before the worker has seen a grace period.
+//!          V4 threads without rseq use the stacks alone, and get the same.
+//! Checked: tests/any_context.rs, `torture mem` (V1 to V4), `bench alloc` (cost).
+//! Source:  kernel `kernel/bpf/memalloc.c`. Departs: a CPU that has none takes a batch from its depot, then
+//!          from another CPU's, before it fails; the depots, not single lists, are what the worker fills.
+
+use crate::cell::{BOUND, Cell, FREE, HEAD, Head, RCU, SHIFT};
+use crate::link::Index;
+use crate::stack::{Batch, Items, Stack};
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use percpu::{RseqOffset, current_cpu};
+
+/// A cache's memory as one process sees it: objects out and in.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    items: Items,
+    cells: *mut u8,
+    rseq: RseqOffset,
+    batch: u32,
+    life: PhantomData<&'a Head>,
+}
+
+// SAFETY: everything behind the pointers is atomic, or written by sequences of its CPU (cell C1).
+unsafe impl Send for View<'_> {}
+// SAFETY: as for Send.
+unsafe impl Sync for View<'_> {}
+
+impl<'a> View<'a> {
+    /// The cache whose head lies `head` bytes from `arena`.
+    ///
+    /// # Safety
+    /// A cache's head and cells must lie there and stay mapped for `'a`, with the rest of the arena. `rseq`
+    /// must fit the threads that will use the view, and be `NONE` in any process but the one whose worker
+    /// tends the cache: that one alone can be fenced.
+    pub unsafe fn at(arena: NonNull<u8>, head: usize, rseq: RseqOffset) -> View<'a> {
+        let cells = arena.as_ptr().wrapping_add(head + HEAD);
+        let mut view = View { items: Items(arena.as_ptr()), cells, rseq, batch: 0, life: PhantomData };
+        view.batch = view.head().batch;
+        view
+    }
+
+    #[inline(always)]
+    pub(crate) fn head(self) -> &'a Head {
+        let head = self.cells.wrapping_sub(HEAD).cast::<Head>();
+        // SAFETY: `at` was told that a head lies there for `'a`; only its atomic is written.
+        unsafe { &*head }
+    }
+
+    #[inline(always)]
+    pub(crate) fn items(self) -> Items {
+        self.items
+    }
+
+    pub(crate) fn cell(self, cpu: u32) -> &'a Cell {
+        debug_assert!(cpu < self.head().copies);
+        let cell = self.cells.wrapping_add((cpu as usize) << SHIFT).cast::<Cell>();
+        // SAFETY: a cell lies there for every CPU below `copies`; all of it is atomic.
+        unsafe { &*cell }
+    }
+
+    /// Bytes that each object has.
+    pub fn size(self) -> usize {
+        self.head().unit as usize - size_of::<u64>()
+    }
+
+    /// The address of an object.
+    #[inline(always)]
+    pub fn payload(self, index: Index) -> NonNull<u8> {
+        let at = self.items.0.wrapping_add(index.0 as usize * 8 + 8);
+        // SAFETY: it is past the start of a mapping, so it is not null.
+        unsafe { NonNull::new_unchecked(at) }
+    }
+
+    /// The index of an object by its address.
+    #[inline(always)]
+    pub fn index_of(self, object: NonNull<u8>) -> Index {
+        Index(((object.as_ptr() as usize).wrapping_sub(self.items.0 as usize + 8) / 8) as u32)
+    }
+
+    /// Takes an object; `None` if there is none just now, which is counted.
+    ///
+    /// Its bytes are zeros, or what its last owner left.
+    ///
+    /// # Context
+    /// Any: inside malloc, inside a signal handler that interrupted this very function. Never blocks.
+    /// # Cost
+    /// `bench alloc`.
+    #[inline(always)]
+    pub fn alloc(self) -> Option<Index> {
+        match self.pop::<FREE>() {
+            Some((i, cpu)) => {
+                // SAFETY: the object was on the list and is ours now.
+                unsafe { self.items.link(i) }.make_live(cpu);
+                Some(Index(i))
+            }
+            None => self.alloc_slow(),
+        }
+    }
+
+    /// Gives an object back; anybody may take it at once.
+    ///
+    /// An object that is not live is refused, and counted.
+    ///
+    /// # Context
+    /// Any, as [`alloc`](Self::alloc).
+    ///
+    /// # Safety
+    /// The index must have come from this cache, and no one may use the object afterwards, except readers
+    /// that can tell that it has changed.
+    #[inline(always)]
+    pub unsafe fn free(self, index: Index) {
+        // SAFETY: an object of this cache (the caller's duty).
+        let link = unsafe { self.items.link(index.0) };
+        let Some(home) = link.home() else { return self.refuse() };
+        link.make_free();
+        if !self.push::<FREE>(index.0) {
+            self.overflow(index.0, home);
+        }
+    }
+
+    /// Gives an object back after a grace period; until then its bytes stay as they are.
+    ///
+    /// # Context
+    /// Any, as [`alloc`](Self::alloc); also inside a reader.
+    ///
+    /// # Safety
+    /// The index must have come from this cache. New readers must not be able to find the object; those
+    /// that found it before must be readers of the cache's domain.
+    #[inline(always)]
+    pub unsafe fn free_rcu(self, index: Index) {
+        // SAFETY: an object of this cache (the caller's duty).
+        let link = unsafe { self.items.link(index.0) };
+        let Some(home) = link.home() else { return self.refuse() };
+        link.make_free();
+        if !self.push::<RCU>(index.0) {
+            self.retire(index.0, home);
+        }
+    }
+
+    #[inline(always)]
+    fn pop<const LIST: usize>(self) -> Option<(u32, u32)> {
+        // SAFETY: `at` was told that cells are there for every CPU below the bound and that rseq fits.
+        unsafe { percpu::list_pop::<SHIFT, LIST, BOUND>(self.rseq, self.cells) }
+    }
+
+    #[inline(always)]
+    fn push<const LIST: usize>(self, index: u32) -> bool {
+        // SAFETY: as in `pop`; the limit is at most the lists' size (`ObjectCache` writes it).
+        unsafe { percpu::list_push::<SHIFT, LIST, BOUND>(self.rseq, self.cells, index) }
+    }
+
+    #[cold]
+    fn refuse(self) {
+        self.here().misuse.fetch_add(1, Relaxed);
+    }
+
+    /// The cell of the CPU that the thread was on a moment ago.
+    fn here(self) -> &'a Cell {
+        self.cell(current_cpu() % self.head().copies)
+    }
+
+    /// # Safety
+    /// As `Stack::push`.
+    unsafe fn put(self, stack: &Stack, len: &AtomicI32, batch: Batch) {
+        // SAFETY: the caller's duties are the same.
+        unsafe { stack.push(self.items, batch) };
+        len.fetch_add(batch.len() as i32, Relaxed);
+    }
+
+    fn take(self, stack: &Stack, len: &AtomicI32) -> Option<Batch> {
+        // SAFETY: stacks of a cell hold batches of this cache's objects.
+        let batch = unsafe { stack.pop(self.items) }?;
+        len.fetch_sub(batch.len() as i32, Relaxed);
+        Some(batch)
+    }
+
+    /// Objects from a list of whatever CPU the thread is on, linked; at most `most`.
+    fn gather<const LIST: usize>(self, first: Batch, most: u32) -> Batch {
+        let mut batch = first;
+        // Who takes the batch apart finds in each object which one comes four later.
+        let mut later = [0; 4];
+        while batch.len() < most {
+            let Some((i, _)) = self.pop::<LIST>() else { break };
+            // SAFETY: the object was on the list and is ours now.
+            batch = unsafe { batch.with(self.items, i) };
+            let at = batch.len() as usize % later.len();
+            // SAFETY: as above.
+            unsafe { self.items.link(i) }.set_aux(core::mem::replace(&mut later[at], i));
+        }
+        batch
+    }
+
+    /// The CPU's list is empty, or closed, or the thread has no rseq: a batch from elsewhere.
+    #[cold]
+    #[inline(never)]
+    fn alloc_slow(self) -> Option<Index> {
+        let copies = self.head().copies;
+        let cpu = current_cpu() % copies;
+        let near = |c: &Cell| match self.rseq.is_some() {
+            true => self.take(&c.depot, &c.depot_len).or_else(|| self.take(&c.loose, &c.loose_len)),
+            false => self.take(&c.loose, &c.loose_len).or_else(|| self.take(&c.depot, &c.depot_len)),
+        };
+        let found = (0..copies).find_map(|n| near(self.cell((cpu + n) % copies)));
+        if found.is_none() {
+            self.cell(cpu).failed.fetch_add(1, Relaxed);
+        }
+        found.map(|batch| self.split(cpu, batch))
+    }
+
+    /// Takes the first object of a batch that is ours; the rest goes to the CPU's list, as far as it has room.
+    fn split(self, cpu: u32, batch: Batch) -> Index {
+        // SAFETY: the batch is ours.
+        let first = unsafe { self.items.link(batch.head()) };
+        let mut rest = Batch::new(first.next(), batch.len() - 1);
+        first.make_live(cpu);
+        while !rest.is_empty() {
+            // SAFETY: the rest is ours.
+            let link = unsafe { self.items.link(rest.head()) };
+            let next = link.next();
+            // Also a batch's length may stand there, in its second object: a hint that helps nobody.
+            self.items.fetch(link.aux());
+            link.set_aux(0);
+            if !self.push::<FREE>(rest.head()) {
+                break;
+            }
+            rest = Batch::new(next, rest.len() - 1);
+        }
+        if !rest.is_empty() {
+            let cell = self.cell(cpu);
+            let (stack, len) = match self.rseq.is_some() {
+                true => (&cell.depot, &cell.depot_len),
+                false => (&cell.loose, &cell.loose_len),
+            };
+            // SAFETY: the rest is ours.
+            unsafe { self.put(stack, len, rest) };
+        }
+        Index(batch.head())
+    }
+
+    /// The CPU's list is full, or closed, or the thread has no rseq: half of it goes home.
+    #[cold]
+    #[inline(never)]
+    fn overflow(self, index: u32, home: u32) {
+        // SAFETY: the caller of `free` gave the object up.
+        let one = unsafe { Batch::default().with(self.items, index) };
+        let batch = self.gather::<FREE>(one, self.batch);
+        if batch.len() == 1 {
+            let cell = self.here();
+            // SAFETY: one object of ours.
+            return unsafe { self.put(&cell.loose, &cell.loose_len, one) };
+        }
+        let home = self.cell(home % self.head().copies);
+        // SAFETY: the batch is ours.
+        unsafe { self.put(&home.depot, &home.depot_len, batch) };
+    }
+
+    /// The CPU's list of objects to retire is full: it goes where the worker finds it.
+    #[cold]
+    #[inline(never)]
+    fn retire(self, index: u32, home: u32) {
+        // SAFETY: the caller of `free_rcu` gave the object up; readers do not look at headers.
+        let one = unsafe { Batch::default().with(self.items, index) };
+        let batch = self.gather::<RCU>(one, u32::MAX);
+        let home = self.cell(home % self.head().copies);
+        // SAFETY: the batch is ours.
+        unsafe { self.put(&home.retired, &home.retired_len, batch) };
+    }
+}

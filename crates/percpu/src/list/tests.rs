@@ -1,0 +1,196 @@
+//! Tests of per-CPU lists under threads, migration and signals.
+
+use super::*;
+use crate::possible_cpus;
+use std::boxed::Box;
+use std::sync::atomic::AtomicBool;
+use std::vec::Vec;
+
+const CAP: usize = 510;
+const SHIFT: u32 = 11;
+const BOUND: isize = -2048;
+const CPUS: usize = 64;
+const ITEMS: usize = 300;
+
+#[repr(C, align(2048))]
+struct OfCpu(List<CAP>);
+
+#[repr(C, align(2048))]
+struct Bound(AtomicU32, AtomicU32);
+
+/// A bound, and a list per CPU.
+#[repr(C)]
+struct Lists {
+    bound: Bound,
+    cpus: [OfCpu; CPUS],
+    /// Per item: who holds it, by thread; 0 no one.
+    held: [AtomicU64; ITEMS],
+    offset: RseqOffset,
+}
+
+fn empty() -> OfCpu {
+    OfCpu(List { word: AtomicU64::new(0), slots: [const { AtomicU32::new(0) }; CAP] })
+}
+
+impl Lists {
+    fn new() -> Box<Lists> {
+        assert!(possible_cpus() as usize <= CPUS);
+        Box::new(Lists {
+            bound: Bound(AtomicU32::new(possible_cpus()), AtomicU32::new(CAP as u32)),
+            cpus: core::array::from_fn(|_| empty()),
+            held: core::array::from_fn(|_| AtomicU64::new(0)),
+            offset: RseqOffset::detect(),
+        })
+    }
+
+    fn base(&self) -> *mut u8 {
+        self.cpus.as_ptr().cast_mut().cast()
+    }
+
+    fn pop(&self) -> Option<u32> {
+        // SAFETY: `new` made a list for every CPU, and only this file's functions change them.
+        let (i, cpu) = unsafe { list_pop::<SHIFT, 0, BOUND>(self.offset, self.base()) }?;
+        assert!(cpu < possible_cpus());
+        Some(i)
+    }
+
+    fn push(&self, i: u32) -> bool {
+        // SAFETY: as above.
+        unsafe { list_push::<SHIFT, 0, BOUND>(self.offset, self.base(), i) }
+    }
+
+    /// Every item on the lists.
+    fn all(&self) -> Vec<u32> {
+        let mut out: Vec<_> = self.cpus.iter().flat_map(|cpu| cpu.0.iter()).collect();
+        out.sort_unstable();
+        out
+    }
+
+    fn held(&self, i: u32) -> &AtomicU64 {
+        &self.held[i as usize]
+    }
+
+    /// One item out, marked as held by nobody else, and in again.
+    fn turn(&self, who: u64) -> bool {
+        let Some(i) = self.pop() else { return false };
+        assert_eq!(self.held(i).swap(who, Relaxed), 0, "item {i} has two owners");
+        core::hint::spin_loop();
+        assert_eq!(self.held(i).swap(0, Relaxed), who, "item {i} has two owners");
+        while !self.push(i) {}
+        true
+    }
+}
+
+fn has_rseq() -> bool {
+    RseqOffset::detect().is_some()
+}
+
+#[test]
+fn items_come_back_in_reverse_and_are_counted() {
+    let lists = Lists::new();
+    if !has_rseq() {
+        return assert!(!lists.push(1) && lists.pop().is_none());
+    }
+    for i in 1..=100 {
+        assert!(lists.push(i));
+    }
+    assert_eq!(lists.all(), (1..=100).collect::<Vec<_>>());
+    let mut popped: Vec<_> = core::iter::from_fn(|| lists.pop()).collect();
+    while popped.len() < 100 {
+        popped.extend(lists.pop());
+    }
+    popped.sort_unstable();
+    assert_eq!(popped, (1..=100).collect::<Vec<_>>());
+    assert!(lists.all().is_empty());
+}
+
+#[test]
+fn threads_that_push_each_other_around_share_no_item() {
+    if !has_rseq() {
+        return;
+    }
+    let lists = Lists::new();
+    (1..ITEMS as u32).for_each(|i| while !lists.push(i) {});
+    let turns: u64 = std::thread::scope(|s| {
+        let threads: Vec<_> = (1..=4u64)
+            .map(|who| {
+                let lists = &lists;
+                s.spawn(move || {
+                    (0..300_000u64)
+                        .filter(|n| {
+                            if n % 512 == 0 {
+                                let _ = sys::sched::pin_to_cpu(((n / 512 + who) % 2) as usize);
+                            }
+                            lists.turn(who)
+                        })
+                        .count() as u64
+                })
+            })
+            .collect();
+        threads.into_iter().map(|t| t.join().expect("no item had two owners")).sum()
+    });
+    assert!(turns > 300_000);
+    assert_eq!(lists.all(), (1..ITEMS as u32).collect::<Vec<_>>());
+}
+
+static SIGNALLED: std::sync::OnceLock<Box<Lists>> = std::sync::OnceLock::new();
+static IN_HANDLER: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn handler(_: i32) {
+    if let Some(lists) = SIGNALLED.get() {
+        IN_HANDLER.fetch_add(u64::from(lists.turn(9)), Relaxed);
+    }
+}
+
+unsafe extern "C" {
+    fn signal(number: i32, handler: usize) -> usize;
+}
+
+#[test]
+fn a_handler_that_interrupts_an_operation_does_its_own_and_harms_nothing() {
+    const SIGUSR2: i32 = 12;
+    if !has_rseq() {
+        return;
+    }
+    let lists = SIGNALLED.get_or_init(Lists::new);
+    (1..64).for_each(|i| while !lists.push(i) {});
+    // SAFETY: the handler does nothing but sequences and atomics.
+    unsafe { signal(SIGUSR2, handler as *const () as usize) };
+    let (tid, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            tid.store(u64::from(sys::gettid()), Relaxed);
+            while !stop.load(Relaxed) {
+                (0..100).for_each(|_| _ = lists.turn(1));
+            }
+        });
+        while tid.load(Relaxed) == 0 {
+            std::thread::yield_now();
+        }
+        let args = [sys::getpid() as usize, tid.load(Relaxed) as usize, SIGUSR2 as usize, 0, 0, 0];
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while IN_HANDLER.load(Relaxed) < 5000 && std::time::Instant::now() < end {
+            // SAFETY: tgkill takes numbers, and the thread lives: it waits for `stop`.
+            let _ = unsafe { sys::syscall(sys::nr::TGKILL, args) };
+        }
+        stop.store(true, Relaxed);
+    });
+    assert!(IN_HANDLER.load(Relaxed) >= 5000, "only {} handlers", IN_HANDLER.load(Relaxed));
+    assert_eq!(lists.all(), (1..64).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_closed_bound_a_full_list_and_an_empty_one_refuse() {
+    if !has_rseq() {
+        return;
+    }
+    let lists = Lists::new();
+    let _ = sys::sched::pin_to_cpu(0);
+    assert!((0..CAP).all(|_| lists.push(7)) && !lists.push(7));
+    assert_eq!(lists.all().len(), CAP);
+    lists.bound.0.store(0, Relaxed);
+    assert!(lists.pop().is_none());
+    lists.cpus[0].0.clear();
+    lists.bound.0.store(possible_cpus(), Relaxed);
+    assert!(lists.pop().is_none() && lists.push(8) && lists.pop() == Some(8));
+}
