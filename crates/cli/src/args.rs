@@ -177,6 +177,9 @@ pub struct RunArgs {
     /// Fail if any site that matches cannot be probed
     #[arg(long)]
     pub strict: bool,
+    /// Count forked children with their parent, until they exec
+    #[arg(long)]
+    pub follow: bool,
     /// Wait for libraries that are not loaded yet, and probe again those that are loaded again
     #[arg(long)]
     pub wait: bool,

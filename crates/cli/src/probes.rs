@@ -11,7 +11,7 @@ use crate::engine::Job;
 use crate::render::Writer;
 use image::lookup::{LookupError, find_file, find_module};
 use image::{Process, Spec};
-use session::{Broken, Deaf, Loads, Missed, Plan, Receipt, Session, SitePlan};
+use session::{Broken, Deaf, Loads, Missed, Plan, Receipt, Session, SitePlan, Verb};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -29,6 +29,10 @@ pub struct Probes {
 impl Probes {
     /// Plans and attaches; on failure the exit code, with everything said.
     pub fn attach(job: &Job, pid: i32, writer: &mut Writer) -> Result<Probes, i32> {
+        if job.args.follow && matches!(job.verb, Verb::Latency | Verb::Trace) {
+            let tries = ["count or hist with --follow".into(), "without --follow".into()];
+            return Err(advice::fail(&"calls of forked children are not followed", &[], &tries));
+        }
         session::check_process(pid).map_err(|b| advice::cannot_attach(&b))?;
         // Listened to before we look, so that nothing is loaded unseen in between.
         let loads = match job.args.wait {
@@ -57,7 +61,10 @@ impl Probes {
         let here: Vec<Spec> = here.into_iter().cloned().collect();
         if !here.is_empty() {
             let plan = session::plan(self.pid, &here, job.verb).map_err(|e| advice::nowhere(&e, shown))?;
-            let (session, refused) = put_in(job, self.pid, plan)?;
+            let (mut session, refused) = put_in(job, self.pid, plan)?;
+            if job.args.follow {
+                session.follow_forks();
+            }
             let missed: Vec<(String, String)> = session.missed().iter().map(missed_line).collect();
             writer.attached(&session, &refused, &missed);
             self.sessions.push(session);
@@ -116,7 +123,10 @@ impl Probes {
             return;
         }
         match Session::attach(self.pid, plan.sites) {
-            Ok(session) => {
+            Ok(mut session) => {
+                if job.args.follow {
+                    session.follow_forks();
+                }
                 writer.followed(&session);
                 self.sessions.push(session);
             }

@@ -94,6 +94,8 @@ pub(crate) struct Arena {
     pub remote: u64,
     /// Which file it is, to know its mappings in other processes.
     pub inode: u64,
+    /// Forked children's counts are added to their parent's.
+    pub follows_forks: bool,
 }
 
 impl Arena {
@@ -123,7 +125,7 @@ impl Arena {
         };
         // SAFETY: the mapping is at least a page long and page aligned, and nobody else has it yet.
         unsafe { map.base().cast::<ArenaHeader>().write(header) };
-        Ok(Arena { map, layout, remote: 0, inode })
+        Ok(Arena { map, layout, remote: 0, inode, follows_forks: false })
     }
 
     /// A CPU's ring of events, `None` if this arena has no rings.
@@ -173,9 +175,9 @@ impl Arena {
         self.publish(offset_of!(ArenaHeader, regions_len), footing.regions.len() as u64);
     }
 
-    /// The sum of a cell over all copies that belong to the target itself.
+    /// The sum of a cell over all copies that belong to the target itself, and to its children if they are followed.
     pub fn sum(&self, cell: u32) -> u64 {
-        let copies = (0..COPY_CPU0 + self.layout.cpus).filter(|c| *c != COPY_CHILDREN);
+        let copies = (0..COPY_CPU0 + self.layout.cpus).filter(|c| *c != COPY_CHILDREN || self.follows_forks);
         // A statistics counter: nothing is ordered by it.
         copies.map(|c| self.word(self.layout.copy(c) + cell as usize).load(Ordering::Relaxed)).sum()
     }
@@ -187,8 +189,11 @@ impl Arena {
         frames.filter(|at| self.word(*at).load(Ordering::Relaxed) != 0).count() as u64
     }
 
-    /// The same in forked children.
+    /// The same in forked children that are counted apart.
     pub fn children(&self, cell: u32) -> u64 {
+        if self.follows_forks {
+            return 0;
+        }
         self.word(self.layout.copy(COPY_CHILDREN) + cell as usize).load(Ordering::Relaxed)
     }
 

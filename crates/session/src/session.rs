@@ -139,6 +139,11 @@ impl Session {
         self.armed.iter().map(|a| SiteView { plan: &a.plan, first_cell: a.cell, regions: &self.regions })
     }
 
+    /// From now on hits of forked children are counted with their parent's, and not apart.
+    pub fn follow_forks(&mut self) {
+        self.regions.arena.follows_forks = true;
+    }
+
     /// Hits of the general path so far, counted before any handler ran.
     pub fn entered(&self) -> u64 {
         self.regions.arena.sum(wire::cell::READERS_ENTERED)

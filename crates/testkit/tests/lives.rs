@@ -150,3 +150,30 @@ fn interrupt_ends_the_run_of_a_launched_command_too() -> Result<()> {
     assert_eq!(outcome.count("work"), 8_000, "{outcome}");
     Ok(())
 }
+
+#[test]
+fn forked_children_are_counted_with_their_parent_when_followed() -> Result<()> {
+    let target = Target::build(Program::Forker, Link::Pie)?;
+    for (flags, is_followed) in [(&["--follow"][..], true), (&[][..], false)] {
+        let mut running = target.spawn()?;
+        let pid = running.pid_text();
+        let spec = target.spec("work_child");
+        let mut arguments = vec!["count", &spec, "-p", &pid];
+        arguments.extend(flags);
+        let mut tracing = Nanoprobe::find()?.start(arguments)?;
+        tracing.attached()?;
+        running.command("fork 20")?;
+        running.expect("done ")?;
+        let totals = running.totals()?;
+        let outcome = tracing.interrupt_and_finish()?.success()?;
+        let made = 100 * number(&totals, "forks")?;
+        assert_eq!(made, 2000, "{totals}");
+        assert_eq!(outcome.count("work_child"), if is_followed { made } else { 0 }, "{outcome}");
+        assert_eq!(outcome.stderr.contains("hits in forked children"), !is_followed, "{outcome}");
+        assert_eq!(running.end()?.code(), Some(7));
+    }
+    let outcome = Nanoprobe::find()?.run(["lat", "--follow", "u::work", "-p", "1"])?;
+    assert_eq!(outcome.code(), Some(1), "{outcome}");
+    assert!(outcome.stderr.contains("not followed"), "{outcome}");
+    Ok(())
+}
