@@ -9,6 +9,7 @@
 
 use crate::advice;
 use crate::args::RunArgs;
+use crate::guard::Guard;
 use crate::probes::Probes;
 use crate::render::{Report, Writer};
 use crate::stop::{Stop, Woke};
@@ -30,7 +31,7 @@ pub struct Job {
     pub args: RunArgs,
 }
 
-pub fn run(job: Job, stop: Stop) -> i32 {
+pub fn run(job: Job, stop: Stop, guard: &mut Guard) -> i32 {
     let mut writer = match Writer::open(&job.args) {
         Ok(writer) => writer,
         Err(why) => return advice::fail(&why, &[], &[]),
@@ -43,6 +44,7 @@ pub fn run(job: Job, stop: Stop) -> i32 {
         },
     };
     let pid = launched.as_ref().map_or(job.args.pid.unwrap_or(0), Launched::pid);
+    guard.tell(pid);
     match Probes::attach(&job, pid, &mut writer) {
         Ok(probes) => Engine { job, stop, writer, pid, probes, launched, calls: Vec::new() }.run(),
         Err(code) => {

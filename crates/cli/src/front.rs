@@ -5,9 +5,10 @@
 //! Context: control.
 //! Keeps:   F1 no ptrace stop is ever owned by the process that users kill.
 //!          F2 the front exits with the engine's code.
-//!          F3 if the engine is killed, the front frees the target; if both are, `nanoprobe recover` does.
+//!          F3 if the engine is killed, the front frees the target; if both are, the guard does (guard.rs).
 //! Checked: testkit `traces`.
 
+use crate::guard::Guard;
 use crate::stop::Stop;
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -21,7 +22,10 @@ pub const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 ///
 /// With a `pid` to attach to, the engine leaves the terminal's process group, so that Ctrl-C reaches the front
 /// alone. A launched program must stay in it, and its engine with it.
-pub fn run(pid: Option<i32>, work: impl FnOnce(Stop) -> i32) -> i32 {
+pub fn run(pid: Option<i32>, work: impl FnOnce(Stop, &mut Guard) -> i32) -> i32 {
+    // Before the pipe, of which it must hold no end.
+    let mut guard = Guard::start(pid);
+    guard.tell(pid.unwrap_or(0));
     let (reader, writer) = match std::io::pipe() {
         Ok(ends) => ends,
         Err(e) => {
@@ -42,11 +46,15 @@ pub fn run(pid: Option<i32>, work: impl FnOnce(Stop) -> i32) -> i32 {
         0 => {
             drop(writer);
             become_engine(pid.is_some());
-            exit(work(Stop::new(OwnedFd::from(reader))))
+            let code = work(Stop::new(OwnedFd::from(reader)), &mut guard);
+            guard.tell(0);
+            exit(code)
         }
         engine => {
             drop(reader);
-            wait(engine, OwnedFd::from(writer), pid)
+            let code = wait(engine, OwnedFd::from(writer), pid);
+            guard.end();
+            code
         }
     }
 }
@@ -79,7 +87,7 @@ fn hold_signals(is_held: bool) {
 }
 
 /// Gives this process another name, so that who kills `nanoprobe` by name kills the front.
-fn rename(name: &str) {
+pub fn rename(name: &str) {
     let name = std::ffi::CString::new(name).unwrap_or_default();
     // SAFETY: the kernel copies at most 16 bytes of a string that lives for ever.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };

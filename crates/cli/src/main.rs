@@ -4,6 +4,7 @@ mod advice;
 mod args;
 mod engine;
 mod front;
+mod guard;
 mod look;
 mod probes;
 mod render;

@@ -45,7 +45,7 @@ fn run(specs: &[String], verb: Verb, args: RunArgs) -> i32 {
     if let Some(pid) = args.pid.filter(|p| *p == std::process::id() as i32) {
         return advice::cannot_attach(&session::Broken::Ourselves { pid });
     }
-    front::run(args.pid, |stop| engine::run(Job { specs: parsed, verb, args }, stop))
+    front::run(args.pid, |stop, guard| engine::run(Job { specs: parsed, verb, args }, stop, guard))
 }
 
 /// The specifications of a command that only looks.

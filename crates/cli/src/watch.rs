@@ -38,7 +38,7 @@ pub fn watch(args: WatchArgs) -> i32 {
     if let Some(pid) = args.run.pid.filter(|p| *p == std::process::id() as i32) {
         return advice::cannot_attach(&session::Broken::Ourselves { pid });
     }
-    front::run(args.run.pid, |stop| run(&args, &specs, stop))
+    front::run(args.run.pid, |stop, _| run(&args, &specs, stop))
 }
 
 fn run(args: &WatchArgs, specs: &[WatchSpec], stop: Stop) -> i32 {

@@ -193,10 +193,16 @@ impl Tracing {
         self.kill()
     }
 
+    /// Without the one that only guards against such deaths.
     fn children(&self) -> Result<Vec<Pid>> {
         let path = format!("/proc/{0}/task/{0}/children", self.pid());
         let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
-        Ok(text.split_whitespace().filter_map(|pid| pid.parse().ok()).map(Pid::from_raw).collect())
+        let is_guard = |pid: &i32| {
+            std::fs::read_to_string(format!("/proc/{pid}/comm"))
+                .is_ok_and(|name| name.starts_with("np-guard"))
+        };
+        let pids = text.split_whitespace().filter_map(|pid| pid.parse().ok());
+        Ok(pids.filter(|pid| !is_guard(pid)).map(Pid::from_raw).collect())
     }
 }
 

@@ -22,6 +22,21 @@ enum End {
     FrontKilled,
     EngineKilled,
     BothKilled,
+    AllKilled,
+}
+
+/// Kills the process that waits for the other two to die.
+fn kill_guard_of(pid: u32) -> Result<()> {
+    let title = format!("np-guard {pid}");
+    let all =
+        std::fs::read_dir("/proc").unwrap().filter_map(|e| e.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    let is_guard = |p: &i32| {
+        std::fs::read_to_string(format!("/proc/{p}/cmdline")).is_ok_and(|c| c.trim_end_matches('\0') == title)
+    };
+    let guards: Vec<i32> = all.filter(is_guard).collect();
+    assert_eq!(guards.len(), 1, "{title}: {guards:?}");
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(guards[0]), Signal::SIGKILL).unwrap();
+    Ok(())
 }
 
 fn comes_back(link: Link, end: End) -> Result<()> {
@@ -49,10 +64,13 @@ fn comes_back(link: Link, end: End) -> Result<()> {
             // Nothing is verified, and it says so by its exit code.
             assert_ne!(tracing.finish()?.code(), Some(0));
         }
-        End::BothKilled => {
+        End::BothKilled => tracing.kill_with_children()?,
+        End::AllKilled => {
+            kill_guard_of(running.pid())?;
             tracing.kill_with_children()?;
             // No one is left who could restore; the target works on, and the next command does it.
             running.run(8_000, "work")?;
+            assert!(!before.difference_now()?.is_empty(), "somebody restored it");
             Nanoprobe::find()?.run(["recover", "-p", &pid])?.success()?;
         }
         End::Term | End::Hangup => {
@@ -87,9 +105,15 @@ fn kill_of_the_engine_leaves_no_trace() -> Result<()> {
 }
 
 #[test]
-fn kill_of_every_process_of_the_controller_is_cured_by_recover() -> Result<()> {
+fn kill_of_front_and_engine_at_one_moment_leaves_no_trace() -> Result<()> {
     comes_back(Link::Pie, End::BothKilled)?;
     comes_back(Link::Static, End::BothKilled)
+}
+
+#[test]
+fn kill_of_the_guard_too_is_cured_by_recover() -> Result<()> {
+    comes_back(Link::Pie, End::AllKilled)?;
+    comes_back(Link::Static, End::AllKilled)
 }
 
 #[test]
