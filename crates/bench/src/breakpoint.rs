@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn more_breakpoints_than_slots_fail_the_run() {
-        let error = thread::run(&options("thread -b 5"), &mut Vec::new()).unwrap_err();
+        let error = thread::run(&options("thread -b 5 --engine histogram"), &mut Vec::new()).unwrap_err();
         assert!(error.to_string().contains("all 4 debug registers are taken"), "{error}");
     }
 
