@@ -6,10 +6,12 @@
 //! Keeps:   nothing beyond the call.
 //! Checked: testkit `faces`.
 
+use super::calls::find_exits;
 use super::{Loaded, PlanError, RefusedSite, Verb, codes, name_of, no_match, plan, refusal};
 use crate::site::{Action, SitePlan};
 use image::lookup::find_file;
-use image::{ElfImage, Process, Spec, select};
+use image::select::Selected;
+use image::{ElfImage, Process, Spec, When, select};
 use insn::{Asked, Placement, place};
 use std::collections::BTreeMap;
 
@@ -62,30 +64,18 @@ fn explain_files(specs: &[Spec]) -> Result<(Vec<Explained>, Vec<RefusedSite>), P
         let module = path.display().to_string();
         for s in &selection.selected {
             let name = name_of(s);
-            let function = s.function.map(|f| f.range().start.0..f.range().end.0);
-            let asked = Asked { site: s.addr.0, function, next_function: None, taken: &|_| false };
-            match place(&loaded.flow, &codes(&loaded.image), &asked) {
-                Ok(mut placement) => {
-                    let why_not = reasons(&loaded, &mut placement);
-                    let site = SitePlan {
-                        name,
-                        module: module.clone(),
-                        module_range: 0..0,
-                        bias: 0,
-                        placement,
-                        original: Vec::new(),
-                        island_original: Vec::new(),
-                        exit_of: None,
-                        actions: vec![Action::Count],
-                    };
-                    explained.push(Explained { site, why_not });
+            match in_file(&loaded, spec.when, s) {
+                Ok(placements) => {
+                    let name = if spec.when == When::Return { format!("{name}%return") } else { name };
+                    for mut placement in placements {
+                        let why_not = reasons(&loaded, &mut placement);
+                        let site = without_process(name.clone(), module.clone(), placement);
+                        explained.push(Explained { site, why_not });
+                    }
                 }
-                Err(why) => refused.push(RefusedSite {
-                    name,
-                    module: module.clone(),
-                    addr: s.addr.0,
-                    why: refusal(&why),
-                }),
+                Err(why) => {
+                    refused.push(RefusedSite { name, module: module.clone(), addr: s.addr.0, why });
+                }
             }
         }
         refused.extend(selection.refused.iter().map(|r| RefusedSite {
@@ -96,4 +86,37 @@ fn explain_files(specs: &[Spec]) -> Result<(Vec<Explained>, Vec<RefusedSite>), P
         }));
     }
     Ok((explained, refused))
+}
+
+/// Where jumps stand in a file for one match: one, or one for each exit.
+fn in_file(loaded: &Loaded, when: When, selected: &Selected<'_>) -> Result<Vec<Placement>, String> {
+    let codes = codes(&loaded.image);
+    let function = selected.function.map(|f| f.range().start.0..f.range().end.0);
+    if when == When::Before {
+        let asked = Asked { site: selected.addr.0, function, next_function: None, taken: &|_| false };
+        let placed = place(&loaded.flow, &codes, &asked);
+        return placed.map(|p| vec![p]).map_err(|why| refusal(&why));
+    }
+    let function = function.filter(|f| f.end > f.start).ok_or("the function's end is not known")?;
+    let exits = find_exits(&loaded.image, &loaded.flow, function, loaded.image.is_go())?;
+    let at = |exit: u64| {
+        let placed = exits.place(&loaded.flow, &codes, exit, &|_| false);
+        placed.map_err(|why| format!("it is left at {exit:#x}, and there {}", refusal(&why)))
+    };
+    exits.addrs().map(at).collect()
+}
+
+/// A site that is only looked at.
+fn without_process(name: String, module: String, placement: Placement) -> SitePlan {
+    SitePlan {
+        name,
+        module,
+        module_range: 0..0,
+        bias: 0,
+        placement,
+        original: Vec::new(),
+        island_original: Vec::new(),
+        exit_of: None,
+        actions: vec![Action::Count],
+    }
 }
