@@ -33,7 +33,7 @@ const fn at_return(name: &'static str, function: Function, about: &'static str) 
 }
 
 /// All of them.
-pub const ALL: [Benchmark; 11] = [
+pub const ALL: [Benchmark; 13] = [
     row("usermode-count", Function::Nop, None, "calls of the nop function, no probe: the loop's cost"),
     row("syscall-count", Function::Syscall, None, "one cheap system call per loop"),
     row(
@@ -59,6 +59,13 @@ pub const ALL: [Benchmark; 11] = [
     at_return("uretprobe-push", Function::Push, "return of the same function"),
     at_return("uretprobe-ret", Function::Ret, "return of the same function"),
     at_return("uretprobe-nop5", Function::Nop5, "return of the same function"),
+    row(
+        "lat-nop",
+        Function::Nop,
+        Some(Verb::Latency),
+        "a call timed: entry and return, two readings of the clock",
+    ),
+    row("lat-push", Function::Push, Some(Verb::Latency), "the same for a function with a frame"),
     row("uprobe-count", Function::Nop, Some(Verb::Count), "counter compiled into the trampoline, 1-byte nop"),
 ];
 

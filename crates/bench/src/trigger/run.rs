@@ -71,18 +71,31 @@ impl Outcome {
 
     /// An error if anyone counted other than the producers.
     pub fn check(&self) -> Result<(), TriggerError> {
-        let equal = |who, hits, calls| match hits == calls {
-            true => Ok(()),
-            false => Err(TriggerError::Differ { who, hits, calls }),
-        };
         if let Some((Probed { phase, .. }, site)) = &self.ours {
             equal("nanoprobe", phase.hits, phase.calls)?;
-            if self.benchmark.probe == Some(Verb::CountByHandler) {
-                equal("the entry of the general path", site.entered, phase.calls)?;
-            }
+            // Of a timed call, the entry and the return.
+            let hits_of_a_call = match self.benchmark.probe {
+                Some(Verb::CountByHandler) => 1,
+                Some(Verb::Latency) => 2,
+                _ => return self.check_kernel(),
+            };
+            equal("the entry of the general path", site.entered, hits_of_a_call * phase.calls)?;
         }
-        let kernel = self.kernel.as_ref().map(|k| &k.phase);
-        kernel.map_or(Ok(()), |phase| equal("the kernel", phase.hits, phase.calls))
+        self.check_kernel()
+    }
+
+    fn check_kernel(&self) -> Result<(), TriggerError> {
+        match self.kernel.as_ref().map(|k| &k.phase) {
+            Some(phase) => equal("the kernel", phase.hits, phase.calls),
+            None => Ok(()),
+        }
+    }
+}
+
+fn equal(who: &'static str, hits: u64, calls: u64) -> Result<(), TriggerError> {
+    match hits == calls {
+        true => Ok(()),
+        false => Err(TriggerError::Differ { who, hits, calls }),
     }
 }
 
@@ -102,18 +115,21 @@ pub fn run(
     };
     let symbol = benchmark.function.symbol();
     let entry = spec(&format!("u::{symbol}"))?;
-    let site = match benchmark.is_return {
+    let sites = match benchmark.is_return {
         true => plan(&traced, &spec(&format!("ur::{symbol}"))?, verb)?,
         false => plan(&traced, &entry, verb)?,
     };
     // Opened before anything runs, so that a refusal costs no time.
-    let offset = file_offset(&plan(&traced, &entry, verb)?)?;
+    let offset = match plan(&traced, &entry, Verb::Count)?.as_slice() {
+        [site] => file_offset(site)?,
+        _ => return Err(TriggerError::Missed(format!("{entry} does not name one site"))),
+    };
     let open = |pid| Uprobe::open(pid, offset, benchmark.is_return);
     if options.vs_kernel {
         drop(open(traced.pid())?);
     }
     let before = unprobed(&mut traced, benchmark)?;
-    let (phase, stood) = ours(&mut traced, benchmark, site, length, &mut progress)?;
+    let (phase, stood) = ours(&mut traced, benchmark, sites, length, &mut progress)?;
     let after = unprobed(&mut traced, benchmark)?;
     outcome.ours = Some((Probed { phase, unprobed_ns: [before, after] }, stood));
     if options.vs_kernel {
@@ -140,13 +156,9 @@ fn unprobed(traced: &mut Traced, benchmark: &Benchmark) -> Result<f64, TriggerEr
     Ok(phase.ns_per_call())
 }
 
-fn plan(traced: &Traced, spec: &Spec, verb: Verb) -> Result<SitePlan, TriggerError> {
+fn plan(traced: &Traced, spec: &Spec, verb: Verb) -> Result<Vec<SitePlan>, TriggerError> {
     let plan = session::plan(traced.pid(), std::slice::from_ref(spec), verb).map_err(TriggerError::Plan)?;
-    let mut sites = plan.sites.into_iter();
-    match (sites.next(), sites.next()) {
-        (Some(site), None) => Ok(site),
-        _ => Err(TriggerError::Missed(format!("{spec} does not name one site"))),
-    }
+    Ok(plan.sites)
 }
 
 fn file_offset(site: &SitePlan) -> Result<u64, TriggerError> {
@@ -160,20 +172,21 @@ fn file_offset(site: &SitePlan) -> Result<u64, TriggerError> {
 fn ours(
     traced: &mut Traced,
     benchmark: &Benchmark,
-    site: SitePlan,
+    sites: Vec<SitePlan>,
     length: Length,
     progress: &mut impl FnMut(&Iteration) -> std::io::Result<()>,
 ) -> Result<(Phase, Site), TriggerError> {
-    let rung = format!("{:?}", site.placement.rung).to_lowercase();
-    let mut session = Session::attach(traced.pid(), vec![site]).map_err(TriggerError::Session)?;
+    let planned = sites.len();
+    let rungs: Vec<String> = sites.iter().map(|s| s.placement.rung.to_string()).collect();
+    let mut session = Session::attach(traced.pid(), sites).map_err(TriggerError::Session)?;
     if let Some((_, missed)) = session.missed().first() {
         return Err(TriggerError::Missed(missed.to_string()));
     }
     let hits = |_: &Shared| Ok(session.sites().map(|s| s.hits()).sum());
     let phase = Phase::run(traced, benchmark.function, length, &hits, progress)?;
-    let site = Site { rung, has_rseq: session.has_rseq(), entered: session.entered() };
+    let site = Site { rung: rungs.join(" and "), has_rseq: session.has_rseq(), entered: session.entered() };
     let receipt = session.detach().map_err(TriggerError::Session)?;
-    match receipt.is_verified && receipt.is_unmapped && receipt.restored == 1 {
+    match receipt.is_verified && receipt.is_unmapped && receipt.restored == planned {
         true => Ok((phase, site)),
         false => Err(TriggerError::NotRestored),
     }
