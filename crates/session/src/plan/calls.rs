@@ -10,7 +10,7 @@
 use super::{Match, Placed, Planner, Verb, check_faults, check_stack, codes, consumer, is_go_code, refusal};
 use crate::site::{Action, Consumer, SitePlan};
 use image::{ElfImage, ImageAddr, When};
-use insn::{Exits, Placement};
+use insn::{Exits, NoExits, Placement};
 use std::ops::Range;
 
 /// A call's key has 16 bits for its function.
@@ -28,19 +28,23 @@ impl Planner<'_> {
         check_stack(&loaded.image, wanted)?;
         let is_go = is_go_code(&loaded.image, wanted);
         let entry = self.placement(wanted, placed)?;
-        let exits = find_exits(&loaded.image, &loaded.flow, function, is_go)?;
+        let exits = match find_exits(&loaded.image, &loaded.flow, function, is_go) {
+            // Calls of `abort` and the like can be seen, not timed.
+            Err(NoExits::NeverReturns) if verb == Verb::Trace => None,
+            other => Some(other.map_err(|why| unknown_exits(&why))?),
+        };
         let number = placed.functions;
         if number > FUNCTIONS_MAX {
             return Err(format!("more than {FUNCTIONS_MAX} functions"));
         }
         let (enter, leave) = ends(verb, number, is_go);
         let mut sites = vec![self.site_plan(wanted, wanted.name.clone(), entry, vec![enter])?];
-        for exit in exits.addrs() {
+        for (exits, exit) in exits.iter().flat_map(|e| e.addrs().map(move |at| (e, at))) {
             if exits.share(&codes(&loaded.image), &mut sites[0].placement, exit) {
                 sites[0].actions.push(leave.clone());
                 continue;
             }
-            let placement = self.before_exit(wanted, &exits, exit, &sites, placed)?;
+            let placement = self.before_exit(wanted, exits, exit, &sites, placed)?;
             let name = format!("{} at {exit:#x}", wanted.name);
             sites.push(self.site_plan(wanted, name, placement, vec![leave.clone()])?);
         }
@@ -60,7 +64,8 @@ impl Planner<'_> {
         let consumer = consumer(verb, When::Return, &loaded.image, wanted)?;
         let action = Action::Consumers(consumer.into_iter().collect());
         let is_go = is_go_code(&loaded.image, wanted);
-        let exits = find_exits(&loaded.image, &loaded.flow, function, is_go)?;
+        let exits = find_exits(&loaded.image, &loaded.flow, function, is_go);
+        let exits = exits.map_err(|why| unknown_exits(&why))?;
         let name = format!("{}%return", wanted.name);
         let mut sites = Vec::new();
         for exit in exits.addrs() {
@@ -116,7 +121,7 @@ pub(super) fn find_exits(
     flow: &insn::Flow,
     function: Range<u64>,
     is_go: bool,
-) -> Result<Exits, String> {
+) -> Result<Exits, NoExits> {
     let start = function.start;
     // gcc and clang put what is rarely run into a function of its own name's; and Go begins a function again when
     // its stack has grown.
@@ -124,5 +129,9 @@ pub(super) fn find_exits(
         let names = image.function_at(ImageAddr(at)).map_or(&[][..], |f| f.names.as_slice());
         is_go && at == start || names.iter().any(|n| n.text.contains(".cold"))
     };
-    Exits::of(flow, &codes(image), function, &is_part).map_err(|why| format!("its exits are unknown: {why}"))
+    Exits::of(flow, &codes(image), function, &is_part)
+}
+
+pub(super) fn unknown_exits(why: &NoExits) -> String {
+    format!("its exits are unknown: {why}")
 }

@@ -6,7 +6,7 @@
 //! Keeps:   nothing beyond the call.
 //! Checked: testkit `faces`.
 
-use super::calls::find_exits;
+use super::calls::{find_exits, unknown_exits};
 use super::{Loaded, PlanError, RefusedSite, Verb, codes, name_of, no_match, plan, refusal};
 use crate::site::{Action, SitePlan};
 use image::lookup::find_file;
@@ -98,7 +98,8 @@ fn in_file(loaded: &Loaded, when: When, selected: &Selected<'_>) -> Result<Vec<P
         return placed.map(|p| vec![p]).map_err(|why| refusal(&why));
     }
     let function = function.filter(|f| f.end > f.start).ok_or("the function's end is not known")?;
-    let exits = find_exits(&loaded.image, &loaded.flow, function, loaded.image.is_go())?;
+    let exits = find_exits(&loaded.image, &loaded.flow, function, loaded.image.is_go());
+    let exits = exits.map_err(|why| unknown_exits(&why))?;
     let at = |exit: u64| {
         let placed = exits.place(&loaded.flow, &codes, exit, &|_| false);
         placed.map_err(|why| format!("it is left at {exit:#x}, and there {}", refusal(&why)))
