@@ -40,6 +40,7 @@ pub fn nowhere(error: &PlanError, pid: Option<i32>) -> i32 {
             let function = match &spec.place {
                 image::spec::Place::Function(f) => f.pattern.to_string(),
                 image::spec::Place::Address(a) => a.to_string(),
+                image::spec::Place::Mark(m) => m.name.to_string(),
             };
             let better = lookup.better_spec(&function);
             let tries = better.map(|b| format!("nanoprobe list '{b}'{at}"));

@@ -28,6 +28,7 @@ Probe specifications:
   u:LIB:FUNC         a function; LIB is a path, a file name or a stem (libc); empty: the program itself
   u:LIB:mem*         a glob; u:LIB:/^mem/ a regular expression
   ur:LIB:FUNC        where a function returns
+  U:LIB:NAME         a USDT mark; U:LIB:PROVIDER:NAME
   u:LIB:FUNC+0x12    an instruction; u:LIB:0x1234 an address as nm(1) prints it
   w:LIB:VAR+8:4:rw   4 bytes at offset 8 of a variable, reads and writes; w:0x7f00:8:w an address in the process";
 

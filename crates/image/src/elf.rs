@@ -19,6 +19,7 @@ mod function;
 mod go;
 mod header;
 mod lsda;
+mod marks;
 mod name;
 mod pointers;
 mod read;
@@ -28,6 +29,7 @@ mod symbols;
 
 pub use eh::Fde;
 pub use function::{Function, FunctionKind, SizeSource, Source};
+pub use marks::Mark;
 pub use name::{NameAt, SymbolName, Version, demangle};
 pub(crate) use name::{cpp_name, rust_name};
 pub use reloc::{ImportSlot, IrelativeSlot};
@@ -94,6 +96,11 @@ impl ElfImage {
     /// Its variables, by address; thread-local ones are left out, since they have no one address.
     pub fn variables(&self) -> Vec<Variable> {
         symbols::variables(self)
+    }
+
+    /// Its USDT marks, in file order.
+    pub fn marks(&self) -> Vec<Mark> {
+        marks::marks(&self.data)
     }
 
     /// The image in the file at `path`.

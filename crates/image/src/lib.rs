@@ -11,7 +11,7 @@ pub mod spec;
 
 pub use addr::{Addr, Bias, FileOffset, ImageAddr};
 pub use elf::{
-    CriticalSection, ElfImage, Fde, Function, FunctionKind, ImportSlot, IrelativeSlot, Machine, NameAt,
+    CriticalSection, ElfImage, Fde, Function, FunctionKind, ImportSlot, IrelativeSlot, Machine, Mark, NameAt,
     Section, Segment, SizeSource, Source, SymbolName, Variable, Version, demangle,
 };
 pub use error::ImageError;

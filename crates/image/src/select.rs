@@ -12,7 +12,7 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::elf::{cpp_name, rust_name};
-use crate::spec::{FunctionSpec, Place};
+use crate::spec::{FunctionSpec, MarkSpec, Place};
 use crate::{ElfImage, Function, FunctionKind, ImageAddr, Spec, SymbolName};
 
 mod ifunc;
@@ -41,6 +41,8 @@ pub struct Selected<'a> {
     pub name: Option<&'a SymbolName>,
     /// The ifunc that this is an implementation of, if it was selected through one.
     pub ifunc: Option<&'a Function>,
+    /// `provider:name` of the USDT mark that it is.
+    pub mark: Option<String>,
 }
 
 /// Something that matches and is left out.
@@ -78,6 +80,11 @@ pub enum Reason {
     ColdPart,
     /// Inside the code that returns from signal handlers, which unwinders recognise by its bytes.
     SignalReturn,
+    /// A USDT mark that the program comes by only while a count of tracers is not 0.
+    Semaphore {
+        /// The count.
+        at: ImageAddr,
+    },
     /// Inside data that lies between functions.
     Data,
     /// Inside a restartable sequence, which a probe would break.
@@ -96,6 +103,12 @@ impl fmt::Display for Reason {
             ),
             Self::OffsetPastEnd { offset, size_bytes } => {
                 write!(f, "offset {offset:#x} is past the function's end, it has {size_bytes:#x} bytes")
+            }
+            Self::Semaphore { at } => {
+                write!(
+                    f,
+                    "a mark that is only passed while its semaphore at {at} is raised, not in this version"
+                )
             }
             Self::NotCode => f.write_str("no code at this address"),
             Self::Untyped => f.write_str("a label without a type, it may be data"),
@@ -119,6 +132,7 @@ pub fn select<'a>(spec: &Spec, image: &'a ElfImage) -> Selection<'a> {
     match &spec.place {
         Place::Address(addr) => chooser.address(*addr),
         Place::Function(wanted) => chooser.functions(wanted),
+        Place::Mark(wanted) => chooser.marks(wanted),
     }
     let mut selection = chooser.selection;
     // Of several ways to one place, the direct one is shown.
@@ -147,9 +161,28 @@ impl<'a> Chooser<'a> {
     fn address(&mut self, addr: ImageAddr) {
         if self.image.is_code(addr) {
             let function = self.image.function_at(addr);
-            self.accept(Selected { addr, function, name: None, ifunc: None });
+            self.accept(Selected { addr, function, name: None, ifunc: None, mark: None });
         } else {
             self.refuse(addr, None, Reason::NotCode);
+        }
+    }
+
+    fn marks(&mut self, wanted: &MarkSpec) {
+        for mark in self.image.marks() {
+            let is_provider = wanted.provider.as_ref().is_none_or(|p| p.matches(&mark.provider));
+            if !is_provider || !wanted.name.matches(&mark.name) {
+                continue;
+            }
+            match mark.semaphore {
+                Some(at) => self.refuse(mark.addr, None, Reason::Semaphore { at }),
+                None => self.accept(Selected {
+                    addr: mark.addr,
+                    function: self.image.function_at(mark.addr),
+                    name: None,
+                    ifunc: None,
+                    mark: Some(format!("{}:{}", mark.provider, mark.name)),
+                }),
+            }
         }
     }
 
@@ -191,7 +224,7 @@ impl<'a> Chooser<'a> {
             return self.refuse(function.addr, Some(name), reason);
         }
         let addr = ImageAddr(function.addr.0 + offset);
-        self.accept(Selected { addr, function: Some(function), name: Some(name), ifunc });
+        self.accept(Selected { addr, function: Some(function), name: Some(name), ifunc, mark: None });
     }
 
     fn accept(&mut self, place: Selected<'a>) {

@@ -33,6 +33,7 @@ pub use pattern::Pattern;
 /// | FUNC | a name, a glob (`*`, `?`, `[a-z]`), `/regex/`, in quotes if it has odd characters |
 /// | FUNC@VERSION | one version of a symbol (`memcpy@GLIBC_2.2.5`) |
 /// | FUNC+OFF | an offset into the function, decimal or `0x` hexadecimal |
+/// | `U:LIB:[PROVIDER:]NAME` | a USDT mark, in place of `u:` |
 /// | 0xADDR | an address as nm(1) and objdump(1) print it, not a file offset |
 #[derive(Clone, Debug)]
 pub struct Spec {
@@ -71,6 +72,17 @@ pub enum Place {
     Function(FunctionSpec),
     /// One address.
     Address(ImageAddr),
+    /// Marks of the program's authors (USDT).
+    Mark(MarkSpec),
+}
+
+/// USDT marks by name.
+#[derive(Clone, Debug)]
+pub struct MarkSpec {
+    /// Only of this provider.
+    pub provider: Option<Pattern>,
+    /// Which names.
+    pub name: Pattern,
 }
 
 /// Functions by name, and an offset into each.

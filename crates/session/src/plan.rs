@@ -19,6 +19,7 @@ use crate::memory::Memory;
 use crate::site::{Action, Consumer, SitePlan};
 use image::lookup::{LookupError, find_file, find_module};
 use image::select::{Selected, chosen_implementation};
+use image::spec::Place;
 use image::{ElfImage, ImageAddr, ImageError, Module, NoMatch, Process, Reason, Spec, When, select};
 use insn::{Asked, Code, Flow, Placement, Refusal, place};
 use std::collections::BTreeMap;
@@ -213,12 +214,24 @@ fn listing(image: &ElfImage, selected: &Selected<'_>) -> Listed {
 fn no_match(spec: &Spec, image: &ElfImage) -> PlanError {
     match NoMatch::explain(spec, image) {
         Some(why) => PlanError::NoMatch(Box::new(spec.clone()), Box::new(why)),
-        None => PlanError::AllRefused(vec![(spec.text.clone(), "no code at this address".into())]),
+        None => {
+            let marks: Vec<String> =
+                image.marks().iter().map(|m| format!("{}:{}", m.provider, m.name)).collect();
+            let why = match (&spec.place, marks.as_slice()) {
+                (Place::Mark(_), []) => "the file has no USDT marks".into(),
+                (Place::Mark(_), all) => format!("no such mark; there are: {}", all.join(", ")),
+                _ => "no code at this address".into(),
+            };
+            PlanError::AllRefused(vec![(spec.text.clone(), why)])
+        }
     }
 }
 
 /// `function`, `function+0x12` or the bare address.
 fn name_of(selected: &Selected<'_>) -> String {
+    if let Some(mark) = &selected.mark {
+        return mark.clone();
+    }
     let function = selected.function;
     let base = selected.name.map(|n| image::demangle(&n.text).into_owned());
     let base = base.or_else(|| function.and_then(|f| f.name()).map(str::to_owned));

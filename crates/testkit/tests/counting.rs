@@ -199,3 +199,20 @@ fn launched_go_and_rust_commands_are_counted() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn usdt_marks_of_a_library_are_counted() -> Result<()> {
+    let target = Target::build(Program::Throws, Link::Pie)?;
+    let mut running = target.spawn()?;
+    let specs = ["U:libstdc++:throw", "U:libstdc++:libstdcxx:catch"];
+    let pid = running.pid_text();
+    let mut tracing = Nanoprobe::find()?.start(["count", specs[0], specs[1], "-p", &pid])?;
+    tracing.attached()?;
+    running.command("run 80000")?;
+    let caught = number(&running.expect("calls ")?, "caught")?;
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    assert_eq!(outcome.count("libstdcxx:throw"), caught, "{outcome}");
+    assert_eq!(outcome.count("libstdcxx:catch"), caught, "{outcome}");
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}

@@ -6,12 +6,19 @@
 //! Keeps:   P1 every text gives a specification or a fault inside the text; none panics.
 //! Checked: spec/tests.rs.
 
-use super::{Fault, FunctionSpec, Library, Pattern, Place, Spec, SpecProblem, When, foreign};
+use super::{Fault, FunctionSpec, Library, MarkSpec, Pattern, Place, Spec, SpecProblem, When, foreign};
 use crate::ImageAddr;
 
 pub(super) fn parse(text: &str) -> Result<Spec, Fault> {
     if text.trim().is_empty() {
         return Err((0..text.len(), SpecProblem::Empty));
+    }
+    for known in ["U:", "usdt:"] {
+        if text.starts_with(known) {
+            let (library, at) = library(text, known.len())?;
+            let place = Place::Mark(mark(text, at)?);
+            return Ok(Spec { text: text.to_owned(), when: When::Before, library, place });
+        }
     }
     let (when, at) = kind(text)?;
     let (library, at) = library(text, at)?;
@@ -41,7 +48,6 @@ fn kind(text: &str) -> Result<(When, usize), Fault> {
     let word = &text[..end];
     let problem = match word {
         _ if foreign::spelling(text).is_some() => return Err((0..text.len(), foreign_problem(text))),
-        "U" | "usdt" => not_yet("USDT probes (U:)"),
         "w" | "watchpoint" => not_yet("watchpoints (w:)"),
         "i" | "interval" | "profile" | "begin" | "BEGIN" | "end" | "END" | "self" => {
             not_yet("timers and marks")
@@ -117,6 +123,18 @@ fn place(text: &str, start: usize) -> Result<Place, Fault> {
         return Err((start..text.len(), not_yet("source lines (FUNC:LINE)")));
     }
     function(text, start).map(Place::Function)
+}
+
+/// `NAME` or `PROVIDER:NAME`, both may be globs.
+fn mark(text: &str, start: usize) -> Result<MarkSpec, Fault> {
+    let (provider, name) = match text[start..].split_once(':') {
+        Some((provider, name)) => (Some(provider), name),
+        None => (None, &text[start..]),
+    };
+    if name.is_empty() || provider == Some("") {
+        return Err((start.saturating_sub(1)..text.len(), SpecProblem::EmptyFunction));
+    }
+    Ok(MarkSpec { provider: provider.map(Pattern::glob), name: Pattern::glob(name) })
 }
 
 fn function(text: &str, start: usize) -> Result<FunctionSpec, Fault> {

@@ -92,7 +92,6 @@ fn a_return_has_two_spellings_and_no_offset() {
 #[test]
 fn kinds_to_come_are_named_and_what_exists_is_said() {
     for (text, what) in [
-        ("U:python3:gc__start", "USDT"),
         ("w:0x1000:8:w", "watchpoints"),
         ("interval:s:1", "timers"),
         ("u:a:main.c:12", "source lines"),

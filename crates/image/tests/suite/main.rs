@@ -3,6 +3,7 @@
 
 mod elf;
 mod languages;
+mod marks;
 mod pointers;
 mod process;
 mod programs;

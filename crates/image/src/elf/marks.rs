@@ -1,0 +1,63 @@
+//! Marks that a program's authors put in: USDT, as <sys/sdt.h> writes it.
+//!
+//! For:     `U:` specifications.
+//! State:   none; the note section is read each time.
+//! Context: control.
+//! Keeps:   M1 an address is that of the instruction which the mark stands at, also in a prelinked file.
+//! Checked: tests/suite/marks.rs, against readelf.
+//! Source:  the format of the notes: <sys/sdt.h>, `_SDT_NOTE`.
+
+use object::elf::FileHeader64;
+use object::endian::LittleEndian as LE;
+use object::read::elf::{FileHeader as _, SectionHeader as _};
+
+use crate::ImageAddr;
+
+/// The type of the notes.
+const NT_STAPSDT: u32 = 3;
+
+/// One place of a mark; several places may have one name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mark {
+    /// Who put it in.
+    pub provider: String,
+    /// What it is called.
+    pub name: String,
+    /// Where it is: usually a nop.
+    pub addr: ImageAddr,
+    /// A 16-bit count of tracers; the program comes by the mark only if it is not 0.
+    pub semaphore: Option<ImageAddr>,
+    /// Where its arguments are, in the assembler's words.
+    pub arguments: String,
+}
+
+/// The marks of the ELF file `data`, in file order.
+pub(super) fn marks(data: &[u8]) -> Vec<Mark> {
+    let Ok(header) = FileHeader64::<LE>::parse(data) else { return Vec::new() };
+    let Ok(sections) = header.sections(LE, data) else { return Vec::new() };
+    let base = sections.section_by_name(LE, b".stapsdt.base").map(|(_, s)| s.sh_addr(LE));
+    let mut found = Vec::new();
+    for mut notes in sections.iter().filter_map(|s| s.notes(LE, data).ok().flatten()) {
+        while let Ok(Some(note)) = notes.next() {
+            if note.name() == b"stapsdt" && note.n_type(LE).0 == NT_STAPSDT {
+                found.extend(mark(note.desc(), base));
+            }
+        }
+    }
+    found
+}
+
+/// Location, base, semaphore, then three texts that end in 0.
+fn mark(bytes: &[u8], base: Option<u64>) -> Option<Mark> {
+    let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+    let moved = base.map_or(0, |base| base.wrapping_sub(word(8).unwrap_or(base)));
+    let mut texts = bytes.get(24..)?.split(|b| *b == 0).map(|t| String::from_utf8_lossy(t).into_owned());
+    let semaphore = word(16).filter(|at| *at != 0);
+    Some(Mark {
+        addr: ImageAddr(word(0)?.wrapping_add(moved)),
+        semaphore: semaphore.map(|at| ImageAddr(at.wrapping_add(moved))),
+        provider: texts.next()?,
+        name: texts.next()?,
+        arguments: texts.next()?,
+    })
+}
