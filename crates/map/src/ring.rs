@@ -6,7 +6,7 @@
 //! Keeps:   N1 a record is read whole, once, in the order of reservation. N2 produced = read + lost, exactly.
 //!          N3 a producer never waits: what does not fit is lost, and counted.
 //!          N4 a record that is reserved and not submitted holds up those behind it and nothing else.
-//! Checked: tests/ring.rs (two processes, signal handlers), `bench ring` figures in docs/maps.md.
+//! Checked: tests/ring.rs (two processes, signal handlers), `bench map-perf`.
 //! Source:  kernel `kernel/bpf/ringbuf.c` for order and headers. Departs: reservation by compare-exchange in
 //!          the place of a lock, so that a handler may interrupt a producer; the reader zeroes what it has
 //!          read, which tells a header that is not written yet from an old one.

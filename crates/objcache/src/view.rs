@@ -227,7 +227,6 @@ impl<'a> View<'a> {
             let next = link.next();
             // Also a batch's length may stand there, in its second object: a hint that helps nobody.
             self.items.fetch(link.aux());
-            link.set_aux(0);
             if !self.push::<FREE>(rest.head()) {
                 break;
             }
