@@ -10,7 +10,7 @@
 //! Source:  kernel `kernel/bpf/memalloc.c`. Departs: a CPU that has none takes a batch from its depot, then
 //!          from another CPU's, before it fails; the depots, not single lists, are what the worker fills.
 
-use crate::cell::{BOUND, Cell, FREE, HEAD, Head, RCU, SHIFT};
+use crate::cell::{BOUND, Cell, FREE, HEAD, Head, RCU, SHIFT, SLOTS};
 use crate::link::Index;
 use crate::stack::{Batch, Items, Stack};
 use core::marker::PhantomData;
@@ -184,16 +184,19 @@ impl<'a> View<'a> {
 
     /// Objects from a list of whatever CPU the thread is on, linked; at most `most`.
     fn gather<const LIST: usize>(self, first: Batch, most: u32) -> Batch {
+        let mut room = [0; SLOTS];
+        let most = (most.saturating_sub(first.len()) as usize).min(SLOTS);
+        // SAFETY: as in `pop`.
+        let n =
+            unsafe { percpu::list_pop_all::<SHIFT, LIST, BOUND>(self.rseq, self.cells, &mut room[..most]) };
         let mut batch = first;
-        // Who takes the batch apart finds in each object which one comes four later.
-        let mut later = [0; 4];
-        while batch.len() < most {
-            let Some((i, _)) = self.pop::<LIST>() else { break };
+        for (at, i) in room[..n].iter().enumerate() {
             // SAFETY: the object was on the list and is ours now.
-            batch = unsafe { batch.with(self.items, i) };
-            let at = batch.len() as usize % later.len();
+            batch = unsafe { batch.with(self.items, *i) };
+            // Who takes the batch apart finds in each object which one comes four later.
+            let later = if at >= 4 { room[at - 4] } else { 0 };
             // SAFETY: as above.
-            unsafe { self.items.link(i) }.set_aux(core::mem::replace(&mut later[at], i));
+            unsafe { self.items.link(*i) }.set_aux(later);
         }
         batch
     }
@@ -221,17 +224,23 @@ impl<'a> View<'a> {
         let first = unsafe { self.items.link(batch.head()) };
         let mut rest = Batch::new(first.next(), batch.len() - 1);
         first.make_live(cpu);
-        while !rest.is_empty() {
+        let mut room = [0; SLOTS];
+        let mut next = rest.head();
+        let count = (rest.len() as usize).min(SLOTS);
+        // Where each begins, and where what does not fit would begin.
+        for slot in &mut room[..count] {
+            *slot = next;
             // SAFETY: the rest is ours.
-            let link = unsafe { self.items.link(rest.head()) };
-            let next = link.next();
+            let link = unsafe { self.items.link(next) };
             // Also a batch's length may stand there, in its second object: a hint that helps nobody.
             self.items.fetch(link.aux());
-            if !self.push::<FREE>(rest.head()) {
-                break;
-            }
-            rest = Batch::new(next, rest.len() - 1);
+            next = link.next();
         }
+        let all = &room[..count];
+        // SAFETY: as in `push`; the objects are ours.
+        let done = unsafe { percpu::list_push_all::<SHIFT, FREE, BOUND>(self.rseq, self.cells, all) };
+        let head = if done < count { room[done] } else { next };
+        rest = Batch::new(head, rest.len() - done as u32);
         if !rest.is_empty() {
             let cell = self.cell(cpu);
             let (stack, len) = match self.rseq.is_some() {

@@ -83,5 +83,39 @@ pub unsafe fn list_push<const SHIFT: u32, const DISP: usize, const BOUND: isize>
     unsafe { arch::rseq_list_push::<SHIFT, DISP, BOUND>(offset.get(), base, item) }
 }
 
+/// Puts numbers, none of them 0, on the calling CPU's list, as many as it has room for; how many.
+///
+/// # Safety
+/// As [`list_push`].
+pub unsafe fn list_push_all<const SHIFT: u32, const DISP: usize, const BOUND: isize>(
+    offset: RseqOffset,
+    base: *mut u8,
+    items: &[u32],
+) -> usize {
+    if !offset.is_some() {
+        return 0;
+    }
+    let (at, count) = (items.as_ptr(), items.len() as u32);
+    // SAFETY: the caller's duties are the same; the slice is readable.
+    (unsafe { arch::rseq_list_push_all::<SHIFT, DISP, BOUND>(offset.get(), base, at, count) }) as usize
+}
+
+/// Takes the last numbers of the calling CPU's list, as many as there are and `items` has room for; how many.
+///
+/// # Safety
+/// As [`list_pop`].
+pub unsafe fn list_pop_all<const SHIFT: u32, const DISP: usize, const BOUND: isize>(
+    offset: RseqOffset,
+    base: *mut u8,
+    items: &mut [u32],
+) -> usize {
+    if !offset.is_some() {
+        return 0;
+    }
+    let (at, count) = (items.as_mut_ptr(), items.len() as u32);
+    // SAFETY: the caller's duties are the same; the slice is writable.
+    (unsafe { arch::rseq_list_pop_all::<SHIFT, DISP, BOUND>(offset.get(), base, at, count) }) as usize
+}
+
 #[cfg(all(test, target_arch = "x86_64", target_env = "gnu", not(miri)))]
 mod tests;

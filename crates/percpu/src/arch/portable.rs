@@ -41,6 +41,24 @@ pub unsafe fn rseq_list_push<const SHIFT: u32, const DISP: usize, const BOUND: i
     false
 }
 
+pub unsafe fn rseq_list_push_all<const SHIFT: u32, const DISP: usize, const BOUND: isize>(
+    _: isize,
+    _: *mut u8,
+    _: *const u32,
+    _: u32,
+) -> u32 {
+    0
+}
+
+pub unsafe fn rseq_list_pop_all<const SHIFT: u32, const DISP: usize, const BOUND: isize>(
+    _: isize,
+    _: *mut u8,
+    _: *mut u32,
+    _: u32,
+) -> u32 {
+    0
+}
+
 pub fn cpu() -> u32 {
     0
 }

@@ -272,6 +272,161 @@ pub unsafe fn rseq_list_push<const SHIFT: u32, const DISP: usize, const BOUND: i
     w != 0
 }
 
+// In: `off` area, `base` first byte of CPU 0, `count` numbers at `items`.
+// Out: `k` = how many were put. Clobbered: four scratch registers, flags. Slots beyond the length may be
+// written without a commit, as in `rseq_list_push`.
+/// # Safety
+/// As [`crate::list_push_all`].
+pub unsafe fn rseq_list_push_all<const SHIFT: u32, const DISP: usize, const BOUND: isize>(
+    off: isize,
+    base: *mut u8,
+    items: *const u32,
+    count: u32,
+) -> u32 {
+    let k: u64;
+    // SAFETY: as in `rseq_list_push`; `items` is readable for `count` numbers (contract of this function).
+    unsafe {
+        asm!(
+            ".pushsection .data.rel.ro.nanoprobe_rseq, \"aw\", @progbits",
+            ".balign 32",
+            "2:",
+            ".long 0, 0",
+            ".quad 3f, 4f - 3f, 5f",
+            ".popsection",
+            "6:",
+            "lea {t}, [rip + 2b]",
+            "mov qword ptr fs:[{off} + 8], {t}",
+            "3:",
+            "mov {t:e}, dword ptr fs:[{off} + 4]",
+            "cmp {t:e}, dword ptr [{base} + {bound}]",
+            "jae 7f",
+            "shl {t}, {shift}",
+            "add {t}, {base}",
+            "mov {w}, qword ptr [{t} + {disp}]",
+            "movzx {i:e}, {w:x}",
+            "mov {k:e}, dword ptr [{base} + {bound} + 4]",
+            "sub {k:e}, {i:e}",
+            "jbe 7f",
+            "cmp {k:e}, {count:e}",
+            "cmova {k:e}, {count:e}",
+            "lea {i}, [{t} + {i} * 4 + {disp} + 8]",
+            "mov {n:e}, {k:e}",
+            "8:",
+            "sub {n:e}, 1",
+            "jb 9f",
+            "mov {x:e}, dword ptr [{items} + {n} * 4]",
+            "mov dword ptr [{i} + {n} * 4], {x:e}",
+            "jmp 8b",
+            "9:",
+            "imul {x}, {k}, 0x10001",
+            "add {w}, {x}",
+            "mov qword ptr [{t} + {disp}], {w}",
+            "4:",
+            ".pushsection .text.unlikely.nanoprobe_rseq, \"ax\", @progbits",
+            ".byte 0x0f, 0xb9, 0x3d",
+            ".long 0x53053053",
+            "5:",
+            "jmp 6b",
+            "7:",
+            "xor {k:e}, {k:e}",
+            "jmp 4b",
+            ".popsection",
+            t = out(reg) _,
+            w = out(reg) _,
+            i = out(reg) _,
+            k = out(reg) k,
+            x = out(reg) _,
+            n = out(reg) _,
+            off = in(reg) off,
+            base = in(reg) base,
+            items = in(reg) items,
+            count = in(reg) count,
+            shift = const SHIFT,
+            disp = const DISP,
+            bound = const BOUND,
+            options(nostack),
+        );
+    }
+    k as u32
+}
+
+// In: `off` area, `base` first byte of CPU 0, room for `count` numbers at `items`.
+// Out: `k` = how many were taken. Clobbered: four scratch registers, flags. The room may be written without
+// a commit: it is the caller's.
+/// # Safety
+/// As [`crate::list_pop_all`].
+pub unsafe fn rseq_list_pop_all<const SHIFT: u32, const DISP: usize, const BOUND: isize>(
+    off: isize,
+    base: *mut u8,
+    items: *mut u32,
+    count: u32,
+) -> u32 {
+    let k: u64;
+    // SAFETY: as in `rseq_list_pop`; `items` is writable for `count` numbers (contract of this function).
+    unsafe {
+        asm!(
+            ".pushsection .data.rel.ro.nanoprobe_rseq, \"aw\", @progbits",
+            ".balign 32",
+            "2:",
+            ".long 0, 0",
+            ".quad 3f, 4f - 3f, 5f",
+            ".popsection",
+            "6:",
+            "lea {t}, [rip + 2b]",
+            "mov qword ptr fs:[{off} + 8], {t}",
+            "3:",
+            "mov {t:e}, dword ptr fs:[{off} + 4]",
+            "cmp {t:e}, dword ptr [{base} + {bound}]",
+            "jae 7f",
+            "shl {t}, {shift}",
+            "add {t}, {base}",
+            "mov {w}, qword ptr [{t} + {disp}]",
+            "movzx {i:e}, {w:x}",
+            "mov {k:e}, {count:e}",
+            "cmp {i:e}, {k:e}",
+            "cmovb {k:e}, {i:e}",
+            "sub {i:e}, {k:e}",
+            "lea {i}, [{t} + {i} * 4 + {disp} + 8]",
+            "mov {n:e}, {k:e}",
+            "8:",
+            "sub {n:e}, 1",
+            "jb 9f",
+            "mov {x:e}, dword ptr [{i} + {n} * 4]",
+            "mov dword ptr [{items} + {n} * 4], {x:e}",
+            "jmp 8b",
+            "9:",
+            "add {w}, 0x10000",
+            "sub {w}, {k}",
+            "mov qword ptr [{t} + {disp}], {w}",
+            "4:",
+            ".pushsection .text.unlikely.nanoprobe_rseq, \"ax\", @progbits",
+            ".byte 0x0f, 0xb9, 0x3d",
+            ".long 0x53053053",
+            "5:",
+            "jmp 6b",
+            "7:",
+            "xor {k:e}, {k:e}",
+            "jmp 4b",
+            ".popsection",
+            t = out(reg) _,
+            w = out(reg) _,
+            i = out(reg) _,
+            k = out(reg) k,
+            x = out(reg) _,
+            n = out(reg) _,
+            off = in(reg) off,
+            base = in(reg) base,
+            items = in(reg) items,
+            count = in(reg) count,
+            shift = const SHIFT,
+            disp = const DISP,
+            bound = const BOUND,
+            options(nostack),
+        );
+    }
+    k as u32
+}
+
 const UNKNOWN: u8 = 0;
 const RDPID: u8 = 1;
 const RDTSCP: u8 = 2;
