@@ -6,6 +6,7 @@
 //! Keeps:   U1 a sum read while nobody adds is exact, whichever way the threads added.
 //! Checked: tests/semantics.rs, tests/other_process.rs.
 
+#[cfg(feature = "std")]
 use crate::Error;
 use crate::place::Place;
 use core::ptr::NonNull;

@@ -54,7 +54,7 @@ impl<'a> View<'a> {
         unsafe { &*head }
     }
 
-    #[inline(always)]
+    #[cfg(feature = "std")]
     pub(crate) fn items(self) -> Items {
         self.items
     }

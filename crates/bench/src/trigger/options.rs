@@ -48,7 +48,7 @@ const MOST_PRODUCERS: usize = 1024;
 
 const HELP: &str = "\
 nanoprobe bench [OPTION]... trig-NAME...
-nanoprobe bench refscale|synchronize [OPTION]...
+nanoprobe bench refscale|synchronize|alloc|htab-mem|map-perf [OPTION]...
 Measures what a probe costs the program that it is in. Threads of a child process call a function of a
 known first instruction; the probe counts. Prints hits per second as the kernel's bench does, and the
 nanoseconds of processor time that the probe adds to a call; fails unless hits = calls.
@@ -161,7 +161,11 @@ fn cpu_list(text: &str) -> Result<Vec<usize>, lexopt::Error> {
 fn named(name: &str) -> Result<Benchmark, lexopt::Error> {
     benchmark::named(name).ok_or_else(|| {
         let all: Vec<String> = benchmark::ALL.iter().map(|b| format!("trig-{}", b.name)).collect();
-        format!("no benchmark is called {name}; there are: refscale synchronize {}", all.join(" ")).into()
+        format!(
+            "no benchmark is called {name}; there are: refscale synchronize alloc htab-mem map-perf {}",
+            all.join(" ")
+        )
+        .into()
     })
 }
 
@@ -171,7 +175,10 @@ fn list() -> String {
         text += &format!("{:<20} {}\n", format!("trig-{}", row.name), row.about);
     }
     text += "refscale             ns per enter and exit of every kind of reader\n";
-    text + "synchronize          how long each way of waiting for readers takes\n"
+    text += "synchronize          how long each way of waiting for readers takes\n";
+    text += "alloc                ns per object taken and given back\n";
+    text += "htab-mem             rate and memory of a hash whose keys come and go\n";
+    text + "map-perf             what maps cost\n"
 }
 
 #[cfg(test)]

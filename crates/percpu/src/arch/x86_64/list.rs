@@ -1,0 +1,289 @@
+//! Restartable sequences on short lists, in x86-64 instructions.
+//!
+//! For:     `list`.
+//! State:   none; the form of a sequence is that of the file above.
+//! Context: hit, signal, target. No stack use.
+//! Keeps:   X1 and X2 of the file above; a slot beyond a list's length may be written without a commit.
+//! Checked: tests of `list`: threads, migration, signals.
+
+use core::arch::asm;
+
+// A list of one CPU: at DISP a word (length in 16 bits, changes above), then its slots of 4 bytes. The bound
+// is at BOUND from `base`, the limit of the length behind it. Labels and outputs do not go together yet, so 0 says that nothing was done.
+
+// In: `off` area, `base` first byte of CPU 0.
+// Out: `i` = the item, `t` = first byte of the CPU. Clobbered: one scratch register, flags.
+/// # Safety
+/// As [`crate::list_pop`].
+#[inline(always)]
+pub unsafe fn rseq_list_pop<const SHIFT: u32, const DISP: usize, const BOUND: isize>(
+    off: isize,
+    base: *mut u8,
+) -> Option<(u32, u32)> {
+    let (t, i): (u64, u64);
+    // SAFETY: area, bound and every CPU's list are readable and the lists writable (contract of this
+    // function); a word's length is at most the number of slots, since `rseq_list_push` keeps it so.
+    unsafe {
+        asm!(
+            ".pushsection .data.rel.ro.nanoprobe_rseq, \"aw\", @progbits",
+            ".balign 32",
+            "2:",
+            ".long 0, 0",
+            ".quad 3f, 4f - 3f, 5f",
+            ".popsection",
+            "6:",
+            "lea {t}, [rip + 2b]",
+            "mov qword ptr fs:[{off} + 8], {t}",
+            "3:",
+            "mov {t:e}, dword ptr fs:[{off} + 4]",
+            "cmp {t:e}, dword ptr [{base} + {bound}]",
+            "jae 7f",
+            "shl {t}, {shift}",
+            "add {t}, {base}",
+            "mov {w}, qword ptr [{t} + {disp}]",
+            "movzx {i:e}, {w:x}",
+            "test {i:e}, {i:e}",
+            "jz 4f",
+            "mov {i:e}, dword ptr [{t} + {i} * 4 + {disp} + 4]",
+            "add {w}, 0xffff",
+            "mov qword ptr [{t} + {disp}], {w}",
+            "4:",
+            ".pushsection .text.unlikely.nanoprobe_rseq, \"ax\", @progbits",
+            ".byte 0x0f, 0xb9, 0x3d",
+            ".long 0x53053053",
+            "5:",
+            "jmp 6b",
+            "7:",
+            "xor {i:e}, {i:e}",
+            "jmp 4b",
+            ".popsection",
+            t = out(reg) t,
+            w = out(reg) _,
+            i = out(reg) i,
+            off = in(reg) off,
+            base = in(reg) base,
+            shift = const SHIFT,
+            disp = const DISP,
+            bound = const BOUND,
+            options(nostack),
+        );
+    }
+    (i != 0).then_some((i as u32, (t.wrapping_sub(base as u64) >> SHIFT) as u32))
+}
+
+// In: `off` area, `base` first byte of CPU 0, `item` not 0.
+// Out: `w` = the new word. Clobbered: two scratch registers, flags. A slot beyond the length may be written
+// without a commit: nobody reads those.
+/// # Safety
+/// As [`crate::list_push`].
+#[inline(always)]
+pub unsafe fn rseq_list_push<const SHIFT: u32, const DISP: usize, const BOUND: isize>(
+    off: isize,
+    base: *mut u8,
+    item: u32,
+) -> bool {
+    let w: u64;
+    // SAFETY: as above; the slots below the limit exist (contract of this function).
+    unsafe {
+        asm!(
+            ".pushsection .data.rel.ro.nanoprobe_rseq, \"aw\", @progbits",
+            ".balign 32",
+            "2:",
+            ".long 0, 0",
+            ".quad 3f, 4f - 3f, 5f",
+            ".popsection",
+            "6:",
+            "lea {t}, [rip + 2b]",
+            "mov qword ptr fs:[{off} + 8], {t}",
+            "3:",
+            "mov {t:e}, dword ptr fs:[{off} + 4]",
+            "cmp {t:e}, dword ptr [{base} + {bound}]",
+            "jae 7f",
+            "shl {t}, {shift}",
+            "add {t}, {base}",
+            "mov {w}, qword ptr [{t} + {disp}]",
+            "movzx {n:e}, {w:x}",
+            "cmp {n:e}, dword ptr [{base} + {bound} + 4]",
+            "jae 7f",
+            "mov dword ptr [{t} + {n} * 4 + {disp} + 8], {item:e}",
+            "add {w}, 0x10001",
+            "mov qword ptr [{t} + {disp}], {w}",
+            "4:",
+            ".pushsection .text.unlikely.nanoprobe_rseq, \"ax\", @progbits",
+            ".byte 0x0f, 0xb9, 0x3d",
+            ".long 0x53053053",
+            "5:",
+            "jmp 6b",
+            "7:",
+            "xor {w:e}, {w:e}",
+            "jmp 4b",
+            ".popsection",
+            t = out(reg) _,
+            w = out(reg) w,
+            n = out(reg) _,
+            off = in(reg) off,
+            base = in(reg) base,
+            item = in(reg) item,
+            shift = const SHIFT,
+            disp = const DISP,
+            bound = const BOUND,
+            options(nostack),
+        );
+    }
+    w != 0
+}
+
+// In: `off` area, `base` first byte of CPU 0, `count` numbers at `items`.
+// Out: `k` = how many were put. Clobbered: four scratch registers, flags. Slots beyond the length may be
+// written without a commit, as in `rseq_list_push`.
+/// # Safety
+/// As [`crate::list_push_all`].
+pub unsafe fn rseq_list_push_all<const SHIFT: u32, const DISP: usize, const BOUND: isize>(
+    off: isize,
+    base: *mut u8,
+    items: *const u32,
+    count: u32,
+) -> u32 {
+    let k: u64;
+    // SAFETY: as in `rseq_list_push`; `items` is readable for `count` numbers (contract of this function).
+    unsafe {
+        asm!(
+            ".pushsection .data.rel.ro.nanoprobe_rseq, \"aw\", @progbits",
+            ".balign 32",
+            "2:",
+            ".long 0, 0",
+            ".quad 3f, 4f - 3f, 5f",
+            ".popsection",
+            "6:",
+            "lea {t}, [rip + 2b]",
+            "mov qword ptr fs:[{off} + 8], {t}",
+            "3:",
+            "mov {t:e}, dword ptr fs:[{off} + 4]",
+            "cmp {t:e}, dword ptr [{base} + {bound}]",
+            "jae 7f",
+            "shl {t}, {shift}",
+            "add {t}, {base}",
+            "mov {w}, qword ptr [{t} + {disp}]",
+            "movzx {i:e}, {w:x}",
+            "mov {k:e}, dword ptr [{base} + {bound} + 4]",
+            "sub {k:e}, {i:e}",
+            "jbe 7f",
+            "cmp {k:e}, {count:e}",
+            "cmova {k:e}, {count:e}",
+            "lea {i}, [{t} + {i} * 4 + {disp} + 8]",
+            "mov {n:e}, {k:e}",
+            "8:",
+            "sub {n:e}, 1",
+            "jb 9f",
+            "mov {x:e}, dword ptr [{items} + {n} * 4]",
+            "mov dword ptr [{i} + {n} * 4], {x:e}",
+            "jmp 8b",
+            "9:",
+            "imul {x}, {k}, 0x10001",
+            "add {w}, {x}",
+            "mov qword ptr [{t} + {disp}], {w}",
+            "4:",
+            ".pushsection .text.unlikely.nanoprobe_rseq, \"ax\", @progbits",
+            ".byte 0x0f, 0xb9, 0x3d",
+            ".long 0x53053053",
+            "5:",
+            "jmp 6b",
+            "7:",
+            "xor {k:e}, {k:e}",
+            "jmp 4b",
+            ".popsection",
+            t = out(reg) _,
+            w = out(reg) _,
+            i = out(reg) _,
+            k = out(reg) k,
+            x = out(reg) _,
+            n = out(reg) _,
+            off = in(reg) off,
+            base = in(reg) base,
+            items = in(reg) items,
+            count = in(reg) count,
+            shift = const SHIFT,
+            disp = const DISP,
+            bound = const BOUND,
+            options(nostack),
+        );
+    }
+    k as u32
+}
+
+// In: `off` area, `base` first byte of CPU 0, room for `count` numbers at `items`.
+// Out: `k` = how many were taken. Clobbered: four scratch registers, flags. The room may be written without
+// a commit: it is the caller's.
+/// # Safety
+/// As [`crate::list_pop_all`].
+pub unsafe fn rseq_list_pop_all<const SHIFT: u32, const DISP: usize, const BOUND: isize>(
+    off: isize,
+    base: *mut u8,
+    items: *mut u32,
+    count: u32,
+) -> u32 {
+    let k: u64;
+    // SAFETY: as in `rseq_list_pop`; `items` is writable for `count` numbers (contract of this function).
+    unsafe {
+        asm!(
+            ".pushsection .data.rel.ro.nanoprobe_rseq, \"aw\", @progbits",
+            ".balign 32",
+            "2:",
+            ".long 0, 0",
+            ".quad 3f, 4f - 3f, 5f",
+            ".popsection",
+            "6:",
+            "lea {t}, [rip + 2b]",
+            "mov qword ptr fs:[{off} + 8], {t}",
+            "3:",
+            "mov {t:e}, dword ptr fs:[{off} + 4]",
+            "cmp {t:e}, dword ptr [{base} + {bound}]",
+            "jae 7f",
+            "shl {t}, {shift}",
+            "add {t}, {base}",
+            "mov {w}, qword ptr [{t} + {disp}]",
+            "movzx {i:e}, {w:x}",
+            "mov {k:e}, {count:e}",
+            "cmp {i:e}, {k:e}",
+            "cmovb {k:e}, {i:e}",
+            "sub {i:e}, {k:e}",
+            "lea {i}, [{t} + {i} * 4 + {disp} + 8]",
+            "mov {n:e}, {k:e}",
+            "8:",
+            "sub {n:e}, 1",
+            "jb 9f",
+            "mov {x:e}, dword ptr [{i} + {n} * 4]",
+            "mov dword ptr [{items} + {n} * 4], {x:e}",
+            "jmp 8b",
+            "9:",
+            "add {w}, 0x10000",
+            "sub {w}, {k}",
+            "mov qword ptr [{t} + {disp}], {w}",
+            "4:",
+            ".pushsection .text.unlikely.nanoprobe_rseq, \"ax\", @progbits",
+            ".byte 0x0f, 0xb9, 0x3d",
+            ".long 0x53053053",
+            "5:",
+            "jmp 6b",
+            "7:",
+            "xor {k:e}, {k:e}",
+            "jmp 4b",
+            ".popsection",
+            t = out(reg) _,
+            w = out(reg) _,
+            i = out(reg) _,
+            k = out(reg) k,
+            x = out(reg) _,
+            n = out(reg) _,
+            off = in(reg) off,
+            base = in(reg) base,
+            items = in(reg) items,
+            count = in(reg) count,
+            shift = const SHIFT,
+            disp = const DISP,
+            bound = const BOUND,
+            options(nostack),
+        );
+    }
+    k as u32
+}
