@@ -25,6 +25,8 @@ struct Lists {
     cpus: [OfCpu; CPUS],
     /// Per item: who holds it, by thread; 0 no one.
     held: [AtomicU64; ITEMS],
+    /// Per thread two items that it keeps.
+    pockets: [AtomicU32; 20],
     offset: RseqOffset,
 }
 
@@ -39,6 +41,7 @@ impl Lists {
             bound: Bound(AtomicU32::new(possible_cpus()), AtomicU32::new(CAP as u32)),
             cpus: core::array::from_fn(|_| empty()),
             held: core::array::from_fn(|_| AtomicU64::new(0)),
+            pockets: [const { AtomicU32::new(0) }; 20],
             offset: RseqOffset::detect(),
         })
     }
@@ -80,30 +83,55 @@ impl Lists {
         unsafe { list_push_all::<SHIFT, 0, BOUND>(self.offset, self.base(), items) }
     }
 
-    /// Up to seven items out at once, marked as held by nobody else, and in again.
+    fn hold(&self, i: u32, who: u64) {
+        assert_eq!(self.held(i).swap(who, Relaxed), 0, "item {i} has two owners");
+    }
+
+    fn drop_held(&self, i: u32, who: u64) {
+        assert_eq!(self.held(i).swap(0, Relaxed), who, "item {i} has two owners");
+    }
+
+    /// Keeps an item and lets go of the one kept before: who comes between two instructions of another must
+    /// leave the list changed, or a lost update would not show.
+    fn exchange(&self, i: u32, who: u64, pocket: usize) -> u32 {
+        let old = self.pockets[who as usize * 2 + pocket].swap(i, Relaxed);
+        if old != 0 {
+            self.drop_held(old, who);
+        }
+        old
+    }
+
+    /// Up to seven items out at once, and as many in again, one of them another.
     fn turn_many(&self, who: u64) {
         let mut room = [0; 7];
         let n = self.pop_all(&mut room);
-        for i in &room[..n] {
-            assert_eq!(self.held(*i).swap(who, Relaxed), 0, "item {i} has two owners");
+        room[..n].iter().for_each(|i| self.hold(*i, who));
+        if n == 0 {
+            return;
         }
-        for i in &room[..n] {
-            assert_eq!(self.held(*i).swap(0, Relaxed), who, "item {i} has two owners");
-        }
-        let mut done = 0;
+        room[1..n].iter().for_each(|i| self.drop_held(*i, who));
+        room[0] = self.exchange(room[0], who, 1);
+        let mut done = usize::from(room[0] == 0);
         while done < n {
             done += self.push_all(&room[done..n]);
         }
     }
 
-    /// One item out, marked as held by nobody else, and in again.
+    /// One item out, another one in.
     fn turn(&self, who: u64) -> bool {
         let Some(i) = self.pop() else { return false };
-        assert_eq!(self.held(i).swap(who, Relaxed), 0, "item {i} has two owners");
-        core::hint::spin_loop();
-        assert_eq!(self.held(i).swap(0, Relaxed), who, "item {i} has two owners");
-        while !self.push(i) {}
+        self.hold(i, who);
+        let old = self.exchange(i, who, 0);
+        while old != 0 && !self.push(old) {}
         true
+    }
+
+    /// Puts back what is kept.
+    fn empty_pockets(&self) {
+        for pocket in &self.pockets {
+            let i = pocket.swap(0, Relaxed);
+            while i != 0 && !self.push(i) {}
+        }
     }
 }
 
@@ -159,6 +187,7 @@ fn threads_that_push_each_other_around_share_no_item() {
         threads.into_iter().map(|t| t.join().expect("no item had two owners")).sum()
     });
     assert!(turns > 300_000);
+    lists.empty_pockets();
     assert_eq!(lists.all(), (1..ITEMS as u32).collect::<Vec<_>>());
 }
 
@@ -207,6 +236,7 @@ fn a_handler_that_interrupts_an_operation_does_its_own_and_harms_nothing() {
         stop.store(true, Relaxed);
     });
     assert!(IN_HANDLER.load(Relaxed) >= 2000, "only {} handlers", IN_HANDLER.load(Relaxed));
+    lists.empty_pockets();
     assert_eq!(lists.all(), (1..64).collect::<Vec<_>>());
 }
 
