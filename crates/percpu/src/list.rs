@@ -6,7 +6,7 @@
 //! Keeps:   L1 an operation that returns `Some` or true happened once, as if nothing had come between.
 //!          L2 one that returns `None` or false left the list as it was.
 //!          L3 once the bound is 0 and the process has been fenced for rseq, no operation is under way.
-//! Checked: tests below (threads, migration, signals; without the store to `rseq_cs` they fail);
+//! Checked: tests below (threads, migration; with signals, which fails without the stores to `rseq_cs`);
 //!          `torture mem`.
 
 use crate::{RseqOffset, arch};
