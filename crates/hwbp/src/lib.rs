@@ -7,6 +7,7 @@ mod error;
 mod machine;
 mod rwsem;
 mod scenarios;
+mod watchpoint;
 
 pub use accounts::{Accounts, Reservation};
 pub use checker::Checker;
@@ -14,3 +15,4 @@ pub use engine::EngineKind;
 pub use error::Refused;
 pub use machine::{ALL_CPUS, Kind, Machine, Place, Pools, Request};
 pub use scenarios::{SCENARIOS, Scenario, Verdict};
+pub use watchpoint::{Access, Watchpoint};

@@ -56,8 +56,7 @@ impl Thread {
 
     /// True if the kernel will set rip back to the system call when the thread runs on.
     fn restarts(&self) -> bool {
-        let answer = self.regs.rax as i64;
-        (self.regs.orig_rax as i64) >= 0 && matches!(-answer, 512 | 513 | 514 | 516)
+        restarts(&self.regs)
     }
 
     /// A call that the kernel would go on with by `restart_syscall` starts again from its beginning: a seccomp
@@ -71,18 +70,28 @@ impl Thread {
 
     /// A call that ends with EINTR because of our stop, and not of a signal, starts again.
     fn undo_interruption(&mut self) {
-        let (call, answer) = (self.regs.orig_rax as i64, self.regs.rax as i64);
-        if call < 0 || answer != -i64::from(Errno::EINTR.0) || call == nr::CLOSE as i64 {
-            return;
-        }
-        let waits = ptrace::sigmask(self.tid).and_then(|m| ptrace::has_deliverable_signal(self.tid, m));
-        if waits == Ok(false) {
-            self.regs.rip -= 2;
-            self.regs.rax = self.regs.orig_rax;
-            self.regs.orig_rax = u64::MAX;
-            self.changed = true;
-        }
+        self.changed |= undo_interruption(self.tid, &mut self.regs);
     }
+}
+
+/// Sets a call back to its start that ends with EINTR because of our stop, and not of a signal; true if it did.
+pub(crate) fn undo_interruption(tid: i32, regs: &mut Regs) -> bool {
+    let (call, answer) = (regs.orig_rax as i64, regs.rax as i64);
+    if call < 0 || answer != -i64::from(Errno::EINTR.0) || call == nr::CLOSE as i64 {
+        return false;
+    }
+    let waits = ptrace::sigmask(tid).and_then(|m| ptrace::has_deliverable_signal(tid, m));
+    if waits == Ok(false) {
+        regs.rip -= 2;
+        regs.rax = regs.orig_rax;
+        regs.orig_rax = u64::MAX;
+    }
+    waits == Ok(false)
+}
+
+/// True if the kernel is about to set rip back to the system call.
+pub(crate) fn restarts(regs: &Regs) -> bool {
+    (regs.orig_rax as i64) >= 0 && matches!(-(regs.rax as i64), 512 | 513 | 514 | 516)
 }
 
 /// A process whose threads all stand still.

@@ -34,6 +34,8 @@ pub enum Program {
     Forker,
     /// 64 threads that call one function all the time.
     Storm,
+    /// Threads that write variables a known number of times.
+    Watched,
 }
 
 /// How a C program is linked. Go, Rust and C++ programs have their own way and ignore it.
@@ -64,7 +66,7 @@ pub(crate) struct Compiler {
 
 impl Program {
     /// Every program.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Counted,
         Self::CountedGo,
         Self::CountedRust,
@@ -76,6 +78,7 @@ impl Program {
         Self::Sandboxed,
         Self::Forker,
         Self::Storm,
+        Self::Watched,
     ];
 
     /// Files under `targets/`, the ones to compile first.
@@ -92,6 +95,7 @@ impl Program {
             Self::Sandboxed => &["sandboxed.c"],
             Self::Forker => &["forker.c"],
             Self::Storm => &["storm.c"],
+            Self::Watched => &["watched.c"],
         }
     }
 

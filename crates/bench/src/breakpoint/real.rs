@@ -82,6 +82,8 @@ pub(super) fn thread(options: &Options, out: &mut impl Write) -> std::io::Result
         }
     });
     let seconds = start.elapsed().as_secs_f64();
+    // perf, below, wants the registers.
+    drop(held);
     let wanted = u64::from(options.repeat) * u64::from(options.threads);
     if made.load(Relaxed) != wanted {
         return Err(Error::other(format!("{} threads ran, {wanted} wanted", made.load(Relaxed))));
@@ -92,7 +94,7 @@ pub(super) fn thread(options: &Options, out: &mut impl Write) -> std::io::Result
 }
 
 pub(super) fn enable(options: &Options, out: &mut impl Write) -> std::io::Result<()> {
-    let Some((_fd, number)) = open()? else { return skip() };
+    let Some((held, number)) = open()? else { return skip() };
     let (end, word) = (AtomicBool::new(false), AtomicU32::new(0));
     let seconds = std::thread::scope(|s| {
         for _ in 0..options.parallel {
@@ -119,6 +121,7 @@ pub(super) fn enable(options: &Options, out: &mut impl Write) -> std::io::Result
         let _ = sys::futex_wake(&word, ALL);
         toggled.map(|()| seconds)
     });
+    drop(held);
     let seconds = seconds.map_err(|e| Error::from_raw_os_error(e.0))?;
     let Options { repeat, parallel, active, .. } = options;
     let per_op = seconds * 1e6 / f64::from(*repeat);

@@ -15,7 +15,7 @@ use super::{Access, Watch, WatchError};
 use crate::attach::find_syscall;
 use crate::memory::Memory;
 use crate::process;
-use crate::world::World;
+use crate::world::{World, undo_interruption};
 use image::{Mapping, Process};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -205,6 +205,13 @@ impl Soft {
             Status::Signal(signal) => ptrace::cont_to_syscall(tid, signal),
             Status::Syscall => self.at_syscall(tid),
             Status::Event(event::STOP, signal) if STOP_SIGNALS.contains(&signal) => ptrace::listen(tid),
+            Status::Event(event::STOP, _) => {
+                let mut regs = ptrace::regs(tid)?;
+                if undo_interruption(tid, &mut regs) {
+                    ptrace::set_regs(tid, &regs)?;
+                }
+                ptrace::cont_to_syscall(tid, 0)
+            }
             Status::Event(event::EXEC, _) => {
                 // Another program: nothing of what was watched is there.
                 self.pages.clear();

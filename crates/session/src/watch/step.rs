@@ -10,6 +10,7 @@
 use super::{Access, Watch};
 use crate::error::Broken;
 use crate::memory::Memory;
+use crate::world::restarts;
 use insn::memory_accesses;
 use sys::ptrace::{self, Regs};
 use sys::wait::{self, Status};
@@ -112,6 +113,11 @@ impl Puppet {
     /// Gives it its signals back.
     pub(super) fn release(self) {
         let _ = ptrace::set_sigmask(self.tid, self.mask);
+        if ptrace::regs(self.tid).is_ok_and(|regs| restarts(&regs)) {
+            // The kernel starts a call again on its way past signals, which our own calls took already: this
+            // sends it there once more.
+            let _ = ptrace::interrupt(self.tid);
+        }
         if self.has_stop_signal {
             let _ = sys::sched::kill(self.tid, SIGSTOP);
         }

@@ -1,0 +1,272 @@
+//! Watchpoints count every access, and the target notices nothing.
+//!
+//! For:     `nanoprobe watch`, by debug registers and by page protection.
+//! Keeps:   accesses = the program's own number, over threads that come and go; handlers, system calls and
+//!          children go on as before; refusals name the holders.
+
+use testkit::{Link, Nanoprobe, Program, Result, Running, Target, Tracing, number};
+
+fn target() -> Result<Target> {
+    Target::build(Program::Watched, Link::Pie)
+}
+
+fn spec(target: &Target, rest: &str) -> String {
+    format!("w:{}:{rest}", target.path().display())
+}
+
+fn start(running: &Running, arguments: &[&str]) -> Result<Tracing> {
+    let pid = running.pid_text();
+    let all = ["watch"].iter().chain(arguments).copied().chain(["-p", &pid]);
+    let mut tracing = Nanoprobe::find()?.start(all)?;
+    tracing.attached()?;
+    Ok(tracing)
+}
+
+/// The mappings of the program's own file, and of its zeroed data behind them, with their protection.
+fn own_pages(target: &Target, running: &Running) -> String {
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", running.pid())).unwrap_or_default();
+    let path = target.path().display().to_string();
+    let mut behind_own = false;
+    let is_own = |line: &&str| {
+        let is_file = line.ends_with(&path);
+        let is_zeroed = behind_own && line.split_whitespace().nth(4) == Some("0") && !line.contains('[');
+        behind_own = is_file || is_zeroed;
+        behind_own
+    };
+    maps.lines().filter(is_own).collect::<Vec<_>>().join("\n")
+}
+
+/// Has the target do something; its answer.
+fn done(running: &mut Running, command: &str) -> Result<String> {
+    running.command(command)?;
+    running.expect("done ")
+}
+
+/// Hardware breakpoints are there, or the refusal is as it should be and the test is over.
+fn has_hardware() -> Result<bool> {
+    let target = target()?;
+    let running = target.spawn()?;
+    let spec = spec(&target, "plain:8:w");
+    let outcome = Nanoprobe::find()?.run(["watch", &spec, "-p", &running.pid_text(), "--for", "100ms"])?;
+    if outcome.code() != Some(0) {
+        assert!(outcome.stderr.contains("--soft"), "{outcome}");
+        eprintln!("no hardware breakpoints here: {outcome}");
+    }
+    Ok(outcome.code() == Some(0))
+}
+
+#[test]
+fn debug_registers_count_every_write_of_threads_that_come_and_go() -> Result<()> {
+    if !has_hardware()? {
+        return Ok(());
+    }
+    for link in [Link::Pie, Link::Static, Link::Musl] {
+        let target = Target::build(Program::Watched, link)?;
+        let mut running = target.spawn()?;
+        done(&mut running, "write 800")?;
+        let (plain, shared) = (spec(&target, "plain:8:w"), spec(&target, "shared:8:w"));
+        let tracing = start(&running, &[&plain, &shared])?;
+        done(&mut running, "write 8000")?;
+        done(&mut running, "churn 200")?;
+        let line = done(&mut running, "fork")?;
+        let outcome = tracing.interrupt_and_finish()?.success()?;
+        done(&mut running, "write 800")?;
+        // 800 came before. The child's are its own, and not counted.
+        assert_eq!(outcome.count("plain"), number(&line, "plain")? - 800, "{outcome}");
+        assert_eq!(outcome.count("shared"), number(&line, "shared")? - 800, "{outcome}");
+        assert!(outcome.says_detach_verified(), "{outcome}");
+        assert_eq!(running.end()?.code(), Some(7));
+    }
+    Ok(())
+}
+
+#[test]
+fn forked_children_are_counted_if_asked_for() -> Result<()> {
+    if !has_hardware()? {
+        return Ok(());
+    }
+    let target = target()?;
+    let mut running = target.spawn()?;
+    let plain = spec(&target, "plain:8:w");
+    let tracing = start(&running, &[&plain, "--children", "-f", "json"])?;
+    done(&mut running, "fork")?;
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    assert_eq!(outcome.json_count("plain")?, 100, "{outcome}");
+    assert!(outcome.json_receipt()?.detach_verified, "{outcome}");
+    Ok(())
+}
+
+#[test]
+fn a_fifth_watchpoint_is_refused_and_the_holders_are_named() -> Result<()> {
+    let target = target()?;
+    let running = target.spawn()?;
+    let specs: Vec<String> = (0..5).map(|n| spec(&target, &format!("cells+{}:8:w", n * 256))).collect();
+    let pid = running.pid_text();
+    let arguments = ["watch"].into_iter().chain(specs.iter().map(String::as_str)).chain(["-p", &pid]);
+    let outcome = Nanoprobe::find()?.run(arguments)?;
+    assert_eq!(outcome.code(), Some(1), "{outcome}");
+    for part in ["no debug register for cells+0x400", "held by cells (this command)", "--soft"] {
+        assert!(outcome.stderr.contains(part), "no `{part}` in {outcome}");
+    }
+    Ok(())
+}
+
+#[test]
+fn registers_taken_by_another_nanoprobe_are_told_with_its_name() -> Result<()> {
+    if !has_hardware()? {
+        return Ok(());
+    }
+    let target = target()?;
+    let running = target.spawn()?;
+    let specs: Vec<String> = (0..4).map(|n| spec(&target, &format!("cells+{}:8:w", n * 256))).collect();
+    let first = start(&running, &specs.iter().map(String::as_str).collect::<Vec<_>>())?;
+    let plain = spec(&target, "plain:8:w");
+    let outcome = Nanoprobe::find()?.run(["watch", &plain, "-p", &running.pid_text()])?;
+    assert_eq!(outcome.code(), Some(1), "{outcome}");
+    assert!(outcome.stderr.contains("np-engine"), "{outcome}");
+    first.interrupt_and_finish()?.success()?;
+    Ok(())
+}
+
+#[test]
+fn page_protection_counts_every_write_of_threads_that_come_and_go() -> Result<()> {
+    for link in [Link::Pie, Link::Musl] {
+        let target = Target::build(Program::Watched, link)?;
+        let mut running = target.spawn()?;
+        done(&mut running, "write 800")?;
+        let before = own_pages(&target, &running);
+        let (plain, shared) = (spec(&target, "plain:8:w"), spec(&target, "shared:8:w"));
+        let tracing = start(&running, &["--soft", &plain, &shared])?;
+        done(&mut running, "write 800")?;
+        let line = done(&mut running, "churn 20")?;
+        let outcome = tracing.interrupt_and_finish()?.success()?;
+        assert_eq!(outcome.count("plain"), number(&line, "plain")? - 800, "{outcome}");
+        assert_eq!(outcome.count("shared"), number(&line, "shared")? - 800, "{outcome}");
+        assert!(outcome.says_detach_verified(), "{outcome}");
+        assert_eq!(own_pages(&target, &running), before);
+        done(&mut running, "write 800")?;
+        assert_eq!(running.end()?.code(), Some(7));
+    }
+    Ok(())
+}
+
+#[test]
+fn sixty_four_soft_watchpoints_are_exact_at_once() -> Result<()> {
+    let target = target()?;
+    let mut running = target.spawn()?;
+    let specs: Vec<String> = (0..64).map(|n| spec(&target, &format!("cells+{}:8:w", n * 256))).collect();
+    let arguments: Vec<&str> = ["--soft"].into_iter().chain(specs.iter().map(String::as_str)).collect();
+    let tracing = start(&running, &arguments)?;
+    done(&mut running, "many")?;
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    for n in 0..64u64 {
+        let name = if n == 0 { "cells".to_owned() } else { format!("cells+{:#x}", n * 256) };
+        assert_eq!(outcome.count(&name), 2 * (n + 1), "{name}: {outcome}");
+    }
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
+
+#[test]
+fn handlers_system_calls_and_children_of_a_softly_watched_process_go_on() -> Result<()> {
+    let target = target()?;
+    let mut running = target.spawn()?;
+    let plain = spec(&target, "plain:8:w");
+    let tracing = start(&running, &["--soft", &plain])?;
+    let line = done(&mut running, "fault 20")?;
+    assert_eq!((number(&line, "traps")?, number(&line, "segvs")?), (20, 20), "{line}");
+    // The kernel forgets a handler whose signal is forced while it is blocked: it must be there again.
+    let line = done(&mut running, "nested")?;
+    assert_eq!(number(&line, "segvs")?, 21, "{line}");
+    let line = done(&mut running, "fault 5")?;
+    assert_eq!((number(&line, "traps")?, number(&line, "segvs")?), (26, 26), "{line}");
+    // read(2) into the watched page.
+    let line = done(&mut running, "fill")?;
+    assert_eq!(number(&line, "read")?, 6, "{line}");
+    let line = done(&mut running, "fork")?;
+    assert_eq!(number(&line, "child")?, 5, "{line}");
+    let line = done(&mut running, "write 80")?;
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    assert_eq!(outcome.count("plain"), number(&line, "plain")?, "{outcome}");
+    let line = done(&mut running, "fault 3")?;
+    assert_eq!((number(&line, "traps")?, number(&line, "segvs")?), (29, 29), "{line}");
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
+
+#[test]
+fn values_before_and_after_are_printed_with_thread_and_place() -> Result<()> {
+    let target = target()?;
+    let mut running = target.spawn()?;
+    let plain = spec(&target, "plain:8:w");
+    let tracing = start(&running, &["--soft", "--values", &plain])?;
+    done(&mut running, "churn 4")?;
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    let lines: Vec<&str> = outcome.stdout.lines().filter(|l| l.starts_with("plain: ")).collect();
+    assert_eq!(lines.len(), 40, "{outcome}");
+    assert!(lines.iter().all(|l| l.contains("visitor+0x") || l.contains("store_plain+0x")), "{outcome}");
+    assert!(lines.iter().filter(|l| l.contains("0x8 -> 0x9")).count() >= 1, "{outcome}");
+    Ok(())
+}
+
+#[test]
+fn a_soft_watch_whose_front_is_killed_gives_the_pages_back() -> Result<()> {
+    let target = target()?;
+    let mut running = target.spawn()?;
+    let before = own_pages(&target, &running);
+    let plain = spec(&target, "plain:8:w");
+    let tracing = start(&running, &["--soft", &plain])?;
+    done(&mut running, "write 80")?;
+    assert_ne!(own_pages(&target, &running), before);
+    tracing.kill()?;
+    testkit::wait_until("the pages to be as before", std::time::Duration::from_secs(10), || {
+        own_pages(&target, &running) == before
+    })?;
+    done(&mut running, "write 800")?;
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
+
+#[test]
+fn a_launched_command_is_watched_from_its_start_and_its_code_passed_on() -> Result<()> {
+    let target = target()?;
+    let path = target.path().display().to_string();
+    for soft in [false, true] {
+        if !soft && !has_hardware()? {
+            continue;
+        }
+        let plain = spec(&target, "plain:8:w");
+        let arguments: Vec<&str> =
+            ["watch", &plain].into_iter().chain(soft.then_some("--soft")).chain(["--", &path]).collect();
+        let mut tracing = Nanoprobe::find()?.start(arguments)?;
+        tracing.attached()?;
+        tracing.command("churn 8")?;
+        tracing.expect("done plain=80 ")?;
+        tracing.command("quit")?;
+        let outcome = tracing.finish()?;
+        assert_eq!(outcome.code(), Some(7), "soft {soft}: {outcome}");
+        assert_eq!(outcome.count("plain"), 80, "soft {soft}: {outcome}");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_watched_is_refused_with_the_reason() -> Result<()> {
+    let target = target()?;
+    let running = target.spawn()?;
+    let pid = running.pid_text();
+    let nanoprobe = Nanoprobe::find()?;
+    for (rest, part) in [
+        ("plain:3:w", "1, 2, 4 or 8"),
+        ("plain+4:8:w", "8 bytes only"),
+        ("plane:8:w", "near: plain"),
+        ("landing+1:4:w", "no multiple of 4"),
+    ] {
+        let outcome = nanoprobe.run(["watch", &spec(&target, rest), "-p", &pid])?;
+        assert_eq!(outcome.code(), Some(1), "{outcome}");
+        assert!(outcome.stderr.contains(part), "{rest}: no `{part}` in {outcome}");
+    }
+    let outcome = nanoprobe.run(["watch", "w:0x1000:8:w", "-p", &pid])?;
+    assert!(outcome.stderr.contains("nothing is mapped"), "{outcome}");
+    Ok(())
+}
