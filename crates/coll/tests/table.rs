@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-const STEPS: u64 = if cfg!(miri) { 600 } else { 100_000 };
+const STEPS: u64 = if cfg!(miri) { 160 } else { 100_000 };
 
 fn rng(seed: &mut u64) -> u64 {
     *seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -15,9 +15,10 @@ use std::alloc::{Layout, alloc, dealloc};
 pub(super) struct Node<K, V> {
     pub(super) link: Link,
     pub(super) hash: u64,
-    pub(super) head: rcu::Head,
     pub(super) key: K,
     pub(super) value: V,
+    /// Last: lookups do not touch it, and want the others in one cache line.
+    pub(super) head: rcu::Head,
 }
 
 impl<K, V> Node<K, V> {
@@ -33,7 +34,7 @@ impl<K, V> Node<K, V> {
     }
 
     pub(super) fn with(hash: u64, key: K, value: V) -> Self {
-        Node { link: Link::new(), hash, head: rcu::Head::new(), key, value }
+        Node { link: Link::new(), hash, key, value, head: rcu::Head::new() }
     }
 
     /// Drops an entry and gives its memory back.

@@ -107,6 +107,8 @@ where
     /// Moves every entry to an array of `to` buckets. The caller holds `resizing`.
     fn move_all(&self, to: usize, must: bool) -> Result<Resized, BuildError> {
         let reader = self.read();
+        // The pointer itself, not one made of a reference, is what the box is made of again.
+        let owner = self.current().cast_mut();
         let old = reader.oldest();
         let from = old.len();
         if from == to && !must {
@@ -129,7 +131,7 @@ where
         }
         // [COLL-15] Orders the new array's content before the pointer. Pairs with [COLL-14].
         self.current.store(new, Release);
-        let old = SendArray(AtomicPtr::new(std::ptr::from_ref(old).cast_mut()));
+        let old = SendArray(AtomicPtr::new(owner));
         drop(reader);
         self.domain.call(move || drop(old));
         Ok(Resized::Yes { from, to })
