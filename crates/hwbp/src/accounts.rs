@@ -6,7 +6,7 @@
 //! Keeps:   C1 on each CPU: breakpoints bound to it, and those of any one task, fit into its registers.
 //!          C2 a refused request changes nothing.
 //!          C3 what is dropped is released.
-//! Checked: `tests/agree.rs`, `tests/scenarios.rs`, `torture hwbp`.
+//! Checked: `tests/agree.rs`, `tests/scenarios.rs`.
 //! Source:  kernel `kernel/events/hw_breakpoint.c` (v7.0).
 
 use crate::engine::{Engine, EngineKind, Token, make};

@@ -1,10 +1,10 @@
 //! The nine scenarios of the kernel's own test, for any number of slots and CPUs.
 //!
-//! For:     tests, and `nanoprobe torture hwbp`.
+//! For:     tests.
 //! State:   none.
 //! Context: control.
 //! Keeps:   S1 before and after a scenario nothing is reserved.
-//! Checked: `tests/scenarios.rs`: each must fail on accounts that grant one too many.
+//! Checked: `tests/scenarios.rs` runs them on every engine.
 //! Source:  kernel `kernel/events/hw_breakpoint_test.c` (v7.0), by its table of cases.
 
 use crate::{Accounts, Kind, Place, Refused, Request, Reservation};

@@ -46,6 +46,8 @@ pub fn futex_wake_shared(word: &AtomicU32, count: u32) -> Result<usize, Errno> {
 
 #[inline]
 fn wake(op: usize, word: &AtomicU32, count: u32) -> Result<usize, Errno> {
+    // The kernel takes the count as signed: a larger one would wake a single thread.
+    let count = count.min(i32::MAX as u32);
     let args = [word.as_ptr() as usize, op, count as usize, 0, 0, 0];
     // SAFETY: the kernel uses the address as a key and writes nothing.
     check(unsafe { syscall(nr::FUTEX, args) })
@@ -54,6 +56,25 @@ fn wake(op: usize, word: &AtomicU32, count: u32) -> Result<usize, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn waking_all_wakes_more_than_one() {
+        extern crate std;
+        let word = AtomicU32::new(0);
+        std::thread::scope(|s| {
+            let sleepers = [(); 3].map(|()| s.spawn(|| futex_wait(&word, 0, Some(5_000_000_000))));
+            let mut woken = 0;
+            // All three sleep at some time; the first call after that wakes them together.
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            while woken < 3 {
+                woken += futex_wake(&word, u32::MAX).unwrap();
+                if sleepers.iter().all(|t| t.is_finished()) {
+                    break;
+                }
+            }
+            assert!(sleepers.into_iter().all(|t| t.join().unwrap() == Ok(())), "none timed out");
+        });
+    }
 
     #[test]
     fn a_wait_on_another_value_returns_at_once_and_an_idle_one_times_out() {

@@ -7,7 +7,7 @@
 //!          P1 a task is in the histogram of all CPUs while all its breakpoints are on all CPUs, else in each
 //!          CPU's, with its number there.
 //!          P2 maxima over tasks are read under the write lock only; numbers of CPUs change under it only.
-//! Checked: `tests/agree.rs`, `torture hwbp`.
+//! Checked: `tests/agree.rs`, four threads included.
 //! Source:  kernel `kernel/events/hw_breakpoint.c` (v7.0). Departs: mutexes in stripes by the task's number,
 //!          the histogram of all CPUs in shards, because every task's operation adds to it.
 
