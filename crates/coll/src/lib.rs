@@ -4,7 +4,10 @@
 
 #[doc(hidden)]
 pub mod chain;
+mod list;
+mod order;
 mod prim;
+mod tree;
 
 #[cfg(not(loom))]
 mod fold;
@@ -17,3 +20,5 @@ pub use fold::{Fold, FoldHasher};
 pub use rhltable::Broken;
 #[cfg(not(loom))]
 pub use rhltable::{BuildError, Duplicates, Handle, InsertError, Options, Reader, Resized, RhlTable};
+pub use list::{List, ListNode, Walk};
+pub use tree::{Key, Lookup, Tree, TreeNode};

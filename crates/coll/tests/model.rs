@@ -7,6 +7,9 @@
 //! model), and inserts beside the move (they hold the bucket's lock, as the mover does).
 #![cfg(loom)]
 
+#[path = "model/walks.rs"]
+mod walks;
+
 use coll::chain::{Bucket, Link};
 use loom::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use loom::thread;
