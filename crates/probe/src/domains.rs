@@ -1,0 +1,211 @@
+//! What keeps uprobes and consumers while hits run: one protection for entries, one for returns.
+//!
+//! For:     hits, `unregister_sync`, collecting.
+//! State:   a domain for each, by its protection.
+//! Context: enter and leave: hit; the rest: target.
+//! Keeps:   P1 after `wait_entries`, no hit that began before it runs; after `wait_returns`, no lease.
+//!          P2 a thread is in at most as many sections as it entered: a token is left once.
+//! Checked: `tests/lifetime.rs`, `torture uprobe` and its broken variants.
+//! Source:  presets A to D and A' to C' are the SRCU-lite series' (2024).
+
+use core::fmt;
+use rcu::tasks::{holdout, on_fast};
+use rcu::{BuildError, Cookie, Domain, Fast, Flavour, Lite, Normal, Rank};
+
+/// How the reader side is protected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Protection {
+    /// A reference and a lock for each hit: the published baseline.
+    Refcount,
+    /// SRCU with its fences.
+    Normal,
+    /// RCU Tasks Trace in its classic form: a count in the thread.
+    TasksTrace,
+    /// RCU Tasks Trace in its form since 2025, on fast readers.
+    TasksFast,
+    /// SRCU without fences.
+    Lite,
+    /// The same on a declared domain.
+    Fast,
+}
+
+impl Protection {
+    /// Every protection (table).
+    pub const ALL: [Protection; 6] =
+        [Self::Refcount, Self::Normal, Self::TasksTrace, Self::TasksFast, Self::Lite, Self::Fast];
+
+    /// Its name in options and tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Refcount => "refcount",
+            Self::Normal => "srcu",
+            Self::TasksTrace => "tasks-trace",
+            Self::TasksFast => "tasks-fast",
+            Self::Lite => "lite",
+            Self::Fast => "fast",
+        }
+    }
+}
+
+impl fmt::Display for Protection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The published combinations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Preset {
+    /// Before all series: references and locks.
+    Baseline,
+    A,
+    B,
+    C,
+    D,
+    APrime,
+    BPrime,
+    CPrime,
+}
+
+impl Preset {
+    /// What protects entries, then returns.
+    ///
+    /// A' is A again on a newer kernel; B' and C' are B and C with inlined calls. Ours are always inlined,
+    /// so a preset and its prime are the same here.
+    pub const fn protections(self) -> (Protection, Protection) {
+        match self {
+            Self::Baseline => (Protection::Refcount, Protection::Refcount),
+            Self::A | Self::APrime => (Protection::TasksTrace, Protection::Normal),
+            Self::B | Self::BPrime => (Protection::TasksTrace, Protection::Lite),
+            Self::C | Self::CPrime => (Protection::Lite, Protection::Lite),
+            Self::D => (Protection::Normal, Protection::Normal),
+        }
+    }
+}
+
+/// How a registry is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// What protects hits.
+    pub entry: Protection,
+    /// What protects a uprobe between entry and return.
+    pub returns: Protection,
+    /// How many freed uprobes and consumers stay in memory, marked, so that a use of them is seen.
+    pub quarantine: usize,
+    /// Breaks the registry on purpose.
+    #[cfg(feature = "broken")]
+    pub broken: Option<crate::Broken>,
+}
+
+impl Default for Config {
+    /// Fast readers for both.
+    fn default() -> Config {
+        Config::new(Protection::Fast, Protection::Fast)
+    }
+}
+
+impl Config {
+    /// A registry with these protections.
+    pub const fn new(entry: Protection, returns: Protection) -> Config {
+        Config {
+            entry,
+            returns,
+            quarantine: 0,
+            #[cfg(feature = "broken")]
+            broken: None,
+        }
+    }
+
+    /// A published combination.
+    pub const fn preset(preset: Preset) -> Config {
+        let (entry, returns) = preset.protections();
+        Config::new(entry, returns)
+    }
+}
+
+/// One side's readers.
+pub(crate) struct Side {
+    pub kind: Protection,
+    domain: Option<Domain>,
+}
+
+/// A section that was entered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Token(Option<Rank>);
+
+impl Side {
+    pub fn new(kind: Protection, name: &str) -> Result<Side, BuildError> {
+        let flavour = match kind {
+            Protection::Normal => Some(Flavour::Normal),
+            Protection::Lite => Some(Flavour::Lite),
+            Protection::Fast => Some(Flavour::Fast),
+            _ => None,
+        };
+        let build = |f| Domain::builder(name).flavour(f).checked(false).build();
+        Ok(Side { kind, domain: flavour.map(build).transpose()? })
+    }
+
+    /// Enters; `None` if a rule of the domain forbids it.
+    #[inline(always)]
+    pub fn enter(&self) -> Option<Token> {
+        let rank = match (self.kind, &self.domain) {
+            (Protection::Fast, Some(domain)) => domain.lock::<Fast>(),
+            (Protection::Lite, Some(domain)) => domain.lock::<Lite>(),
+            (Protection::Normal, Some(domain)) => domain.lock::<Normal>(),
+            (Protection::TasksTrace, _) => {
+                holdout::lock();
+                return Some(Token(None));
+            }
+            (Protection::TasksFast, _) => {
+                on_fast::lock();
+                return Some(Token(None));
+            }
+            _ => return Some(Token(None)),
+        };
+        rank.ok().map(|rank| Token(Some(rank)))
+    }
+
+    /// Leaves what `enter` entered.
+    #[inline(always)]
+    pub fn leave(&self, token: Token) {
+        match (self.kind, &self.domain, token.0) {
+            (Protection::Fast, Some(domain), Some(rank)) => domain.unlock::<Fast>(rank),
+            (Protection::Lite, Some(domain), Some(rank)) => domain.unlock::<Lite>(rank),
+            (Protection::Normal, Some(domain), Some(rank)) => domain.unlock::<Normal>(rank),
+            (Protection::TasksTrace, ..) => holdout::unlock(),
+            (Protection::TasksFast, ..) => on_fast::unlock(),
+            _ => {}
+        }
+    }
+
+    /// The domain whose grace periods count; none where references do the work.
+    pub fn domain(&self) -> Option<&Domain> {
+        match self.kind {
+            Protection::Refcount => None,
+            Protection::TasksTrace => Some(holdout::domain()),
+            Protection::TasksFast => Some(on_fast::domain()),
+            _ => self.domain.as_ref(),
+        }
+    }
+
+    /// Waits for every section that was entered before.
+    pub fn wait(&self) {
+        if let Some(domain) = self.domain() {
+            domain.synchronize();
+        }
+    }
+
+    /// A cookie of a grace period that is sure to come.
+    pub fn start(&self) -> Option<Cookie> {
+        self.domain().map(Domain::start_poll)
+    }
+
+    /// True if that has passed.
+    pub fn is_past(&self, cookie: Option<Cookie>) -> bool {
+        match (self.domain(), cookie) {
+            (Some(domain), Some(cookie)) => domain.poll_state(cookie),
+            _ => true,
+        }
+    }
+}

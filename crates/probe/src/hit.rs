@@ -1,0 +1,188 @@
+//! What happens at a hit.
+//!
+//! For:     sites, which know their uprobe, and traps, which look it up.
+//! State:   none of its own.
+//! Context: hit. No allocation; no lock, but with `Protection::Refcount`, and when all handlers say remove.
+//! Keeps:   H1 a consumer that is registered during the whole hit is called once.
+//!          H2 a breakpoint goes only if every consumer said so in this hit.
+//!          H3 a freed uprobe is counted, not walked.
+//! Checked: `tests/verdicts.rs`, `tests/matrix.rs`, `torture uprobe`.
+//! Source:  kernel `handler_chain` (v7.0).
+
+use crate::domains::{Protection, Token};
+use crate::registry::Inner;
+use crate::stats::bump;
+use crate::uprobe::{FREED, Node, Uprobe, put};
+use crate::{FileId, Registry, Regs, SpaceId, UprobeRef, Verdict};
+use coll::Key;
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::Relaxed;
+
+/// What became of a hit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hit {
+    /// The consumers were called.
+    Handled,
+    /// They were, and each of them wants the breakpoint out of this address space.
+    Remove,
+    /// There is no uprobe: somebody else's breakpoint, or one that is just gone.
+    Unknown,
+    /// The uprobe is too new; run the instruction again.
+    Restart,
+    /// The reader could not be entered: nobody was called.
+    Skipped,
+}
+
+/// What the consumers said.
+pub(crate) struct Said {
+    pub remove: bool,
+    pub wants_return: bool,
+}
+
+impl Uprobe {
+    /// Calls every consumer. `record` gets each session's id and cookie.
+    ///
+    /// # Safety
+    /// The caller must be inside the entry side, or hold `registering`.
+    #[inline(always)]
+    pub(crate) unsafe fn call_consumers(&self, regs: &mut Regs, mut record: impl FnMut(u64, u64)) -> Said {
+        let mut said = Said { remove: true, wants_return: false };
+        let mut any = false;
+        // SAFETY: the caller's duty keeps what was unlinked.
+        for node in unsafe { self.consumers.walk() } {
+            let slot = &node.value;
+            any = true;
+            let (mut verdict, mut cookie) = (Verdict::Continue, 0);
+            if slot.has_handler {
+                verdict = slot.consumer.handler(regs, &mut cookie);
+            }
+            said.remove &= verdict == Verdict::Remove;
+            if slot.has_ret_handler && verdict == Verdict::Continue {
+                said.wants_return = true;
+                if slot.has_handler {
+                    record(slot.id, cookie);
+                }
+            }
+        }
+        said.remove &= any;
+        said
+    }
+
+    /// The outcome that is clear before any consumer is called.
+    #[cold]
+    fn not_ready(&self, inner: &Inner) -> Hit {
+        if self.state.load(Relaxed) == FREED {
+            bump(&inner.counts.freed_hits);
+            return Hit::Unknown;
+        }
+        Hit::Restart
+    }
+}
+
+/// Runs a hit of a uprobe, which the caller's reference or lease keeps, with the protection of entries;
+/// `body` calls the consumers.
+#[inline(always)]
+pub(crate) fn run(inner: &Inner, node: NonNull<Node>, body: impl FnOnce(&Uprobe) -> Hit) -> Hit {
+    if inner.entry.kind == Protection::Refcount {
+        return run_counted(inner, node, body);
+    }
+    // SAFETY: the caller's reference or lease keeps it.
+    let uprobe = unsafe { &(*node.as_ptr()).value };
+    let Some(token) = inner.entry.enter() else { return Hit::Skipped };
+    let hit = if uprobe.is_ready() { body(uprobe) } else { uprobe.not_ready(inner) };
+    inner.entry.leave(token);
+    hit
+}
+
+/// The baseline: a reference and a lock around the consumers.
+#[inline(never)]
+fn run_counted(inner: &Inner, node: NonNull<Node>, body: impl FnOnce(&Uprobe) -> Hit) -> Hit {
+    // SAFETY: the caller's reference or lease keeps it.
+    let uprobe = unsafe { &(*node.as_ptr()).value };
+    if !uprobe.try_get() {
+        return Hit::Unknown;
+    }
+    let hit = {
+        let _reading = uprobe.registering.read().unwrap_or_else(|e| e.into_inner());
+        if uprobe.is_ready() { body(uprobe) } else { uprobe.not_ready(inner) }
+    };
+    // SAFETY: the reference taken above.
+    unsafe { put(inner, node) };
+    hit
+}
+
+impl UprobeRef {
+    /// Calls the consumers for one hit; no return is looked for.
+    #[inline]
+    pub fn hit(&self, regs: &mut Regs) -> Hit {
+        run(&self.inner, self.node, |uprobe| {
+            // SAFETY: `run` calls this inside the entry side or under `registering`.
+            let said = unsafe { uprobe.call_consumers(regs, |_, _| {}) };
+            if said.remove { Hit::Remove } else { Hit::Handled }
+        })
+    }
+
+    /// Takes the breakpoint out of one address space, unless a filter objects now. True if it is out.
+    ///
+    /// # Context
+    /// Target thread, no reader: takes locks.
+    pub fn unhook(&self, space: SpaceId) -> bool {
+        self.inner.unhook(self.node(), space)
+    }
+}
+
+impl Registry {
+    /// A hit that is known by its place: finds the uprobe, calls the consumers, and takes the breakpoint out
+    /// of the space if all of them say so and no filter objects.
+    pub fn hit(&self, space: SpaceId, file: FileId, offset: u64, regs: &mut Regs) -> Hit {
+        let inner = &*self.inner;
+        let Some((found, token)) = inner.find(Key(file, offset)) else { return Hit::Unknown };
+        // SAFETY: `find` left us with a section or a reference that keeps it.
+        let node: &Node = unsafe { found.as_ref() };
+        let hit = match node.value.is_ready() {
+            // SAFETY: inside the entry side; with `Refcount`, under `registering`, taken here.
+            true => {
+                let counted = inner.entry.kind == Protection::Refcount;
+                let _reading = counted.then(|| node.value.registering.read());
+                // SAFETY: as above.
+                let said = unsafe { node.value.call_consumers(regs, |_, _| {}) };
+                if said.remove { Hit::Remove } else { Hit::Handled }
+            }
+            false => node.value.not_ready(inner),
+        };
+        let keep = hit == Hit::Remove && (token.is_none() || node.value.try_get());
+        if let Some(token) = token {
+            inner.entry.leave(token);
+        } else if !keep {
+            // SAFETY: the reference that `find` took, not used again.
+            unsafe { put(inner, found) };
+        }
+        if keep {
+            inner.unhook(node, space);
+            // SAFETY: the reference of `find` or of `try_get` above, not used again.
+            unsafe { put(inner, found) };
+        }
+        hit
+    }
+}
+
+impl Inner {
+    /// The uprobe at a place, with the section that keeps it; with `Refcount`, a reference and no section.
+    fn find(&self, key: Key) -> Option<(NonNull<Node>, Option<Token>)> {
+        if self.entry.kind == Protection::Refcount {
+            let _reading = self.tree_lock.read().unwrap_or_else(|e| e.into_inner());
+            // SAFETY: writers are kept out, and what they erase is freed after that.
+            let node = unsafe { self.tree.find(key) }?;
+            return node.value.try_get().then(|| (NonNull::from(node), None));
+        }
+        let token = self.entry.enter()?;
+        // SAFETY: inside the entry side.
+        match unsafe { self.tree.find(key) } {
+            Some(node) => Some((NonNull::from(node), Some(token))),
+            None => {
+                self.entry.leave(token);
+                None
+            }
+        }
+    }
+}

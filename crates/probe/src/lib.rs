@@ -1,0 +1,29 @@
+#![doc = include_str!("../README.md")]
+
+mod collect;
+mod consumer;
+mod domains;
+mod error;
+mod hit;
+mod install;
+mod refctr;
+mod registry;
+mod regs;
+mod returns;
+mod space;
+mod spaces;
+mod stats;
+mod uprobe;
+
+pub use consumer::{Consumer, Verdict};
+pub use domains::{Config, Preset, Protection};
+pub use error::{ApplyError, InstallError, RefCtrError, RegisterError};
+pub use hit::Hit;
+#[cfg(feature = "broken")]
+pub use registry::Broken;
+pub use registry::{Left, Registered, Registry};
+pub use regs::Regs;
+pub use returns::ReturnStack;
+pub use space::{File, FileId, Insn, MAX_INSN, Range, Space, SpaceError, SpaceId};
+pub use stats::Stats;
+pub use uprobe::UprobeRef;
