@@ -16,9 +16,9 @@ mod rhltable;
 
 #[cfg(not(loom))]
 pub use fold::{Fold, FoldHasher};
+pub use list::{List, ListNode, Walk};
 #[cfg(all(not(loom), feature = "broken"))]
 pub use rhltable::Broken;
 #[cfg(not(loom))]
 pub use rhltable::{BuildError, Duplicates, Handle, InsertError, Options, Reader, Resized, RhlTable};
-pub use list::{List, ListNode, Walk};
 pub use tree::{Key, Lookup, Tree, TreeNode};

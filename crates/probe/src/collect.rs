@@ -19,8 +19,8 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 use rcu::Cookie;
 
-/// Dead uprobes and retired consumers that start a batch without `unregister_sync`: some megabytes.
-const MANY: usize = 1 << 16;
+/// Dead uprobes and retired consumers that start a batch without `unregister_sync`: some tens of megabytes.
+const MANY: usize = 1 << 18;
 
 /// A consumer that is off its list.
 pub(crate) struct Retired(pub NonNull<ListNode<Slot>>);

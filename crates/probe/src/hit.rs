@@ -6,7 +6,7 @@
 //! Keeps:   H1 a consumer that is registered during the whole hit is called once.
 //!          H2 a breakpoint goes only if every consumer said so in this hit.
 //!          H3 a freed uprobe is counted, not walked.
-//! Checked: `tests/verdicts.rs`, `tests/matrix.rs`, `torture uprobe`.
+//! Checked: `tests/checklist.rs`, `tests/matrix.rs`, `torture uprobe`.
 //! Source:  kernel `handler_chain` (v7.0).
 
 use crate::domains::{Protection, Token};

@@ -6,7 +6,7 @@
 //! Keeps:   B1 the instruction is copied and looked at once, at the first placing.
 //!          B2 placing twice and removing twice do nothing the second time, to the semaphore either.
 //!          B3 a breakpoint that could not be written leaves the semaphore as it was.
-//! Checked: `tests/errors.rs`, `tests/refctr.rs`, `tests/verdicts.rs`.
+//! Checked: `tests/errors.rs`, `tests/checklist.rs`.
 //! Source:  kernel `install_breakpoint`, `uprobe_write_opcode` (v7.0).
 
 use crate::consumer::Slot;

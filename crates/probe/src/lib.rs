@@ -4,6 +4,7 @@ mod collect;
 mod consumer;
 mod domains;
 mod error;
+pub mod fake;
 mod hit;
 mod install;
 mod refctr;

@@ -5,7 +5,7 @@
 //! Context: target, under the space's lock.
 //! Keeps:   F1 a semaphore is up by one for each breakpoint of its probe, once its page is mapped.
 //!          F2 it never goes below zero or beyond 32,767.
-//! Checked: `tests/refctr.rs`.
+//! Checked: `tests/errors.rs`, `tests/checklist.rs`.
 //! Source:  kernel `update_ref_ctr`, `delayed_ref_ctr_inc` (v7.0). Departs: beyond 32,767 is refused too.
 
 use crate::registry::{Inner, lock};

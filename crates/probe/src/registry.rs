@@ -234,7 +234,7 @@ fn check(
     if offset > size {
         return Err(RegisterError::BeyondEnd { offset, size });
     }
-    if offset % ALIGN != 0 {
+    if !offset.is_multiple_of(ALIGN) {
         return Err(RegisterError::Misaligned { offset, align: ALIGN });
     }
     match ref_ctr {
@@ -280,7 +280,8 @@ impl Inner {
             let uprobe = &node.value;
             let mut alive = uprobe.try_get();
             if !alive && self.is_broken(Broken::NoRevival) {
-                uprobe.refs.store(1, Relaxed);
+                // So many that it does not die a second time, which would end in a crash before a verdict.
+                uprobe.refs.store(1 << 20, Relaxed);
                 alive = true;
             }
             if alive {

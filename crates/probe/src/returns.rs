@@ -6,7 +6,7 @@
 //! Keeps:   I1 entries = returns + unwound + skipped, once the stack is empty.
 //!          I2 a uprobe is not freed while an instance of it is on a stack.
 //!          I3 a session's return handler runs only with the cookie of its own entry.
-//! Checked: `tests/sessions.rs`, `torture uprobe`.
+//! Checked: `tests/checklist.rs`, `tests/matrix.rs`, `torture uprobe`.
 //! Source:  kernel `prepare_uretprobe`, `handle_uretprobe_event_chain` (v7.0). Departs: no timer downgrades
 //!          a lease yet, so a function that sleeps holds up a wait for returns.
 
@@ -93,11 +93,12 @@ impl ReturnStack {
             // SAFETY: `run` calls this inside the entry side or under `registering`.
             let said = unsafe { at.call_consumers(regs, record) };
             wanted = said.wants_return;
-            if wanted && fits {
-                if let Some(lease) = lease(inner, uprobe) {
-                    instances.push(Instance { node: uprobe.node, lease, func, records: start });
-                    pushed = true;
-                }
+            if wanted
+                && fits
+                && let Some(lease) = lease(inner, uprobe)
+            {
+                instances.push(Instance { node: uprobe.node, lease, func, records: start });
+                pushed = true;
             }
             if said.remove { Hit::Remove } else { Hit::Handled }
         });

@@ -6,7 +6,7 @@
 //! Keeps:   S1 a register or unregister sees a forked child wholly or not at all.
 //!          S2 filters are asked and breakpoints changed under the space's lock: a mapping that comes beside
 //!             an unregister is seen by one of the two.
-//! Checked: `tests/spaces.rs`, `torture uprobe`.
+//! Checked: `tests/checklist.rs`, `torture uprobe`.
 //! Source:  kernel `uprobe_mmap`, `uprobe_munmap`, `dup_mmap` (v7.0).
 
 use crate::registry::{Inner, Registry, lock};
@@ -55,6 +55,16 @@ impl Registry {
     pub fn remove_space(&self, space: SpaceId) {
         self.inner.members.0.write().unwrap_or_else(|e| e.into_inner()).remove(&space);
         lock(&self.inner.delayed).retain(|delayed| delayed.space != space);
+    }
+
+    /// Changes the mappings of a space while no breakpoint comes or goes there. False: no such space.
+    ///
+    /// After a new mapping, [`mapped`](Self::mapped) must follow.
+    pub fn change_mappings(&self, space: SpaceId, change: impl FnOnce()) -> bool {
+        let Some(member) = self.inner.members.get(space) else { return false };
+        let _locked = lock(&member.lock);
+        change();
+        true
     }
 
     /// Places breakpoints in a range of a file that a space has just mapped, and counts semaphores up that
