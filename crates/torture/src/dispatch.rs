@@ -16,6 +16,7 @@ const ALL: &[Torture] = &[
     ("mem", "objects taken, given and retired in any context, and broken caches", crate::mem_main),
     ("rcu", "reader flavours and grace periods, and broken ones", crate::rcu_main),
     ("rhltable", "lookups while a table is resized without pause", crate::rhltable_main),
+    ("uprobe", "probes that come and go under hits, in process", crate::uprobe_main),
 ];
 
 /// Runs `nanoprobe torture NAME ...` and returns its exit code.

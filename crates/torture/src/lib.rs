@@ -7,6 +7,7 @@ mod mem;
 mod rcu;
 mod rhltable;
 mod rng;
+mod uprobe;
 
 pub use attach::{attach_main, attach_target_main};
 pub use dispatch::torture_main;
@@ -14,3 +15,4 @@ pub use duration::duration;
 pub use mem::mem_main;
 pub use rcu::rcu_main;
 pub use rhltable::rhltable_main;
+pub use uprobe::uprobe_main;
