@@ -18,6 +18,9 @@ pub fn bench_main(args: &[String]) -> i32 {
         Some((name, rest)) if name == "map-perf" => crate::map_perf_main(rest),
         Some((name, rest)) if name == "synchronize" => crate::synchronize_main(rest),
         Some((name, rest)) if name == "breakpoint" => crate::breakpoint_main(rest),
+        Some((name, rest)) if name == "seeds" && crate::seeds::is_ours(rest) => {
+            crate::uprobe_seeds_main(rest)
+        }
         Some((name, rest)) if name == "seeds" => crate::seeds_main(rest),
         Some((name, rest)) if name == "rhltable" => crate::rhltable_main(rest),
         Some((name, rest)) if name == crate::trigger::TARGET => crate::trigger::target_main(rest),
