@@ -25,26 +25,56 @@ fn random(state: &mut u64) -> u64 {
     *state >> 33
 }
 
+// In this file a tree or list has one writer, the main thread, and no node is freed before its last reader ended.
+
+fn insert(tree: &Tree<u64>, node: NonNull<TreeNode<u64>>) -> bool {
+    // SAFETY: see above.
+    unsafe { tree.insert(node) }
+}
+
+fn erase(tree: &Tree<u64>, node: NonNull<TreeNode<u64>>) -> bool {
+    // SAFETY: see above.
+    unsafe { tree.erase(node) }
+}
+
+fn find(tree: &Tree<u64>, key: Key) -> Option<u64> {
+    // SAFETY: see above.
+    unsafe { tree.find(key) }.map(|node| node.value)
+}
+
+fn push(list: &List<u64>, node: NonNull<ListNode<u64>>) {
+    // SAFETY: see above.
+    unsafe { list.push(node) }
+}
+
+fn unlink(list: &List<u64>, node: NonNull<ListNode<u64>>) -> bool {
+    // SAFETY: see above.
+    unsafe { list.unlink(node) }
+}
+
+fn values(list: &List<u64>) -> Vec<u64> {
+    // SAFETY: see above.
+    unsafe { list.walk() }.map(|node| node.value).collect()
+}
+
 #[test]
 fn a_tree_answers_as_an_ordered_map_does() {
     let (tree, mut map, mut state) = (Tree::new(1), BTreeMap::new(), 42);
     for _ in 0..ROUNDS {
         let key = Key(random(&mut state) % 3, random(&mut state) % 64);
-        // SAFETY: one thread; nodes are freed after they are erased.
-        unsafe {
-            if let Some(node) = map.remove(&key) {
-                assert!(tree.erase(node) && !tree.erase(node));
-                free(node);
-            } else {
-                let node = make(TreeNode::new(key, key.1));
-                assert!(tree.insert(node));
-                map.insert(key, node);
-            }
-            let wanted = Key(random(&mut state) % 3, random(&mut state) % 64);
-            assert_eq!(tree.find(wanted).map(|n| n.value), map.get(&wanted).map(|_| wanted.1));
-            let after = map.range(wanted..).next().map(|(k, _)| *k);
-            assert_eq!(tree.at_or_after(wanted).map(|n| n.key()), after);
+        if let Some(node) = map.remove(&key) {
+            assert!(erase(&tree, node) && !erase(&tree, node));
+            free(node);
+        } else {
+            let node = make(TreeNode::new(key, key.1));
+            assert!(insert(&tree, node));
+            map.insert(key, node);
         }
+        let wanted = Key(random(&mut state) % 3, random(&mut state) % 64);
+        assert_eq!(find(&tree, wanted), map.get(&wanted).map(|_| wanted.1));
+        // SAFETY: one thread.
+        let after = unsafe { tree.at_or_after(wanted) }.map(|n| n.key());
+        assert_eq!(after, map.range(wanted..).next().map(|(k, _)| *k));
     }
     map.into_values().for_each(free);
 }
@@ -53,32 +83,25 @@ fn a_tree_answers_as_an_ordered_map_does() {
 fn a_key_is_inserted_once() {
     let tree = Tree::new(0);
     let (first, second) = (make(TreeNode::new(Key(1, 1), 1)), make(TreeNode::new(Key(1, 1), 2)));
-    // SAFETY: one thread; both live to the end.
-    unsafe {
-        assert!(tree.insert(first) && !tree.insert(second) && !tree.erase(second));
-        assert_eq!(tree.find(Key(1, 1)).map(|n| n.value), Some(1));
-    }
+    assert!(insert(&tree, first) && !insert(&tree, second) && !erase(&tree, second));
+    assert_eq!(find(&tree, Key(1, 1)), Some(1));
     free(first);
     free(second);
 }
 
 #[test]
 fn a_list_is_newest_first_and_unlinks_anywhere() {
-    for gone in 0..4 {
+    for gone in 0..4u64 {
         let list = List::new();
-        let nodes: Vec<_> = (0..4).map(|n| make(ListNode::new(n))).collect();
-        // SAFETY: one thread; nodes are freed at the end.
-        unsafe {
-            nodes.iter().for_each(|n| list.push(*n));
-            assert!(list.unlink(nodes[gone]) && !list.unlink(nodes[gone]));
-            let left: Vec<_> = list.walk().map(|n| n.value).collect();
-            assert_eq!(left, (0..4).rev().filter(|n| *n != gone).collect::<Vec<_>>());
-            list.push(nodes[gone]);
-            assert_eq!(list.walk().next().map(|n| n.value), Some(gone));
-            assert!(nodes[gone].as_ref().is_linked());
-            nodes.iter().for_each(|n| assert!(list.unlink(*n)));
-            assert!(list.is_empty());
-        }
+        let nodes: Vec<_> = (0..4u64).map(|n| make(ListNode::new(n))).collect();
+        nodes.iter().for_each(|n| push(&list, *n));
+        let one = nodes[gone as usize];
+        assert!(unlink(&list, one) && !unlink(&list, one));
+        assert_eq!(values(&list), (0..4).rev().filter(|n| *n != gone).collect::<Vec<_>>());
+        push(&list, one);
+        assert_eq!(values(&list)[0], gone);
+        nodes.iter().for_each(|n| assert!(unlink(&list, *n)));
+        assert!(list.is_empty());
         nodes.into_iter().for_each(free);
     }
 }
