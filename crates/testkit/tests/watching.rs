@@ -25,7 +25,8 @@ fn start(running: &Running, arguments: &[&str]) -> Result<Tracing> {
 /// The mappings of the program's own file, and of its zeroed data behind them, with their protection.
 fn own_pages(target: &Target, running: &Running) -> String {
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", running.pid())).unwrap_or_default();
-    let path = target.path().display().to_string();
+    // As the kernel writes it: without "..".
+    let path = std::fs::canonicalize(target.path()).unwrap_or_default().display().to_string();
     let mut behind_own = false;
     let is_own = |line: &&str| {
         let is_file = line.ends_with(&path);
