@@ -19,7 +19,7 @@ Examples:
   nanoprobe hist 'ur:libc:read' retval -p 4242      what calls return
   nanoprobe trace 'u:libc:getaddrinfo' -p 4242       each call as it happens
   nanoprobe lat 'u:libsqlite3:sqlite3_step' -p 4242   how long calls take
-  nanoprobe watch 'w:./server:connections:8:w' -p 4242     who writes to a variable, how often
+  nanoprobe watch 'w:./server:connections:8:w' -p 4242     how often a variable is written
   nanoprobe list 'u:libc:*alloc*'                   what would match; touches nothing
   nanoprobe explain --all libc                      how much of a file can be probed
   nanoprobe explain 'u:libc:*alloc*' -p 4242        how each site would be probed, and why not faster
