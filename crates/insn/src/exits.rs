@@ -73,8 +73,8 @@ impl Exits {
     /// Finds the exits of `function`.
     ///
     /// `is_part` tells of a function start outside `function` whether it is a part of it that the compiler put
-    /// elsewhere (`foo.cold`), and of its own start whether a jump there goes on with the same call. Code outside that is reached by a jump and is no known function's start is taken
-    /// for a part too.
+    /// elsewhere (`foo.cold`), and of its own start whether a jump there goes on with the same call. Code outside
+    /// that is reached by a jump and is no known function's start is taken for a part too.
     ///
     /// # Errors
     /// [`NoExits`].
@@ -97,6 +97,33 @@ impl Exits {
     /// Image addresses of the exits.
     pub fn addrs(&self) -> impl Iterator<Item = u64> + '_ {
         self.exits.iter().map(|i| self.insns[*i].insn.addr)
+    }
+
+    /// How probes stand before all exits, each with its address: as hooks of `entry`, a probe at the function's
+    /// first instruction, where that displaces the exit, and else with a jump of their own.
+    ///
+    /// # Errors
+    /// The first exit that cannot have one, and why.
+    pub fn place_all(
+        &self,
+        flow: &Flow,
+        codes: &[Code<'_>],
+        mut entry: Option<&mut Placement>,
+        taken: &dyn Fn(Range<u64>) -> bool,
+    ) -> Result<Vec<(u64, Placement)>, (u64, Refusal)> {
+        let mut own: Vec<Range<u64>> = entry.iter().flat_map(|e| e.patches()).collect();
+        let mut placed = Vec::new();
+        for exit in self.addrs() {
+            if entry.as_mut().is_some_and(|entry| self.share(codes, entry, exit)) {
+                continue;
+            }
+            let is_own = |range: &Range<u64>| own.iter().any(|o| o.start < range.end && range.start < o.end);
+            let taken = |range: Range<u64>| is_own(&range) || taken(range);
+            let placement = self.place(flow, codes, exit, &taken).map_err(|why| (exit, why))?;
+            own.extend(placement.patches());
+            placed.push((exit, placement));
+        }
+        Ok(placed)
     }
 
     /// How a probe stands before the exit at `exit`, one of [`Exits::addrs`].
@@ -161,7 +188,7 @@ impl Exits {
     }
 
     /// Where the jump might stand, the exit itself first: instructions that lead to it and that nothing jumps behind.
-    fn candidates(&self, flow: &Flow, last: usize) -> impl Iterator<Item = usize> {
+    fn candidates(&self, flow: &Flow, last: usize) -> Vec<usize> {
         let exit = self.insns[last].insn.addr;
         let mut found = vec![last];
         let mut first = last;
@@ -175,7 +202,7 @@ impl Exits {
             first = before;
             found.push(first);
         }
-        found.into_iter()
+        found
     }
 }
 

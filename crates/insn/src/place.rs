@@ -106,6 +106,11 @@ impl Placement {
         self.site..self.site + u64::from(self.patch_len)
     }
 
+    /// All image addresses that change: at the site, and at the island if there is one.
+    pub fn patches(&self) -> impl Iterator<Item = Range<u64>> + use<> {
+        [Some(self.patch()), self.island_patch()].into_iter().flatten()
+    }
+
     /// The first displaced instruction that can raise a signal by itself (a memory access, a division), given the
     /// registers that always hold good addresses. In its copy it would do so at an address of ours.
     pub fn may_fault(&self, good: RegSet) -> Option<&Insn> {

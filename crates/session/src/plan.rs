@@ -256,7 +256,7 @@ struct Placed {
 
 impl Placed {
     fn insert(&mut self, site: SitePlan) {
-        for range in [Some(site.placement.patch()), site.placement.island_patch()].into_iter().flatten() {
+        for range in site.placement.patches() {
             self.taken.insert(range.start.wrapping_add(site.bias), range.end.wrapping_add(site.bias));
         }
         self.sites.insert(site.addr(), site);

@@ -10,7 +10,7 @@
 use super::{Match, Placed, Planner, Verb, check_faults, check_stack, codes, consumer, is_go_code, refusal};
 use crate::site::{Action, Consumer, SitePlan};
 use image::{ElfImage, ImageAddr, When};
-use insn::{Exits, NoExits, Placement};
+use insn::{Exits, NoExits, Placement, Refusal};
 use std::ops::Range;
 
 /// A call's key has 16 bits for its function.
@@ -27,7 +27,7 @@ impl Planner<'_> {
         let function = whole_function(wanted)?;
         check_stack(&loaded.image, wanted)?;
         let is_go = is_go_code(&loaded.image, wanted);
-        let entry = self.placement(wanted, placed)?;
+        let mut entry = self.placement(wanted, placed)?;
         let exits = match find_exits(&loaded.image, &loaded.flow, function, is_go) {
             // Calls of `abort` and the like can be seen, not timed.
             Err(NoExits::NeverReturns) if verb == Verb::Trace => None,
@@ -38,13 +38,14 @@ impl Planner<'_> {
             return Err(format!("more than {FUNCTIONS_MAX} functions"));
         }
         let (enter, leave) = ends(verb, number, is_go);
-        let mut sites = vec![self.site_plan(wanted, wanted.name.clone(), entry, vec![enter])?];
-        for (exits, exit) in exits.iter().flat_map(|e| e.addrs().map(move |at| (e, at))) {
-            if exits.share(&codes(&loaded.image), &mut sites[0].placement, exit) {
-                sites[0].actions.push(leave.clone());
-                continue;
-            }
-            let placement = self.before_exit(wanted, exits, exit, &sites, placed)?;
+        let exits = match exits {
+            Some(exits) => self.before_exits(wanted, &exits, Some(&mut entry), placed)?,
+            None => Vec::new(),
+        };
+        // One more hook for each exit that the entry's jump displaces.
+        let actions = [enter].into_iter().chain(entry.hooks[1..].iter().map(|_| leave.clone())).collect();
+        let mut sites = vec![self.site_plan(wanted, wanted.name.clone(), entry, actions)?];
+        for (exit, placement) in exits {
             let name = format!("{} at {exit:#x}", wanted.name);
             sites.push(self.site_plan(wanted, name, placement, vec![leave.clone()])?);
         }
@@ -68,8 +69,7 @@ impl Planner<'_> {
         let exits = exits.map_err(|why| unknown_exits(&why))?;
         let name = format!("{}%return", wanted.name);
         let mut sites = Vec::new();
-        for exit in exits.addrs() {
-            let placement = self.before_exit(wanted, &exits, exit, &sites, placed)?;
+        for (_, placement) in self.before_exits(wanted, &exits, None, placed)? {
             let mut site = self.site_plan(wanted, name.clone(), placement, vec![action.clone()])?;
             site.exit_of = Some(wanted.addr.wrapping_add(site.bias));
             sites.push(site);
@@ -77,27 +77,21 @@ impl Planner<'_> {
         Ok(sites)
     }
 
-    fn before_exit(
+    fn before_exits(
         &self,
         wanted: &Match,
         exits: &Exits,
-        exit: u64,
-        own: &[SitePlan],
+        entry: Option<&mut Placement>,
         placed: &Placed,
-    ) -> Result<Placement, String> {
+    ) -> Result<Vec<(u64, Placement)>, String> {
         let loaded = &self.images[&wanted.module];
         let bias = self.module(wanted.module).bias.0;
-        let overlaps = |a: &Range<u64>, b: &Range<u64>| a.start < b.end && b.start < a.end;
-        let is_own = |range: &Range<u64>| {
-            let patches = own.iter().flat_map(|s| [Some(s.placement.patch()), s.placement.island_patch()]);
-            patches.flatten().any(|patch| overlaps(&patch, range))
-        };
-        let taken = |range: Range<u64>| is_own(&range) || placed.is_taken(range, bias);
-        let placement = exits
-            .place(&loaded.flow, &codes(&loaded.image), exit, &taken)
-            .map_err(|why| format!("it is left at {exit:#x}, and there {}", refusal(&why)))?;
-        check_faults(&loaded.image, wanted, &placement)?;
-        Ok(placement)
+        let taken = |range: Range<u64>| placed.is_taken(range, bias);
+        let placements = exits
+            .place_all(&loaded.flow, &codes(&loaded.image), entry, &taken)
+            .map_err(|(exit, why)| refused_exit(exit, &why))?;
+        placements.iter().try_for_each(|(_, p)| check_faults(&loaded.image, wanted, p))?;
+        Ok(placements)
     }
 }
 
@@ -130,6 +124,11 @@ pub(super) fn find_exits(
         is_go && at == start || names.iter().any(|n| n.text.contains(".cold"))
     };
     Exits::of(flow, &codes(image), function, &is_part)
+}
+
+/// Why an exit cannot have a probe.
+pub(super) fn refused_exit(exit: u64, why: &Refusal) -> String {
+    format!("it is left at {exit:#x}, and there {}", refusal(why))
 }
 
 pub(super) fn unknown_exits(why: &NoExits) -> String {

@@ -51,18 +51,5 @@ fn is_timed(loaded: &Loaded, function: &Range<u64>) -> bool {
     let Ok(mut entry) = place(&loaded.flow, &codes, &asked) else { return false };
     let is_go = loaded.image.is_go();
     let Ok(exits) = find_exits(&loaded.image, &loaded.flow, function.clone(), is_go) else { return false };
-    let mut taken = vec![entry.patch()];
-    taken.extend(entry.island_patch());
-    exits.addrs().all(|exit| {
-        if exits.share(&codes, &mut entry, exit) {
-            return true;
-        }
-        let is_taken = |range: Range<u64>| taken.iter().any(|t| t.start < range.end && range.start < t.end);
-        let placed = exits.place(&loaded.flow, &codes, exit, &is_taken);
-        if let Ok(placement) = &placed {
-            taken.push(placement.patch());
-            taken.extend(placement.island_patch());
-        }
-        placed.is_ok()
-    })
+    exits.place_all(&loaded.flow, &codes, Some(&mut entry), &free).is_ok()
 }

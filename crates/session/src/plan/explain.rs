@@ -6,7 +6,7 @@
 //! Keeps:   nothing beyond the call.
 //! Checked: testkit `faces`.
 
-use super::calls::{find_exits, unknown_exits};
+use super::calls::{find_exits, refused_exit, unknown_exits};
 use super::{Loaded, PlanError, RefusedSite, Verb, codes, name_of, no_match, plan, refusal};
 use crate::site::{Action, SitePlan};
 use image::lookup::find_file;
@@ -100,11 +100,9 @@ fn in_file(loaded: &Loaded, when: When, selected: &Selected<'_>) -> Result<Vec<P
     let function = function.filter(|f| f.end > f.start).ok_or("the function's end is not known")?;
     let exits = find_exits(&loaded.image, &loaded.flow, function, loaded.image.is_go());
     let exits = exits.map_err(|why| unknown_exits(&why))?;
-    let at = |exit: u64| {
-        let placed = exits.place(&loaded.flow, &codes, exit, &|_| false);
-        placed.map_err(|why| format!("it is left at {exit:#x}, and there {}", refusal(&why)))
-    };
-    exits.addrs().map(at).collect()
+    let placed = exits.place_all(&loaded.flow, &codes, None, &|_| false);
+    let placed = placed.map_err(|(exit, why)| refused_exit(exit, &why))?;
+    Ok(placed.into_iter().map(|(_, placement)| placement).collect())
 }
 
 /// A site that is only looked at.
