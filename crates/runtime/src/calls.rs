@@ -7,11 +7,11 @@
 //!          C2 a forked child, which shares the arena but not the stack, touches no frame.
 //! Checked: testkit `returns`.
 
-use crate::cell::Adder;
+use crate::cell::{Adder, shared_copy};
 use crate::frames::{Call, Opened, close, open};
 use crate::handler::PtRegs;
 use wire::frames::{Table, latency};
-use wire::{ConsumerDesc, SiteDesc, cell, table};
+use wire::{ConsumerDesc, SiteDesc, cell};
 
 /// Where a goroutine's address is in the saved registers: r14.
 const GOROUTINE: u32 = 8;
@@ -116,11 +116,8 @@ unsafe fn end<A: Adder>(site: &SiteDesc, consumer: &ConsumerDesc, call: Call, no
 /// As for [`enter`].
 #[inline(always)]
 pub(crate) unsafe fn frames(site: &SiteDesc) -> Option<&'static Table> {
-    let alive = (site.table - table::CPU0 as u64 + table::ALIVE as u64) as *const u64;
-    // SAFETY: the word stands in the same page as the table (wire::table).
-    if unsafe { alive.read() } == 0 {
-        return None;
-    }
+    // SAFETY: passed on from the caller.
+    unsafe { shared_copy(site) }?;
     let table = site.frames as *const Table;
     // SAFETY: the arena holds the whole table at this address for as long as a trampoline can be run (contract),
     // and frames are only ever accessed atomically.

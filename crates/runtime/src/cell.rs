@@ -104,12 +104,24 @@ impl Adder for Locked {
 /// As for [`Adder::add`].
 #[cold]
 unsafe fn add_shared(site: &SiteDesc, cell: u32, n: u64) {
-    let alive = (site.table - table::CPU0 as u64 + table::ALIVE as u64) as *const u64;
-    // SAFETY: the word stands in the same page as the table (wire::table).
-    let shared = unsafe { alive.read() };
-    let copy = if shared == 0 { site.children } else { shared };
+    // SAFETY: passed on from the caller.
+    let copy = unsafe { shared_copy(site) }.unwrap_or(site.children);
     // SAFETY: both are addresses of copies that hold `cell` (contract).
     unsafe { add_locked(copy, cell, n) }
+}
+
+/// Address of the copy that threads without a CPU share; `None` in a forked child, whose table page was wiped.
+///
+/// # Safety
+/// `site.table` must be CPU 0's entry of a live table page.
+#[inline(always)]
+pub(crate) unsafe fn shared_copy(site: &SiteDesc) -> Option<u64> {
+    let alive = (site.table - table::CPU0 as u64 + table::ALIVE as u64) as *const u64;
+    // SAFETY: the word stands in the same page as the table (wire::table).
+    match unsafe { alive.read() } {
+        0 => None,
+        copy => Some(copy),
+    }
 }
 
 /// # Safety

@@ -7,11 +7,11 @@
 //!          D2 the target's errno is not touched: the call is made without its libc.
 //! Checked: testkit `loading`; session `the_agent_makes_system_calls_at_the_doorbell_alone`.
 
-use crate::cell::Adder;
+use crate::cell::{Adder, shared_copy};
 use crate::handler::PtRegs;
 use core::sync::atomic::Ordering;
 use sys::{futex_wait_shared, futex_wake_shared};
-use wire::{ConsumerDesc, Doorbell, SiteDesc, table};
+use wire::{ConsumerDesc, Doorbell, SiteDesc};
 
 /// How long a thread waits for a controller that does not answer.
 const PATIENCE_NS: u64 = 1_000_000_000;
@@ -24,9 +24,8 @@ const WAKES_MAX: u32 = 1000;
 /// As for [`Adder::add`]; `consumer.doorbell` must be the address of a live doorbell.
 #[inline(never)]
 pub unsafe extern "C" fn ring<A: Adder>(_: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
-    let alive = (site.table - table::CPU0 as u64 + table::ALIVE as u64) as *const u64;
-    // SAFETY: the word stands in the same page as the table (wire::table).
-    if unsafe { alive.read() } == 0 {
+    // SAFETY: passed on from the caller.
+    if unsafe { shared_copy(site) }.is_none() {
         return; // a forked child: nobody follows it
     }
     let bell = consumer.doorbell as *const Doorbell;

@@ -286,25 +286,18 @@ impl Session {
     fn build_site(&mut self, plan: SitePlan, numbers: &mut Numbers) {
         let region = self.regions.regions.iter().position(|r| reaches(r, &plan)).unwrap_or(0);
         let first_cell = plan.opens().map_or(numbers.cell, |f| numbers.functions[&f]);
-        let mut trace_cells = Vec::new();
         let bodies: Vec<Body> = plan
             .actions
             .iter()
             .map(|action| match action {
                 Action::Count => Body::Count { cell: numbers.take_cells(1) },
-                Action::Consumers(list) => {
-                    if matches!(list.first(), Some(Consumer::Trace { .. })) {
-                        trace_cells.push(numbers.cell);
-                    }
-                    self.describe(region, &plan, list, numbers)
-                }
+                Action::Consumers(list) => self.describe(region, &plan, list, numbers),
             })
             .collect();
         let region = &mut self.regions.regions[region];
         let at = region.next;
         match Armed::build(plan, at, region.table, region.slow, self.rseq_offset, first_cell, &bodies) {
-            Ok(mut armed) => {
-                armed.trace_cells = trace_cells;
+            Ok(armed) => {
                 region.next = armed.trampoline.end().next_multiple_of(64);
                 debug_assert!(region.next <= region.code.end);
                 self.armed.push(armed);

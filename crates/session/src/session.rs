@@ -159,8 +159,10 @@ impl Session {
 
     /// Events written and lost so far.
     pub fn events(&self) -> (u64, u64) {
-        let first = || self.armed.iter().flat_map(|a| a.trace_cells.iter().copied());
-        let sum = |n: u32| first().map(|c| self.regions.arena.sum(c + n * 8)).sum();
+        let sum = |n: u32| {
+            let cells = self.armed.iter().flat_map(|a| a.trace_cells(n));
+            cells.map(|cell| self.regions.arena.sum(cell)).sum()
+        };
         (sum(0), sum(wire::TRACE_LOST))
     }
 

@@ -62,7 +62,7 @@ impl Consumer {
     pub(crate) fn cells(self) -> u32 {
         match self {
             Consumer::Count | Consumer::Ring => 1,
-            Consumer::Trace { .. } => 2,
+            Consumer::Trace { .. } => TRACE_CELLS,
             Consumer::Log2Histogram { .. } => HISTOGRAM_CELLS,
             Consumer::Enter { .. } => latency::CELLS,
             Consumer::Leave { .. } => 0,
@@ -104,6 +104,9 @@ impl Consumer {
         }
     }
 }
+
+/// Events written, and events lost.
+const TRACE_CELLS: u32 = wire::TRACE_LOST + 1;
 
 /// Buckets of a histogram by powers of two: zero, and one for each bit.
 pub const HISTOGRAM_CELLS: u32 = 65;
@@ -276,8 +279,6 @@ pub(crate) struct Armed {
     pub short: Option<Patch>,
     /// First cell.
     pub cell: u32,
-    /// First cells of the consumers that report events.
-    pub trace_cells: Vec<u32>,
     /// The jump is in place.
     pub is_live: bool,
     pub missed: Option<Missed>,
@@ -315,7 +316,14 @@ impl Armed {
             Err(far) => return Err((Box::new(plan), far)),
         };
         let short = short_patch(&plan);
-        Ok(Armed { plan, trampoline, jump, short, cell, trace_cells: vec![], is_live: false, missed: None })
+        Ok(Armed { plan, trampoline, jump, short, cell, is_live: false, missed: None })
+    }
+
+    /// Cell number `n` of each consumer that reports events; their cells follow one another.
+    pub fn trace_cells(&self, n: u32) -> impl Iterator<Item = u32> {
+        let traces = self.plan.consumers().filter(|c| matches!(c, Consumer::Trace { .. })).count() as u32;
+        let first = self.cell;
+        (0..traces).map(move |i| first + (i * TRACE_CELLS + n) * 8)
     }
 
     /// The bytes of the window that no thread may stand on when the jump is written: all instruction
