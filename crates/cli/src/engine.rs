@@ -11,7 +11,7 @@ use crate::advice;
 use crate::args::RunArgs;
 use crate::guard::Guard;
 use crate::probes::Probes;
-use crate::render::{Report, Writer};
+use crate::render::{Report, Writer, open_calls};
 use crate::stop::{Stop, Woke};
 use crate::trace::{self, Calls};
 use image::Spec;
@@ -168,9 +168,11 @@ impl Engine {
     }
 
     fn report(&mut self, receipt: Receipt, cpu: Option<u64>) {
-        let report = Report::of(self.probes.sessions(), &self.job);
+        let sessions = self.probes.sessions();
+        let report = Report::of(sessions, &self.job);
+        let open = (self.job.verb == Verb::Latency).then(|| open_calls(sessions));
         self.writer.results(&report);
-        self.writer.receipt(&report, &receipt, cpu);
+        self.writer.receipt(&report, &receipt, open.as_ref(), cpu);
     }
 }
 

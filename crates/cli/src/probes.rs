@@ -23,7 +23,11 @@ pub struct Probes {
     pid: i32,
     sessions: Vec<Session>,
     loads: Option<Loads>,
+    /// What listened, once it is closed.
+    closed: Option<Session>,
     seen: Modules,
+    /// Of all sessions that have left.
+    receipt: Option<Receipt>,
 }
 
 impl Probes {
@@ -39,7 +43,8 @@ impl Probes {
             true => Some(Loads::listen(pid).map_err(|deaf| cannot_listen(&deaf))?),
             false => None,
         };
-        let mut probes = Probes { pid, sessions: Vec::new(), loads, seen: Modules::new() };
+        let (sessions, seen) = (Vec::new(), Modules::new());
+        let mut probes = Probes { pid, sessions, loads, closed: None, seen, receipt: None };
         match probes.attach_first(job, writer) {
             Ok(()) => Ok(probes),
             Err(code) => {
@@ -51,28 +56,30 @@ impl Probes {
 
     fn attach_first(&mut self, job: &Job, writer: &mut Writer) -> Result<(), i32> {
         let shown = job.args.pid;
-        let process = Process::read(self.pid as u32).ok();
+        let process = self.loads.as_ref().and_then(|_| Process::read(self.pid as u32).ok());
         self.seen = process.as_ref().map(modules).unwrap_or_default();
         let is_awaited = |spec: &&Spec| {
-            let process = process.as_ref().filter(|_| self.loads.is_some());
-            process.is_some_and(|p| is_missing(spec, p)) && find_file(&spec.library).is_ok()
+            process.as_ref().is_some_and(|p| is_missing(spec, p)) && find_file(&spec.library).is_ok()
         };
         let (awaited, here): (Vec<&Spec>, Vec<&Spec>) = job.specs.iter().partition(is_awaited);
         let here: Vec<Spec> = here.into_iter().cloned().collect();
         if !here.is_empty() {
             let plan = session::plan(self.pid, &here, job.verb).map_err(|e| advice::nowhere(&e, shown))?;
-            let (mut session, refused) = put_in(job, self.pid, plan)?;
-            if job.args.follow {
-                session.follow_forks();
-            }
-            let missed: Vec<(String, String)> = session.missed().iter().map(missed_line).collect();
+            let (session, refused, missed) = put_in(job, self.pid, plan)?;
             writer.attached(&session, &refused, &missed);
-            self.sessions.push(session);
+            self.add(session, job);
         }
         if !awaited.is_empty() {
             writer.waiting(&awaited, self.sessions.is_empty());
         }
         Ok(())
+    }
+
+    fn add(&mut self, mut session: Session, job: &Job) {
+        if job.args.follow {
+            session.follow_forks();
+        }
+        self.sessions.push(session);
     }
 
     /// The sessions so far.
@@ -123,41 +130,45 @@ impl Probes {
             return;
         }
         match Session::attach(self.pid, plan.sites) {
-            Ok(mut session) => {
-                if job.args.follow {
-                    session.follow_forks();
-                }
+            Ok(session) => {
                 writer.followed(&session);
-                self.sessions.push(session);
+                self.add(session, job);
             }
             Err(broken) => writer.not_followed(&broken.to_string()),
         }
     }
 
-    /// Takes everything out.
+    /// Takes everything out; what could not leave is tried again by the next call.
     pub fn detach(&mut self) -> Result<Receipt, Broken> {
-        let mut last: Vec<Session> = self.loads.take().map(Loads::close).into_iter().collect();
-        let all = last.iter_mut().chain(self.sessions.iter_mut());
-        let mut sum: Option<Receipt> = None;
+        if let Some(loads) = self.loads.take() {
+            self.closed = Some(loads.close());
+        }
         let mut failed = None;
-        for session in all {
+        for session in self.closed.iter_mut().chain(&mut self.sessions).filter(|s| !s.has_left()) {
             match session.detach() {
-                Ok(receipt) => sum = Some(sum.map_or(receipt.clone(), |s| s.and(receipt))),
+                Ok(receipt) => {
+                    self.receipt = Some(match self.receipt.take() {
+                        Some(sum) => sum.and(receipt),
+                        None => receipt,
+                    });
+                }
                 Err(broken) => failed = Some(broken),
             }
         }
-        // What listened has nothing that anyone counts.
         match failed {
             Some(broken) => Err(broken),
-            None => Ok(sum.unwrap_or_default()),
+            None => Ok(self.receipt.clone().unwrap_or_default()),
         }
     }
 }
 
-/// Attaches; on failure the exit code, with everything said. Also who was refused.
-fn put_in(job: &Job, pid: i32, plan: Plan) -> Result<(Session, Vec<(String, String)>), i32> {
+/// Sites that were left out: name and reason.
+type LeftOut = Vec<(String, String)>;
+
+/// Attaches; on failure the exit code, with everything said. Also who was refused, and who was missed.
+fn put_in(job: &Job, pid: i32, plan: Plan) -> Result<(Session, LeftOut, LeftOut), i32> {
     let Plan { sites, refused } = plan;
-    let refused: Vec<(String, String)> = refused.into_iter().map(|r| (r.name, r.why)).collect();
+    let refused: LeftOut = refused.into_iter().map(|r| (r.name, r.why)).collect();
     if job.args.strict && !refused.is_empty() {
         return Err(strict(&refused));
     }
@@ -166,12 +177,12 @@ fn put_in(job: &Job, pid: i32, plan: Plan) -> Result<(Session, Vec<(String, Stri
         return Err(advice::fail(&what, &[], &[format!("--max-probes {}", sites.len())]));
     }
     let mut session = Session::attach(pid, sites).map_err(|b| advice::cannot_attach(&b))?;
-    let missed: Vec<(String, String)> = session.missed().iter().map(missed_line).collect();
+    let missed: LeftOut = session.missed().iter().map(missed_line).collect();
     if session.sites().next().is_none() || (job.args.strict && !missed.is_empty()) {
         let _ = session.detach();
         return Err(strict(&missed));
     }
-    Ok((session, refused))
+    Ok((session, refused, missed))
 }
 
 fn missed_line((plan, missed): &(SitePlan, Missed)) -> (String, String) {

@@ -20,6 +20,7 @@ mod histogram;
 mod latency;
 
 use latency::Timed;
+pub use latency::nanoseconds;
 
 /// Counts of one site.
 pub struct Row {
@@ -52,10 +53,7 @@ pub struct Report {
     pub children: u64,
     /// Events that found no room in their ring, for `trace`.
     pub lost: u64,
-    /// Calls that did not return, for `lat`.
-    open: Option<OpenCalls>,
-    is_trace: bool,
-    what: Option<String>,
+    verb: Verb,
 }
 
 impl Report {
@@ -78,7 +76,6 @@ impl Report {
             }
         }
         rows.sort_by(|a, b| a.hits.cmp(&b.hits).then_with(|| a.name.cmp(&b.name)));
-        let open = (job.verb == Verb::Latency).then(|| open_calls(sessions));
         let exits = |t: &Timed| t.calls.returns() + t.calls.unmatched;
         let exits: u64 = rows.iter().filter_map(|r| r.timed.as_ref()).map(exits).sum();
         let events: Vec<(u64, u64)> = sessions.iter().map(Session::events).collect();
@@ -95,14 +92,16 @@ impl Report {
             rows.retain(|r| r.hits > 0);
         }
         let children = sites().map(|s| s.children_hits()).sum();
-        let what = match job.verb {
+        Report { rows, hits, handled, lost, children, verb: job.verb }
+    }
+
+    /// What the histograms are of.
+    fn what(&self) -> Option<String> {
+        match self.verb {
             Verb::HistogramOfArgument(n) => Some(format!("arg{n}")),
             Verb::HistogramOfReturn => Some("retval".into()),
             _ => None,
-        };
-        // What there is to see was shown when it happened.
-        let is_trace = job.verb == Verb::Trace;
-        Report { rows, hits, handled, lost, children, open, is_trace, what }
+        }
     }
 }
 
@@ -137,7 +136,8 @@ fn names(sessions: &[Session]) -> Vec<String> {
     rows_of(sessions).map(name_of).collect()
 }
 
-fn open_calls(sessions: &[Session]) -> OpenCalls {
+/// Calls that did not return. It reads the whole table of open calls: once, at the end.
+pub fn open_calls(sessions: &[Session]) -> OpenCalls {
     sessions.iter().map(Session::open_calls).fold(OpenCalls::default(), |a, b| OpenCalls {
         unwound: a.unwound + b.unwound,
         inside: a.inside + b.inside,
@@ -262,13 +262,13 @@ impl Writer {
 
     /// The counts.
     pub fn results(&mut self, report: &Report) {
-        if report.open.is_some() {
-            return self.latencies(report);
+        match report.verb {
+            Verb::Latency => return self.latencies(report),
+            // What there is to see was shown when it happened.
+            Verb::Trace => return,
+            _ => {}
         }
-        if report.is_trace {
-            return;
-        }
-        match (self.format, &report.what) {
+        match (self.format, report.what()) {
             (Format::Text, None) => {
                 for row in &report.rows {
                     self.line(&format!("@[{}]: {}", row.name, row.hits));
@@ -309,8 +309,14 @@ impl Writer {
         }
     }
 
-    /// The closing lines.
-    pub fn receipt(&mut self, report: &Report, receipt: &Receipt, cpu_ticks: Option<u64>) {
+    /// The closing lines; `open` for `lat`.
+    pub fn receipt(
+        &mut self,
+        report: &Report,
+        receipt: &Receipt,
+        open: Option<&OpenCalls>,
+        cpu_ticks: Option<u64>,
+    ) {
         let skipped = report.hits.saturating_sub(report.handled);
         if self.format == Format::Json {
             let data = json!({
@@ -323,7 +329,7 @@ impl Writer {
                 "memory_returned": receipt.is_unmapped, "children_freed": receipt.children,
                 "detach_us": receipt.took.as_micros() as u64,
                 "longest_stall_us": receipt.longest_stall.as_micros() as u64,
-                "calls": report.open.as_ref().map(latency::open_json),
+                "calls": open.map(latency::open_json),
             });
             self.line(&json!({"type": "receipt", "data": data}).to_string());
         }
@@ -349,7 +355,7 @@ impl Writer {
             "Hits {}: {} handled, {skipped} skipped; {} sites left out.",
             report.hits, report.handled, self.left_out
         );
-        if let Some(open) = &report.open {
+        if let Some(open) = open {
             eprintln!("{}", latency::summary(report.rows.iter().filter_map(|r| r.timed.as_ref()), open));
         }
         if report.hits == 0 {

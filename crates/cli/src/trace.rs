@@ -7,6 +7,7 @@
 //! Checked: tests below; testkit `tracing`.
 
 use crate::args::Format;
+use crate::render::nanoseconds;
 use serde_json::json;
 use session::{Event, Session};
 use std::collections::HashMap;
@@ -120,14 +121,6 @@ fn value(v: u64) -> String {
     match v.cast_signed() {
         small @ -4096..=0xffff => small.to_string(),
         _ => format!("{v:#x}"),
-    }
-}
-
-fn nanoseconds(ns: u64) -> String {
-    match ns {
-        0..10_000 => format!("{ns} ns"),
-        10_000..10_000_000 => format!("{} us", ns / 1000),
-        _ => format!("{} ms", ns / 1_000_000),
     }
 }
 

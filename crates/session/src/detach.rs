@@ -100,6 +100,7 @@ impl Session {
         receipt.children = self.free_children();
         receipt.longest_stall = self.longest_stall;
         receipt.took = began.elapsed();
+        self.has_left = true;
         for armed in &mut self.armed {
             armed.is_live = false;
         }

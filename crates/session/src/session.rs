@@ -31,6 +31,7 @@ pub struct Session {
     pub(crate) longest_stall: Duration,
     pub(crate) attach_time: Duration,
     pub(crate) is_over: bool,
+    pub(crate) has_left: bool,
 }
 
 /// One armed site, and what it has counted.
@@ -126,6 +127,7 @@ impl Session {
             longest_stall: Duration::ZERO,
             attach_time: Duration::ZERO,
             is_over: false,
+            has_left: false,
         }
     }
 
@@ -213,6 +215,11 @@ impl Session {
     /// True if counts are made under rseq; false if by locked adds.
     pub fn has_rseq(&self) -> bool {
         self.rseq_offset.is_some()
+    }
+
+    /// True once a detach has succeeded.
+    pub fn has_left(&self) -> bool {
+        self.has_left
     }
 
     /// True as long as the process runs the program that we attached to.

@@ -105,12 +105,19 @@ pub fn open_json(open: &OpenCalls) -> Value {
     })
 }
 
-/// Nanoseconds with the unit that fits.
-fn time(ns: u64) -> String {
+/// Nanoseconds with the unit that fits, up to milliseconds.
+pub fn nanoseconds(ns: u64) -> String {
     match ns {
         0..10_000 => format!("{ns} ns"),
         10_000..10_000_000 => format!("{} us", ns / 1000),
-        10_000_000..10_000_000_000 => format!("{} ms", ns / 1_000_000),
+        _ => format!("{} ms", ns / 1_000_000),
+    }
+}
+
+/// The same, and seconds.
+fn time(ns: u64) -> String {
+    match ns {
+        0..10_000_000_000 => nanoseconds(ns),
         _ => format!("{} s", ns / 1_000_000_000),
     }
 }
