@@ -74,6 +74,8 @@ impl Engine {
             launched.go();
         }
         let woke = self.wait();
+        // After the detach nothing of ours is left in the process by which to know it.
+        let is_over = !self.probes.is_alive();
         let cpu = cpu_ticks(self.pid).zip(cpu_before).map(|(now, before)| now.saturating_sub(before));
         let mut receipt = self.probes.detach();
         if let Err(broken) = &receipt
@@ -88,7 +90,7 @@ impl Engine {
         if woke != Woke::FrontGone {
             self.show_calls(true);
         }
-        let code = match self.end_child(woke) {
+        let code = match self.end_child(woke, is_over) {
             0 if !is_clean => 1,
             code => code,
         };
@@ -144,10 +146,9 @@ impl Engine {
         self.probes.is_alive() && self.launched.as_mut().is_none_or(|l| l.ended().is_none())
     }
 
-    /// Our exit code: the child's, if we started one.
-    fn end_child(&mut self, woke: Woke) -> i32 {
+    /// Our exit code: the child's, if we started one and it was `is_over` before we left: ended, or another program.
+    fn end_child(&mut self, woke: Woke, is_over: bool) -> i32 {
         let Some(launched) = &mut self.launched else { return 0 };
-        let is_over = !self.probes.is_alive();
         if launched.ended().is_none() && !is_over {
             launched.terminate(libc::SIGTERM);
         }

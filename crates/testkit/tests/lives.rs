@@ -177,3 +177,17 @@ fn forked_children_are_counted_with_their_parent_when_followed() -> Result<()> {
     assert!(outcome.stderr.contains("not followed"), "{outcome}");
     Ok(())
 }
+
+#[test]
+fn command_is_asked_to_end_when_tracing_ends_first() -> Result<()> {
+    for spec in [&["u:libc:clock_nanosleep"][..], &["--wait", "u:libm:cbrt"]] {
+        let began = std::time::Instant::now();
+        let mut arguments = vec!["count", "--for", "300ms"];
+        arguments.extend(spec);
+        arguments.extend(["--", "sleep", "60"]);
+        let outcome = Nanoprobe::find()?.run(arguments)?.success()?;
+        assert!(outcome.says_detach_verified(), "{outcome}");
+        assert!(began.elapsed() < std::time::Duration::from_secs(30), "{outcome}");
+    }
+    Ok(())
+}
