@@ -36,14 +36,10 @@ pub fn run(job: Job, stop: Stop, guard: &mut Guard) -> i32 {
         Ok(writer) => writer,
         Err(why) => return advice::fail(&why, &[], &[]),
     };
-    let launched = match job.args.command.split_first() {
-        None => None,
-        Some((program, args)) => match Launched::start(program, args) {
-            Ok(launched) => Some(launched),
-            Err(broken) => return advice::cannot_attach(&broken),
-        },
+    let (launched, pid) = match subject(&job.args) {
+        Ok(subject) => subject,
+        Err(code) => return code,
     };
-    let pid = launched.as_ref().map_or(job.args.pid.unwrap_or(0), Launched::pid);
     guard.tell(pid);
     match Probes::attach(&job, pid, &mut writer) {
         Ok(probes) => Engine { job, stop, writer, pid, probes, launched, calls: Vec::new() }.run(),
@@ -54,6 +50,19 @@ pub fn run(job: Job, stop: Stop, guard: &mut Guard) -> i32 {
             code
         }
     }
+}
+
+/// The process to trace: a command that is started, and stands before its first instruction, or one that runs.
+///
+/// # Errors
+/// The exit code, with everything said.
+pub fn subject(args: &RunArgs) -> Result<(Option<Launched>, i32), i32> {
+    let Some((program, words)) = args.command.split_first() else {
+        return Ok((None, args.pid.unwrap_or(0)));
+    };
+    let launched = Launched::start(program, words).map_err(|broken| advice::cannot_attach(&broken))?;
+    let pid = launched.pid();
+    Ok((Some(launched), pid))
 }
 
 struct Engine {

@@ -25,7 +25,6 @@ pub const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 pub fn run(pid: Option<i32>, work: impl FnOnce(Stop, &mut Guard) -> i32) -> i32 {
     // Before the pipe, of which it must hold no end.
     let mut guard = Guard::start(pid);
-    guard.tell(pid.unwrap_or(0));
     let (reader, writer) = match std::io::pipe() {
         Ok(ends) => ends,
         Err(e) => {

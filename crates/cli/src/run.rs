@@ -38,14 +38,22 @@ fn run(specs: &[String], verb: Verb, args: RunArgs) -> i32 {
             Err(error) => return advice::bad_spec(&error),
         }
     }
-    if args.pid.is_none() && args.command.is_empty() {
-        let tries = ["add -p PID".into(), "add -- COMMAND ARGUMENTS".into()];
-        return advice::fail(&"no process to trace", &[], &tries);
-    }
-    if let Some(pid) = args.pid.filter(|p| *p == std::process::id() as i32) {
-        return advice::cannot_attach(&session::Broken::Ourselves { pid });
+    if let Err(code) = check_subject(&args, "trace") {
+        return code;
     }
     front::run(args.pid, |stop, guard| engine::run(Job { specs: parsed, verb, args }, stop, guard))
+}
+
+/// A process was named, and it is not this one; else the exit code, with everything said.
+pub fn check_subject(args: &RunArgs, verb: &str) -> Result<(), i32> {
+    if args.pid.is_none() && args.command.is_empty() {
+        let tries = ["add -p PID".into(), "add -- COMMAND ARGUMENTS".into()];
+        return Err(advice::fail(&format!("no process to {verb}"), &[], &tries));
+    }
+    match args.pid.filter(|p| *p == std::process::id() as i32) {
+        Some(pid) => Err(advice::cannot_attach(&session::Broken::Ourselves { pid })),
+        None => Ok(()),
+    }
 }
 
 /// The specifications of a command that only looks.

@@ -8,13 +8,16 @@
 //! Checked: testkit `watching`.
 
 use crate::args::{Format, WatchArgs};
+use crate::engine::subject;
 use crate::render::{Writer, time};
+use crate::run::check_subject;
 use crate::stop::{Stop, Woke};
 use crate::{advice, front};
-use image::{Addr, Process};
+use image::{Addr, ElfImage, Process};
 use serde_json::{Map, Value, json};
 use session::Launched;
 use session::watch::{Hard, Soft, SoftReceipt, Touch, WatchSpec, resolve};
+use std::collections::HashMap;
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
@@ -31,12 +34,8 @@ pub fn watch(args: WatchArgs) -> i32 {
             Err(error) => return advice::cannot_watch(&error, args.run.pid),
         }
     }
-    if args.run.pid.is_none() && args.run.command.is_empty() {
-        let tries = ["add -p PID".into(), "add -- COMMAND ARGUMENTS".into()];
-        return advice::fail(&"no process to watch", &[], &tries);
-    }
-    if let Some(pid) = args.run.pid.filter(|p| *p == std::process::id() as i32) {
-        return advice::cannot_attach(&session::Broken::Ourselves { pid });
+    if let Err(code) = check_subject(&args.run, "watch") {
+        return code;
     }
     front::run(args.run.pid, |stop, _| run(&args, &specs, stop))
 }
@@ -46,16 +45,14 @@ fn run(args: &WatchArgs, specs: &[WatchSpec], stop: Stop) -> i32 {
         Ok(writer) => writer,
         Err(why) => return advice::fail(&why, &[], &[]),
     };
-    let launched = match args.run.command.split_first() {
-        None => None,
-        Some((program, rest)) => match Launched::start(program, rest) {
-            Ok(launched) => Some(launched),
-            Err(broken) => return advice::cannot_attach(&broken),
-        },
+    let (launched, pid) = match subject(&args.run) {
+        Ok(subject) => subject,
+        Err(code) => return code,
     };
-    let pid = launched.as_ref().map_or(args.run.pid.unwrap_or(0), Launched::pid);
     match arm(args, specs, pid) {
-        Ok(subject) => Run { args, stop, writer, subject, launched, pid, process: None }.run(),
+        Ok(subject) => {
+            Run { args, stop, writer, subject, launched, pid, process: None, images: HashMap::new() }.run()
+        }
         Err(code) => {
             if let Some(launched) = launched {
                 launched.abandon();
@@ -88,6 +85,8 @@ struct Run<'a> {
     pid: i32,
     /// For names of places in the code; read at the first access.
     process: Option<Process>,
+    /// Files of the process that were looked at, by where they are mapped; `None` for those that cannot be read.
+    images: HashMap<u64, Option<ElfImage>>,
 }
 
 impl Run<'_> {
@@ -211,7 +210,8 @@ impl Run<'_> {
         };
         let Some(module) = process.module_at(Addr(ip)) else { return format!("{ip:#x}") };
         let image_addr = module.image_addr(Addr(ip));
-        let function = module.open(self.pid as u32).ok().and_then(|image| {
+        let image = self.images.entry(module.bias.0).or_insert_with(|| module.open(self.pid as u32).ok());
+        let function = image.as_ref().and_then(|image| {
             let function = image.function_at(image_addr)?;
             Some(format!("{}+{:#x}", function.name()?, image_addr.0 - function.range().start.0))
         });

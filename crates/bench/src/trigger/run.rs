@@ -119,21 +119,20 @@ pub fn run(
         true => plan(&traced, &spec(&format!("ur::{symbol}"))?, verb)?,
         false => plan(&traced, &entry, verb)?,
     };
-    // Opened before anything runs, so that a refusal costs no time.
-    let offset = match plan(&traced, &entry, Verb::Count)?.as_slice() {
-        [site] => file_offset(site)?,
-        _ => return Err(TriggerError::Missed(format!("{entry} does not name one site"))),
+    let open = |traced: &Traced| match plan(traced, &entry, Verb::Count)?.as_slice() {
+        [site] => Uprobe::open(traced.pid(), file_offset(site)?, benchmark.is_return),
+        _ => Err(TriggerError::Missed(format!("{entry} does not name one site"))),
     };
-    let open = |pid| Uprobe::open(pid, offset, benchmark.is_return);
+    // Opened before anything runs, so that a refusal costs no time.
     if options.vs_kernel {
-        drop(open(traced.pid())?);
+        drop(open(&traced)?);
     }
     let before = unprobed(&mut traced, benchmark)?;
     let (phase, stood) = ours(&mut traced, benchmark, sites, length, &mut progress)?;
     let after = unprobed(&mut traced, benchmark)?;
     outcome.ours = Some((Probed { phase, unprobed_ns: [before, after] }, stood));
     if options.vs_kernel {
-        let uprobe = open(traced.pid())?;
+        let uprobe = open(&traced)?;
         let hits = |_: &Shared| uprobe.hits();
         let phase = Phase::run(&mut traced, benchmark.function, length, &hits, |_| Ok(()))?;
         drop(uprobe);

@@ -65,8 +65,8 @@ pub fn parse(args: &[String]) -> Result<Option<Options>, lexopt::Error> {
     let mut parser = lexopt::Parser::from_args(args);
     while let Some(arg) = parser.next()? {
         match arg {
-            Long("for") => o.run_for = duration(&parser.value()?.string()?)?,
-            Long("stutter") => o.stutter = duration(&parser.value()?.string()?)?,
+            Long("for") => o.run_for = crate::duration(&parser.value()?.string()?)?,
+            Long("stutter") => o.stutter = crate::duration(&parser.value()?.string()?)?,
             Long("seed") => o.seed = parser.value()?.parse()?,
             Long("threads") => o.threads = parser.value()?.parse::<usize>()?.max(1),
             Long("size") => o.size = parser.value()?.parse::<usize>()?.clamp(16, 4088) & !7,
@@ -85,20 +85,6 @@ pub fn parse(args: &[String]) -> Result<Option<Options>, lexopt::Error> {
         }
     }
     Ok(Some(o))
-}
-
-/// A number with `s`, `m`, `h` or `ms` behind it.
-fn duration(text: &str) -> Result<Duration, String> {
-    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let number: u64 = number.parse().map_err(|_| format!("{text} is no time; 90s, 10m and 2h are"))?;
-    match unit {
-        "ms" => Ok(Duration::from_millis(number)),
-        "" | "s" => Ok(Duration::from_secs(number)),
-        "m" => Ok(Duration::from_secs(number * 60)),
-        "h" => Ok(Duration::from_secs(number * 3600)),
-        _ => Err(format!("{text} is no time; 90s, 10m and 2h are")),
-    }
 }
 
 impl fmt::Display for Options {
