@@ -10,6 +10,7 @@
 mod peers;
 
 use crate::Summary;
+use crate::command;
 use crate::pin::{self, Gate};
 use crate::refscale::json;
 use objcache::{ObjectCache, View};
@@ -69,21 +70,7 @@ impl Source for View<'static> {
 
 /// Runs the benchmark; the exit status.
 pub fn alloc_main(args: &[String]) -> i32 {
-    let options = match parse(args) {
-        Ok(Some(options)) => options,
-        Ok(None) => return 0,
-        Err(error) => {
-            eprintln!("nanoprobe: {error}\n  try      nanoprobe bench alloc --help");
-            return 2;
-        }
-    };
-    match run(&options, &mut std::io::stdout().lock()) {
-        Ok(()) => 0,
-        Err(error) => {
-            eprintln!("nanoprobe: {error}");
-            1
-        }
-    }
+    command::carry_out("alloc", parse(args), |options, out| run(&options, out))
 }
 
 fn names() -> Vec<&'static str> {

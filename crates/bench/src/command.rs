@@ -6,6 +6,8 @@
 //! Keeps:   nothing.
 //! Checked: cli tests/bench.rs.
 
+use std::io::StdoutLock;
+
 /// Runs the benchmark that the arguments name; the exit status.
 ///
 /// `refscale`, `synchronize`, `breakpoint`, `seeds`, `rhltable`, `alloc`, `htab-mem` and `map-perf` stand first and
@@ -25,5 +27,28 @@ pub fn bench_main(args: &[String]) -> i32 {
         Some((name, rest)) if name == "rhltable" => crate::rhltable_main(rest),
         Some((name, rest)) if name == crate::trigger::TARGET => crate::trigger::target_main(rest),
         _ => crate::trigger_main(args),
+    }
+}
+
+/// Runs a benchmark with the options that were parsed, `None` if help was all that was asked for; the exit status.
+pub(crate) fn carry_out<O>(
+    name: &str,
+    parsed: Result<Option<O>, lexopt::Error>,
+    run: impl FnOnce(O, &mut StdoutLock<'static>) -> std::io::Result<()>,
+) -> i32 {
+    let options = match parsed {
+        Ok(Some(options)) => options,
+        Ok(None) => return 0,
+        Err(error) => {
+            eprintln!("nanoprobe: {error}\n  try      nanoprobe bench {name} --help");
+            return 2;
+        }
+    };
+    match run(options, &mut std::io::stdout().lock()) {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("nanoprobe: {error}");
+            1
+        }
     }
 }

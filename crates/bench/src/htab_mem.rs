@@ -12,6 +12,7 @@
 mod options;
 
 use crate::Summary;
+use crate::command;
 use crate::pin;
 use map::{Error, Flag, Hash};
 use objcache::Arena;
@@ -27,21 +28,7 @@ const MIB: f64 = (1 << 20) as f64;
 
 /// Runs the benchmark; the exit status.
 pub fn htab_mem_main(args: &[String]) -> i32 {
-    let options = match parse(args) {
-        Ok(Some(options)) => options,
-        Ok(None) => return 0,
-        Err(error) => {
-            eprintln!("nanoprobe: {error}\n  try      nanoprobe bench htab-mem --help");
-            return 2;
-        }
-    };
-    match run(&options, &mut std::io::stdout().lock()) {
-        Ok(()) => 0,
-        Err(error) => {
-            eprintln!("nanoprobe: {error}");
-            1
-        }
-    }
+    command::carry_out("htab-mem", parse(args), |options, out| run(&options, out))
 }
 
 /// What producers share.

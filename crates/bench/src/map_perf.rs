@@ -10,6 +10,7 @@
 //!          delete of one key.
 
 use crate::Summary;
+use crate::command;
 use crate::pin::{self, Gate};
 use crate::refscale::json;
 use map::{Error, Flag, Hash, Histogram, Next, PercpuArray, Reader, Ring};
@@ -46,21 +47,7 @@ impl Options {
 
 /// Runs the benchmark; the exit status.
 pub fn map_perf_main(args: &[String]) -> i32 {
-    let options = match parse(args) {
-        Ok(Some(options)) => options,
-        Ok(None) => return 0,
-        Err(error) => {
-            eprintln!("nanoprobe: {error}\n  try      nanoprobe bench map-perf --help");
-            return 2;
-        }
-    };
-    match run(&options, &mut std::io::stdout().lock()) {
-        Ok(()) => 0,
-        Err(error) => {
-            eprintln!("nanoprobe: {error}");
-            1
-        }
-    }
+    command::carry_out("map-perf", parse(args), |options, out| run(&options, out))
 }
 
 fn parse(args: &[String]) -> Result<Option<Options>, lexopt::Error> {

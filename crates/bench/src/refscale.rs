@@ -11,6 +11,7 @@
 
 mod cases;
 
+use crate::command;
 use crate::pin::{self, Gate};
 use crate::{Summary, urcu};
 use cases::{Case, Pass};
@@ -46,22 +47,7 @@ Example: nanoprobe bench refscale --nreaders 2 lite fast mutex
 
 /// Runs the benchmark; the exit status.
 pub fn refscale_main(args: &[String]) -> i32 {
-    let options = match parse(args) {
-        Ok(Some(options)) => options,
-        Ok(None) => return 0,
-        Err(error) => {
-            eprintln!("nanoprobe: {error}\n  try      nanoprobe bench refscale --help");
-            return 2;
-        }
-    };
-    let mut out = std::io::stdout().lock();
-    match run(&options, &mut out) {
-        Ok(()) => 0,
-        Err(error) => {
-            eprintln!("nanoprobe: {error}");
-            1
-        }
-    }
+    command::carry_out("refscale", parse(args), |options, out| run(&options, out))
 }
 
 fn parse(args: &[String]) -> Result<Option<Options>, lexopt::Error> {

@@ -8,6 +8,7 @@
 //! Checked: tests below.
 
 use crate::Summary;
+use crate::command;
 use crate::pin::{self, Gate};
 use crate::refscale::json;
 use coll::{Fold, Options as TableOptions, RhlTable};
@@ -40,24 +41,11 @@ struct Options {
 
 /// Runs the benchmark; the exit status.
 pub fn rhltable_main(args: &[String]) -> i32 {
-    let options = match parse(args) {
-        Ok(Some(options)) => options,
-        Ok(None) => return 0,
-        Err(error) => {
-            eprintln!("nanoprobe: {error}\n  try      nanoprobe bench rhltable --help");
-            return 2;
-        }
-    };
-    let mut out = std::io::stdout().lock();
-    let done = compare("fold", Fold::default(), &options, &mut out)
-        .and_then(|()| compare("siphash", RandomState::new(), &options, &mut out));
-    match done {
-        Ok(()) => 0,
-        Err(error) => {
-            eprintln!("nanoprobe: rhltable: {error}");
-            1
-        }
-    }
+    command::carry_out("rhltable", parse(args), |options, out| {
+        compare("fold", Fold::default(), &options, out)
+            .and_then(|()| compare("siphash", RandomState::new(), &options, out))
+            .map_err(|error| std::io::Error::other(format!("rhltable: {error}")))
+    })
 }
 
 fn parse(args: &[String]) -> Result<Option<Options>, lexopt::Error> {

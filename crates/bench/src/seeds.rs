@@ -12,6 +12,7 @@ mod measure;
 mod published;
 
 use crate::Summary;
+use crate::command;
 use crate::pin;
 use measure::{Kind, Subject};
 use probe::{Preset, Protection};
@@ -48,22 +49,9 @@ pub fn is_ours(args: &[String]) -> bool {
 
 /// Runs the benchmark; the exit status.
 pub fn uprobe_seeds_main(args: &[String]) -> i32 {
-    let (tables, options) = match parse(args) {
-        Ok(Some(parsed)) => parsed,
-        Ok(None) => return 0,
-        Err(error) => {
-            eprintln!("nanoprobe: {error}\n  try      nanoprobe bench seeds --help");
-            return 2;
-        }
-    };
-    let mut out = std::io::stdout().lock();
-    match tables.iter().try_for_each(|table| print(table, &options, &mut out)) {
-        Ok(()) => 0,
-        Err(error) => {
-            eprintln!("nanoprobe: {error}");
-            1
-        }
-    }
+    command::carry_out("seeds", parse(args), |(tables, options), out| {
+        tables.iter().try_for_each(|table| print(table, &options, out))
+    })
 }
 
 fn parse(args: &[String]) -> Result<Option<(&'static [Table], Options)>, lexopt::Error> {

@@ -7,6 +7,7 @@
 //!          as there are enough. R2 the waits are counted, and so are the grace periods that they took.
 //! Checked: tests below.
 
+use crate::command;
 use crate::pin::{self, Gate};
 use crate::refscale::json;
 use crate::{Summary, urcu};
@@ -47,21 +48,7 @@ struct Subject {
 
 /// Runs the benchmark; the exit status.
 pub fn synchronize_main(args: &[String]) -> i32 {
-    let options = match parse(args) {
-        Ok(Some(options)) => options,
-        Ok(None) => return 0,
-        Err(error) => {
-            eprintln!("nanoprobe: {error}\n  try      nanoprobe bench synchronize --help");
-            return 2;
-        }
-    };
-    match run(&options, &mut std::io::stdout().lock()) {
-        Ok(()) => 0,
-        Err(error) => {
-            eprintln!("nanoprobe: {error}");
-            1
-        }
-    }
+    command::carry_out("synchronize", parse(args), |options, out| run(&options, out))
 }
 
 fn parse(args: &[String]) -> Result<Option<Options>, lexopt::Error> {

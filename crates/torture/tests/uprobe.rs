@@ -2,40 +2,24 @@
 //!
 //! Each run is a process of its own: this program, called again with its arguments in the environment.
 
-use std::process::Command;
+#[path = "itself/again.rs"]
+mod again;
 
-const CHILD: &str = "NANOPROBE_TORTURE_ARGS";
+use again::{Verdict, again, be_the_run};
 
 fn main() {
-    if let Ok(args) = std::env::var(CHILD) {
-        let args: Vec<String> = args.split(' ').map(String::from).collect();
-        std::process::exit(torture::uprobe_main(&args));
-    }
-    let mut good = true;
+    be_the_run(torture::uprobe_main);
+    let mut verdict = Verdict::default();
     for name in ["no-wait", "no-revival", "early-free"] {
-        let (status, last) = run(&format!("--broken {name} --for 30s"));
-        let caught = status == Some(1) && last.starts_with(&format!("FAIL broken={name} "));
-        good &= say(caught, &format!("broken variant {name} is caught"), &last);
+        let run = again(&format!("--broken {name} --for 30s"));
+        let caught = run.ended(1, &format!("FAIL broken={name} "));
+        verdict.say(caught, &format!("broken variant {name} is caught"), &run);
     }
     for protection in ["refcount", "srcu", "tasks-trace", "tasks-fast", "lite", "fast"] {
-        let (status, last) = run(&format!("--entry {protection} --returns {protection} --for 1500ms"));
-        let passed = status == Some(0) && last.starts_with("PASS broken=none ");
-        good &= say(passed, &format!("honest {protection} passes"), &last);
+        let run = again(&format!("--entry {protection} --returns {protection} --for 1500ms"));
+        verdict.say(run.ended(0, "PASS broken=none "), &format!("honest {protection} passes"), &run);
     }
-    let (status, _) = run("--broken nosuch");
-    good &= say(status == Some(2), "a bad argument ends with status 2", "");
-    std::process::exit(i32::from(!good));
-}
-
-fn say(good: bool, what: &str, last: &str) -> bool {
-    println!("test {what} ... {}", if good { "ok" } else { "FAILED" });
-    println!("  last line: {last}");
-    good
-}
-
-fn run(args: &str) -> (Option<i32>, String) {
-    let program = std::env::current_exe().expect("a path");
-    let output = Command::new(program).env(CHILD, args).output().expect("runs itself");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    (output.status.code(), text.lines().last().unwrap_or("").to_string())
+    let run = again("--broken nosuch");
+    verdict.say(run.status == Some(2), "a bad argument ends with status 2", &run);
+    verdict.end()
 }
