@@ -13,12 +13,44 @@
 //! +8 rseq_cs. Each sequence is: point `rseq_cs` at the descriptor, *start*, read cpu_id, check it,
 //! commit, *end*. The abort handler lies out of line behind the signature and starts again.
 
+use core::arch::asm;
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+/// Every sequence's descriptor and its start: up to `commit!` the kernel sends the thread to the abort handler. Uses `{t}` and `{off}`; `6` is where to start again.
+macro_rules! begin {
+    () => {
+        concat!(
+            ".pushsection .data.rel.ro.nanoprobe_rseq, \"aw\", @progbits\n",
+            ".balign 32\n",
+            "2:\n",
+            ".long 0, 0\n",
+            ".quad 3f, 4f - 3f, 5f\n",
+            ".popsection\n",
+            "6:\n",
+            "lea {t}, [rip + 2b]\n",
+            "mov qword ptr fs:[{off} + 8], {t}\n",
+            "3:",
+        )
+    };
+}
+
+/// Every sequence's end, behind the instruction that commits, and the head of its abort handler, which the caller
+/// goes on with and closes by `.popsection`.
+macro_rules! commit {
+    () => {
+        concat!(
+            "4:\n",
+            ".pushsection .text.unlikely.nanoprobe_rseq, \"ax\", @progbits\n",
+            ".byte 0x0f, 0xb9, 0x3d\n",
+            ".long 0x53053053\n",
+            "5:",
+        )
+    };
+}
+
 mod list;
 
 pub use list::*;
-
-use core::arch::asm;
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 // In: `off` area, `base` + DISP the cell of CPU 0.
 // Out: nothing. Clobbered: one scratch register, flags. Leaves through `slow` without a write.
@@ -30,26 +62,13 @@ pub unsafe fn rseq_inc<const SHIFT: u32, const DISP: usize>(off: isize, base: *m
     // negative number leaves; the kernel restarts the sequence if the CPU changes before the commit.
     unsafe {
         asm!(
-            ".pushsection .data.rel.ro.nanoprobe_rseq, \"aw\", @progbits",
-            ".balign 32",
-            "2:",
-            ".long 0, 0",
-            ".quad 3f, 4f - 3f, 5f",
-            ".popsection",
-            "6:",
-            "lea {t}, [rip + 2b]",
-            "mov qword ptr fs:[{off} + 8], {t}",
-            "3:",
+            begin!(),
             "mov {t:e}, dword ptr fs:[{off} + 4]",
             "test {t:e}, {t:e}",
             "js {slow}",
             "shl {t:e}, {shift}",
             "inc qword ptr [{base} + {t} + {disp}]",
-            "4:",
-            ".pushsection .text.unlikely.nanoprobe_rseq, \"ax\", @progbits",
-            ".byte 0x0f, 0xb9, 0x3d",
-            ".long 0x53053053",
-            "5:",
+            commit!(),
             "jmp 6b",
             ".popsection",
             t = out(reg) _,
@@ -72,26 +91,13 @@ pub unsafe fn rseq_add<const SHIFT: u32>(off: isize, base: *mut u64, copies: u32
     // SAFETY: as in `rseq_inc`, with the limit in a register.
     unsafe {
         asm!(
-            ".pushsection .data.rel.ro.nanoprobe_rseq, \"aw\", @progbits",
-            ".balign 32",
-            "2:",
-            ".long 0, 0",
-            ".quad 3f, 4f - 3f, 5f",
-            ".popsection",
-            "6:",
-            "lea {t}, [rip + 2b]",
-            "mov qword ptr fs:[{off} + 8], {t}",
-            "3:",
+            begin!(),
             "mov {t:e}, dword ptr fs:[{off} + 4]",
             "cmp {t:e}, {copies:e}",
             "jae {slow}",
             "shl {t:e}, {shift}",
             "add qword ptr [{base} + {t}], {n}",
-            "4:",
-            ".pushsection .text.unlikely.nanoprobe_rseq, \"ax\", @progbits",
-            ".byte 0x0f, 0xb9, 0x3d",
-            ".long 0x53053053",
-            "5:",
+            commit!(),
             "jmp 6b",
             ".popsection",
             t = out(reg) _,
@@ -117,25 +123,13 @@ pub unsafe fn rseq_store_if(off: isize, cpu: u32, cell: *mut u64, expect: u64, n
     // instruction writes to it.
     unsafe {
         asm!(
-            ".pushsection .data.rel.ro.nanoprobe_rseq, \"aw\", @progbits",
-            ".balign 32",
-            "2:",
-            ".long 0, 0",
-            ".quad 3f, 4f - 3f, 5f",
-            ".popsection",
-            "lea {t}, [rip + 2b]",
-            "mov qword ptr fs:[{off} + 8], {t}",
-            "3:",
+            begin!(),
             "cmp {cpu:e}, dword ptr fs:[{off} + 4]",
             "jne {refused}",
             "cmp {expect}, qword ptr [{cell}]",
             "jne {refused}",
             "mov qword ptr [{cell}], {new}",
-            "4:",
-            ".pushsection .text.unlikely.nanoprobe_rseq, \"ax\", @progbits",
-            ".byte 0x0f, 0xb9, 0x3d",
-            ".long 0x53053053",
-            "5:",
+            commit!(),
             "jmp {refused}",
             ".popsection",
             t = out(reg) _,
