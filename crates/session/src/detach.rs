@@ -17,6 +17,7 @@ use crate::error::Broken;
 use crate::footing::Footing;
 use crate::memory::Memory;
 use crate::pages::Pages;
+use crate::process;
 use crate::remote::Remote;
 use crate::session::Session;
 use crate::site::{Armed, Link};
@@ -29,6 +30,10 @@ use text::{PcPlace, Rollback};
 
 /// How long we try to get our memory back before we say that we could not.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long in all, with the time that threads wait for a CPU: they leave as soon as they get one.
+const CPU_PATIENCE: Duration = Duration::from_secs(60);
+/// More CPU time than a thread needs from a stop to the end of a trampoline.
+const WAY_OUT: Duration = Duration::from_micros(50);
 /// How long we wait for another tracer to go before we say that we could not leave.
 const TRACER_PATIENCE: Duration = Duration::from_secs(10);
 /// Offset of `rseq_cs` in an rseq area.
@@ -179,6 +184,7 @@ pub(crate) fn leave_process(
     let began = Instant::now();
     let mut pause = Duration::from_micros(500);
     let mut is_first = true;
+    let mut given = Duration::ZERO;
     loop {
         let mut world = World::stop_to_leave(memory.pid, TRACER_PATIENCE)?;
         let mut word = [0u8; 8];
@@ -191,18 +197,20 @@ pub(crate) fn leave_process(
         if let Some(offset) = footing.rseq_offset {
             forget_rseq(memory, &world, footing, offset);
         }
-        receipt.held_by = occupant(&world, footing, &mappings);
-        if receipt.held_by.is_none() {
+        let occupants = occupants(&world, footing, &mappings);
+        receipt.held_by = occupants.first().copied();
+        if occupants.is_empty() {
             let mut remote = Remote::begin(&mut world, gadget)?;
             footing.unmap(&mut remote)?;
             drop(remote);
             receipt.is_unmapped = true;
         }
         longest = longest.max(world.resume());
-        if receipt.is_unmapped || began.elapsed() > PATIENCE {
+        if receipt.is_unmapped || given > PATIENCE || began.elapsed() > CPU_PATIENCE {
             return Ok(longest);
         }
-        std::thread::sleep(pause);
+        give_way(memory.pid, &occupants, pause);
+        given += pause;
         pause = (pause * 2).min(Duration::from_millis(100));
     }
 }
@@ -313,14 +321,34 @@ fn by_number(regs: &mut Regs, number: u8) -> Option<&mut u64> {
     })
 }
 
-/// A thread that is in our memory, or will come back to it.
-fn occupant(world: &World, footing: &Footing, mappings: &[image::Mapping]) -> Option<i32> {
+/// The threads that are in our memory, or will come back to it.
+fn occupants(world: &World, footing: &Footing, mappings: &[image::Mapping]) -> Vec<i32> {
     // A thread that was moved out has its new place in `regs` already.
-    if let Some(thread) = world.threads().find(|t| footing.contains(t.pc())) {
-        return Some(thread.tid);
+    let mut tids: Vec<i32> = world.threads().filter(|t| footing.contains(t.pc())).map(|t| t.tid).collect();
+    if let Some(bounds) = footing.bounds() {
+        let found = stacks::find(world, mappings, bounds, |w| footing.contains(w));
+        tids.extend(found.into_iter().map(|(tid, _)| tid));
     }
-    let found = stacks::find(world, mappings, footing.bounds()?, |w| footing.contains(w));
-    found.first().map(|(tid, _)| *tid)
+    tids.sort_unstable();
+    tids.dedup();
+    tids
+}
+
+/// Waits for `pause`, and on until none of these threads waits for its turn on a CPU.
+///
+/// With many more busy threads than CPUs a turn comes after a tenth of a second and more. Stopping all threads again
+/// before it came puts it off: a detach took five seconds so.
+fn give_way(pid: i32, tids: &[i32], pause: Duration) {
+    let before: Vec<_> = tids.iter().map(|tid| process::cpu_time(pid, *tid)).collect();
+    let waits_for_cpu = |(tid, before): (&i32, &Option<Duration>)| {
+        let ran = process::cpu_time(pid, *tid).zip(*before).map(|(now, before)| now.saturating_sub(before));
+        ran.is_some_and(|ran| ran < WAY_OUT) && process::thread_state(pid, *tid) == Some('R')
+    };
+    let end = Instant::now() + CPU_PATIENCE;
+    std::thread::sleep(pause);
+    while Instant::now() < end && tids.iter().zip(&before).any(waits_for_cpu) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// The kernel reads the descriptor that a thread's rseq area names whenever it preempts the thread, and

@@ -8,6 +8,7 @@
 
 use crate::error::Broken;
 use std::fs;
+use std::time::Duration;
 use sys::Errno;
 
 /// The part of /proc/PID/status that we use.
@@ -50,6 +51,12 @@ impl Status {
 pub(crate) fn thread_state(pid: i32, tid: i32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
+/// CPU time of one thread; `None` if it is gone or the kernel does not tell.
+pub(crate) fn cpu_time(pid: i32, tid: i32) -> Option<Duration> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
+    stat.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }
 
 /// When a process started, in clock ticks since boot.
