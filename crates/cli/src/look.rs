@@ -86,7 +86,7 @@ fn share_lines(c: &FileCoverage, args: &LookArgs) -> Vec<String> {
         let counts = |k: &Coverage| {
             json!({
                 "total": k.total(), "nop": k.nop, "jump": k.jump, "window": k.window + k.padded_window,
-                "island": k.island, "needs_punned": k.needs_punned, "needs_trap": k.needs_trap,
+                "island": k.island, "punned": k.punned, "needs_trap": k.needs_trap,
                 "refused": k.refused,
             })
         };
@@ -101,14 +101,14 @@ fn share_lines(c: &FileCoverage, args: &LookArgs) -> Vec<String> {
     for (what, k) in kinds {
         let all = k.total();
         lines.push(format!(
-            "  {all} {what}: {} on rungs 1 to 4 (nop {}, jump {}, window {}, island {}); {} need a punned jump, {} a \
-             trap, {} refused",
+            "  {all} {what}: {} on rungs 1 to 5 (nop {}, jump {}, window {}, island {}, punned {}); {} need a trap, {} \
+             are refused",
             share(k.placed(), all),
             share(k.nop, all),
             share(k.jump, all),
             share(k.window + k.padded_window, all),
             share(k.island, all),
-            share(k.needs_punned, all),
+            share(k.punned, all),
             share(k.needs_trap, all),
             share(k.refused, all)
         ));
@@ -168,12 +168,13 @@ fn left_out(r: &RefusedSite, args: &LookArgs) -> String {
 fn totals(sites: &[Explained], refused: usize) -> String {
     let on = |rung: u8| sites.iter().filter(|e| e.site.placement.rung as u8 == rung).count();
     format!(
-        "{} sites: {} nop, {} jump, {} window, {} island; {refused} without a probe",
+        "{} sites: {} nop, {} jump, {} window, {} island, {} punned; {refused} without a probe",
         sites.len() + refused,
         on(1),
         on(2),
         on(3),
-        on(4)
+        on(4),
+        on(5)
     )
 }
 

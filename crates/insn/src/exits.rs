@@ -19,7 +19,7 @@ use crate::arch::native::{self, Class, Leave};
 use crate::code::Code;
 use crate::flow::Flow;
 use crate::ladder::{Found, Ladder};
-use crate::place::{Asked, Hook, Placement};
+use crate::place::{Asked, Hook, Placement, Pun};
 use crate::reason::{Reason, Refusal, Rung};
 
 /// The most instructions outside a function's own range that are followed.
@@ -110,6 +110,7 @@ impl Exits {
         codes: &[Code<'_>],
         mut entry: Option<&mut Placement>,
         taken: &dyn Fn(Range<u64>) -> bool,
+        room: &dyn Fn(Pun) -> bool,
     ) -> Result<Vec<(u64, Placement)>, (u64, Refusal)> {
         let mut own: Vec<Range<u64>> = entry.iter().flat_map(|e| e.patches()).collect();
         let mut placed = Vec::new();
@@ -119,7 +120,7 @@ impl Exits {
             }
             let is_own = |range: &Range<u64>| own.iter().any(|o| o.start < range.end && range.start < o.end);
             let taken = |range: Range<u64>| is_own(&range) || taken(range);
-            let placement = self.place(flow, codes, exit, &taken).map_err(|why| (exit, why))?;
+            let placement = self.place(flow, codes, exit, &taken, room).map_err(|why| (exit, why))?;
             own.extend(placement.patches());
             placed.push((exit, placement));
         }
@@ -138,23 +139,27 @@ impl Exits {
         codes: &[Code<'_>],
         exit: u64,
         taken: &dyn Fn(Range<u64>) -> bool,
+        room: &dyn Fn(Pun) -> bool,
     ) -> Result<Placement, Refusal> {
         let outside = Refusal::OutsideCode { site: exit };
         let last = self.exits.iter().copied().find(|i| self.insns[*i].insn.addr == exit).ok_or(outside)?;
         let mut refused = None;
-        let mut island = None;
+        let mut lower: Option<(usize, Found)> = None;
         for first in self.candidates(flow, last) {
             let site = self.insns[first].insn.addr;
             let code = Code::holding(codes, site).ok_or(Refusal::OutsideCode { site })?;
             let function = self.function.contains(&site).then(|| self.function.clone());
-            let asked = Asked { site, function, next_function: None, taken };
+            let asked = Asked { site, function, next_function: None, taken, room };
             match Ladder::new(flow, code, &asked).and_then(|ladder| ladder.climb()) {
-                Ok(found) if found.rung == Rung::Island => island = island.or(Some((first, found))),
-                Ok(found) => return Ok(self.placement(codes, first, found, last)),
+                Ok(found) if found.rung <= Rung::Window => {
+                    return Ok(self.placement(codes, first, found, last));
+                }
+                Ok(found) if lower.as_ref().is_some_and(|(_, best)| best.rung <= found.rung) => {}
+                Ok(found) => lower = Some((first, found)),
                 Err(refusal) => refused = refused.or(Some(refusal)),
             }
         }
-        match island {
+        match lower {
             Some((first, found)) => Ok(self.placement(codes, first, found, last)),
             None => Err(refused.unwrap_or(Refusal::NoRung {
                 site: exit,
@@ -289,8 +294,10 @@ impl Search<'_> {
         to == self.function.start && !(self.is_part)(to)
     }
 
-    /// Another function's start.
+    /// Another function's start, or a stub that leads to one and that everyone who calls it passes.
     fn is_elsewhere(&self, to: u64) -> bool {
-        !self.function.contains(&to) && self.flow.start_before(to) == Some(to) && !(self.is_part)(to)
+        let is_start = || self.flow.start_before(to) == Some(to) && !(self.is_part)(to);
+        let is_stub = || Code::holding(self.codes, to).is_some_and(|c| native::is_stub(c.from_addr(to), to));
+        !self.function.contains(&to) && (is_start() || is_stub())
     }
 }

@@ -7,6 +7,7 @@
 //!          G2 a call is the last instruction displaced, and returns behind the jump.
 //!          G3 a window has the fewest instructions that cover the jump, or ends in one that never falls through
 //!          and has only padding between it and the jump's end.
+//!          G4 a punned jump displaces instructions as G1 to G3 allow a jump of as many bytes as it changes.
 //! Checked: tests/ladder.rs, one test for each rule.
 
 use std::ops::Range;
@@ -15,7 +16,7 @@ use crate::arch::native::{self, Class, JUMP_BYTES, SHORT_JUMP_BYTES};
 use crate::code::{Code, Insn};
 use crate::flow::Flow;
 use crate::padding;
-use crate::place::Asked;
+use crate::place::{Asked, Pun};
 use crate::reason::{Forbidden, Reason, Refusal, Rung};
 
 /// A site whose first instruction may be moved.
@@ -39,6 +40,7 @@ pub(crate) struct Found {
     pub(crate) rung: Rung,
     pub(crate) window: Window,
     pub(crate) island: Option<u64>,
+    pub(crate) pun: Option<Pun>,
     pub(crate) why_not: Vec<(Rung, Reason)>,
 }
 
@@ -61,7 +63,7 @@ impl<'a> Ladder<'a> {
         }
     }
 
-    /// The highest of rungs 1 to 4 that fits.
+    /// The highest of rungs 1 to 5 that fits.
     pub(crate) fn climb(&self) -> Result<Found, Refusal> {
         let len_bytes = self.first.insn.len_bytes() as u8;
         let short = (len_bytes < JUMP_BYTES).then_some(Reason::Short { len_bytes });
@@ -72,19 +74,54 @@ impl<'a> Ladder<'a> {
             (Some(nop), Some(short)) => (Rung::Window, vec![(Rung::Nop, nop), (Rung::Jump, short)]),
         };
         let refused = match self.window(JUMP_BYTES) {
-            Ok(window) => return Ok(Found { rung, window, island: None, why_not }),
+            Ok(window) => return Ok(Found { rung, window, island: None, pun: None, why_not }),
             Err(reason) => reason,
         };
         let from = [Rung::Nop, Rung::Jump, Rung::Window].into_iter().filter(|other| *other >= rung);
         why_not.extend(from.map(|rung| (rung, refused)));
         match self.island() {
-            Ok((window, island)) => Ok(Found { rung: Rung::Island, window, island: Some(island), why_not }),
+            Ok((window, at)) => {
+                let island = Some(at);
+                return Ok(Found { rung: Rung::Island, window, island, pun: None, why_not });
+            }
+            Err(reason) => why_not.push((Rung::Island, reason)),
+        }
+        match self.punned() {
+            Ok((window, pun)) => {
+                Ok(Found { rung: Rung::Punned, window, island: None, pun: Some(pun), why_not })
+            }
             Err(reason) => {
-                why_not.push((Rung::Island, reason));
-                let needs = if len_bytes >= 2 { Rung::Punned } else { Rung::Trap };
-                Err(Refusal::NoRung { site: self.asked.site, why_not, needs })
+                why_not.push((Rung::Punned, reason));
+                Err(Refusal::NoRung { site: self.asked.site, why_not, needs: Rung::Trap })
             }
         }
+    }
+
+    /// The jump that leaves the most of its displacement free and finds room.
+    fn punned(&self) -> Result<(Window, Pun), Reason> {
+        let site = self.asked.site;
+        let jump = site..site + u64::from(JUMP_BYTES);
+        let bytes = self.code.from_addr(site).get(..usize::from(JUMP_BYTES));
+        let Some(Ok(bytes)) = bytes.map(<[u8; JUMP_BYTES as usize]>::try_from) else {
+            return Err(Reason::EndOfCode { at: self.code.range().end });
+        };
+        if (self.asked.taken)(jump) {
+            return Err(Reason::Taken { at: site, len_bytes: JUMP_BYTES });
+        }
+        let mut why = None;
+        for free in (2..JUMP_BYTES).rev() {
+            match self.window(free) {
+                Ok(window) => {
+                    let pun = Pun::of(site, bytes, free);
+                    if (self.asked.room)(pun) {
+                        return Ok((window, pun));
+                    }
+                    why = Some(Reason::NoRoom { count: pun.count });
+                }
+                Err(reason) => why = why.or(Some(reason)),
+            }
+        }
+        Err(why.unwrap_or(Reason::NotAnalysed))
     }
 
     fn island(&self) -> Result<(Window, u64), Reason> {

@@ -3,10 +3,10 @@
 //! For:     `session` (what to write where) and `explain` (why not higher).
 //! State:   none.
 //! Context: control. Cost: a few microseconds; an island search adds a decode of its neighbourhood.
-//! Keeps:   G1 the rung is the highest of 1 to 4 that is safe by what `Flow` knows.
+//! Keeps:   G1 the rung is the highest of 1 to 5 that is safe by what `Flow` knows and for which there is room.
 //!          G2 `why_not` has one reason for each higher rung.
 //!          G3 only `patch_len` bytes at the site, and five at the island, need change; all other bytes of the
-//!          displaced instructions stay as they are.
+//!          displaced instructions stay as they are. A jump that leads into `pun` changes none behind them.
 //! Checked: tests/ladder.rs.
 
 use std::fmt;
@@ -29,6 +29,40 @@ pub struct Asked<'a> {
     pub next_function: Option<u64>,
     /// Whether another probe, or an island of one, uses any byte of a range.
     pub taken: &'a dyn Fn(Range<u64>) -> bool,
+    /// Whether the process has room for a trampoline at one of these addresses.
+    pub room: &'a dyn Fn(Pun) -> bool,
+}
+
+/// For [`Asked::room`]: nowhere, so that no jump is punned.
+pub fn no_room(_: Pun) -> bool {
+    false
+}
+
+/// The addresses that a jump can lead to of whose displacement the last bytes stay as they are, as instructions
+/// (instruction punning, PLDI 2017).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pun {
+    /// The first image address. One below the image's start wraps around: the process's bias sets it right.
+    pub first: u64,
+    /// How many there are: a power of 256.
+    pub count: u64,
+}
+
+impl Pun {
+    /// Of a five-byte jump at `site` that keeps all bytes behind the first `free` ones.
+    pub(crate) fn of(site: u64, bytes: [u8; JUMP_BYTES as usize], free: u8) -> Pun {
+        let mut displacement = [0; 4];
+        displacement.copy_from_slice(&bytes[1..]);
+        let count = 1u64 << (8 * (u32::from(free) - 1));
+        let fixed = i64::from(i32::from_le_bytes(displacement)) & -(count as i64);
+        Pun { first: site.wrapping_add(u64::from(JUMP_BYTES)).wrapping_add_signed(fixed), count }
+    }
+
+    /// The addresses in a process.
+    pub fn in_process(self, bias: u64) -> Range<u64> {
+        let first = self.first.wrapping_add(bias);
+        first..first.saturating_add(self.count)
+    }
 }
 
 impl fmt::Debug for Asked<'_> {
@@ -64,7 +98,7 @@ impl Hook {
 pub struct Placement {
     /// Image address of the first byte that changes.
     pub site: u64,
-    /// Nop, jump, window or island.
+    /// Nop, jump, window, island or punned.
     pub rung: Rung,
     /// Length of the jump at the site: 5, or 2 to an island.
     pub patch_len: u8,
@@ -79,6 +113,8 @@ pub struct Placement {
     pub ends_with_flow: bool,
     /// Image address of the five-byte jump that the two-byte jump goes to.
     pub island: Option<u64>,
+    /// Where alone the jump at the site may lead to, if it is punned.
+    pub pun: Option<Pun>,
     /// Where probes run, in ascending order: before the first displaced instruction, or between two of them.
     pub hooks: Vec<Hook>,
     /// For each higher rung, why not.
@@ -96,12 +132,14 @@ impl Placement {
             padding_used: found.window.padding_used,
             ends_with_flow: found.window.ends_with_flow,
             island: found.island,
+            pun: found.pun,
             hooks: vec![hook],
             why_not: found.why_not,
         }
     }
 
-    /// The image addresses that the jump at the site covers.
+    /// The image addresses that the jump at the site covers. Of a punned one the last bytes do not change, but it
+    /// counts on them.
     pub fn patch(&self) -> Range<u64> {
         self.site..self.site + u64::from(self.patch_len)
     }
@@ -123,7 +161,7 @@ impl Placement {
     }
 }
 
-/// The highest of rungs 1 to 4 on which a probe can stand at a site.
+/// The highest of rungs 1 to 5 on which a probe can stand at a site.
 ///
 /// The caller refuses the vdso and restartable sequences, which the bytes do not show, and makes sure that no
 /// thread is inside the window when it is written.

@@ -19,7 +19,7 @@ pub enum Rung {
     Window = 3,
     /// 4: a two-byte jump to a five-byte jump in padding near by.
     Island = 4,
-    /// 5: a jump whose displacement bytes trap whoever lands in them.
+    /// 5: a jump whose last displacement bytes are the next instructions, unchanged.
     Punned = 5,
     /// 6: int3.
     Trap = 6,
@@ -151,6 +151,11 @@ pub enum Reason {
     },
     /// No five free bytes of padding within reach of a two-byte jump.
     NoIsland,
+    /// The process has no room at any of the addresses that the bytes behind the site leave to a jump.
+    NoRoom {
+        /// How many addresses there are.
+        count: u64,
+    },
     /// The site lies outside the ranges that were analysed.
     NotAnalysed,
 }
@@ -174,6 +179,9 @@ impl fmt::Display for Reason {
                 write!(f, "another probe uses bytes in {at:#x}..{:#x}", at + u64::from(len_bytes))
             }
             Reason::NoIsland => write!(f, "no free padding within reach of a 2-byte jump"),
+            Reason::NoRoom { count } => {
+                write!(f, "no room at the {count} addresses that the bytes behind it leave to a jump")
+            }
             Reason::NotAnalysed => write!(f, "the code around it was not analysed"),
         }
     }
@@ -209,13 +217,13 @@ pub enum Refusal {
         /// What stands there.
         what: Forbidden,
     },
-    /// Rungs 1 to 4 do not fit; `needs` is the highest that might.
+    /// Rungs 1 to 5 do not fit; `needs` is the highest that might.
     NoRung {
         /// The address.
         site: u64,
-        /// One reason for each of rungs 1 to 4.
+        /// One reason for each of rungs 1 to 5.
         why_not: Vec<(Rung, Reason)>,
-        /// Punned where the first instruction leaves a displacement byte free, else trap.
+        /// Trap.
         needs: Rung,
     },
 }

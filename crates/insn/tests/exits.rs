@@ -26,7 +26,7 @@ impl File<'_> {
 
     fn place(&self, len: u64, exit: u64) -> Result<Placement, Refusal> {
         let exits = self.exits(len).unwrap();
-        exits.place(&self.flow(), &self.code(), BASE + exit, &|_| false)
+        exits.place(&self.flow(), &self.code(), BASE + exit, &|_| false, &insn::no_room)
     }
 }
 
@@ -59,6 +59,9 @@ fn a_jump_to_another_function_leaves_and_one_to_a_part_elsewhere_is_followed() {
     assert_eq!(addrs(&file(&bytes).exits(5).unwrap()), [9]);
     let exits = Exits::of(&tail.flow(), &tail.code(), BASE..BASE + 5, &|at| at == BASE + 8).unwrap();
     assert_eq!(addrs(&exits), [9]);
+    // 0: jmp 8, a stub: the jump is the exit, and not the stub's.
+    let stub = file(&[0xe9, 3, 0, 0, 0, 0xcc, 0xcc, 0xcc, 0xff, 0x25, 0, 0, 0, 0]);
+    assert_eq!(addrs(&stub.exits(5).unwrap()), [0]);
 }
 
 #[test]
@@ -67,6 +70,11 @@ fn what_cannot_be_said_is_refused() {
     let bytes = [0x75, 0x02, 0xc3, 0x90, 0xc3];
     let conditional = File { bytes: &bytes, starts: vec![BASE, BASE + 4] };
     assert_eq!(conditional.exits(3).err(), Some(NoExits::ConditionalTailJump { at: BASE }));
+    // 0: je 8; 2: ret; 8: jmp [rip]; 8: and once more behind endbr64: calls of it by others pass there too
+    for stub in [&[0xff, 0x25, 0, 0, 0, 0][..], &[0xf3, 0x0f, 0x1e, 0xfa, 0xf2, 0xff, 0x25, 0, 0, 0, 0]] {
+        let bytes = [&[0x74, 0x06, 0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc], stub].concat();
+        assert_eq!(file(&bytes).exits(3).err(), Some(NoExits::ConditionalTailJump { at: BASE }));
+    }
     // call; ud2
     let endless = [0xe8, 0, 0, 0, 0, 0x0f, 0x0b];
     assert_eq!(file(&endless).exits(7).err(), Some(NoExits::NeverReturns));
@@ -132,7 +140,8 @@ fn a_tiny_function_has_its_exit_under_the_jump_of_its_entry() {
     let (flow, codes) = (file.flow(), file.code());
     let exits = file.exits(2).unwrap();
     let function = Some(BASE..BASE + 2);
-    let asked = insn::Asked { site: BASE, function, next_function: None, taken: &|_| false };
+    let asked =
+        insn::Asked { site: BASE, function, next_function: None, taken: &|_| false, room: &insn::no_room };
     let mut entry = insn::place(&flow, &codes, &asked).unwrap();
     assert!(exits.share(&codes, &mut entry, BASE + 1));
     assert_eq!(entry.hooks.iter().map(|h| h.offset).collect::<Vec<_>>(), [0, 1]);
@@ -144,8 +153,13 @@ fn a_function_of_one_return_has_two_hooks_before_it() {
     let bytes = [0xc3, 0xcc, 0xcc, 0xcc, 0xcc];
     let file = file(&bytes);
     let (flow, codes) = (file.flow(), file.code());
-    let asked =
-        insn::Asked { site: BASE, function: Some(BASE..BASE + 1), next_function: None, taken: &|_| false };
+    let asked = insn::Asked {
+        site: BASE,
+        function: Some(BASE..BASE + 1),
+        next_function: None,
+        taken: &|_| false,
+        room: &insn::no_room,
+    };
     let mut entry = insn::place(&flow, &codes, &asked).unwrap();
     assert!(file.exits(1).unwrap().share(&codes, &mut entry, BASE));
     assert_eq!(entry.hooks.iter().map(|h| h.offset).collect::<Vec<_>>(), [0, 0]);
@@ -157,7 +171,7 @@ fn a_taken_exit_is_refused() {
     let file = File { bytes: &bytes, starts: vec![BASE, BASE + 0x1005] };
     let exits = file.exits(5).unwrap();
     let taken = |range: Range<u64>| range.contains(&BASE);
-    let refused = exits.place(&file.flow(), &file.code(), BASE, &taken).unwrap_err();
+    let refused = exits.place(&file.flow(), &file.code(), BASE, &taken, &insn::no_room).unwrap_err();
     let Refusal::NoRung { why_not, .. } = refused else { panic!("{refused}") };
     assert!(why_not.iter().any(|(_, r)| matches!(r, Reason::Taken { .. })), "{why_not:?}");
 }

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use insn::{
-    Asked, Code, Flow, Forbidden, Placement, Reason, Refusal, Rung, place, relocate, relocate_len_bound,
+    Asked, Code, Flow, Forbidden, Placement, Pun, Reason, Refusal, Rung, no_room, place, relocate,
+    relocate_len_bound,
 };
 
 const BASE: u64 = 0x1000;
@@ -37,7 +38,13 @@ impl<'a> File<'a> {
 
     fn place_with(&self, offset: u64, taken: &dyn Fn(Range<u64>) -> bool) -> Result<Placement, Refusal> {
         let function = Some(BASE..BASE + self.len);
-        let asked = Asked { site: BASE + offset, function, next_function: None, taken };
+        let asked = Asked { site: BASE + offset, function, next_function: None, taken, room: &no_room };
+        place(&self.flow(), &self.code(), &asked)
+    }
+
+    fn place_where(&self, room: &dyn Fn(Pun) -> bool) -> Result<Placement, Refusal> {
+        let function = Some(BASE..BASE + self.len);
+        let asked = Asked { site: BASE, function, next_function: None, taken: &|_| false, room };
         place(&self.flow(), &self.code(), &asked)
     }
 
@@ -124,10 +131,72 @@ fn a_short_function_without_padding_is_refused_for_rungs_1_to_4() {
         let placed = file.place(0);
         assert_eq!(reason(placed.clone(), Rung::Window), Reason::FunctionStart { at: next });
         let Err(Refusal::NoRung { why_not, needs, .. }) = placed else { panic!() };
-        assert_eq!(why_not.len(), 4);
-        let first_len = if body[0] == 0xc3 { 1 } else { 2 };
-        assert_eq!(needs, if first_len == 1 { Rung::Trap } else { Rung::Punned }, "{body:x?}");
+        assert_eq!((why_not.len(), needs), (5, Rung::Trap), "{body:x?}");
     }
+}
+
+#[test]
+fn a_punned_jump_keeps_every_byte_behind_what_it_displaces() {
+    // mov rax,rdi; ret; the next function begins with 55 48 89
+    let bytes = [0x48, 0x89, 0xf8, 0xc3, 0x55, 0x48, 0x89, 0xe5, 0x5d, 0xc3];
+    let mut file = File::new(&bytes).function_len(4);
+    file.starts.push(BASE + 4);
+    let placed = file.place_where(&|_| true).unwrap();
+    assert_eq!((placed.rung, placed.patch_len, placed.displaced_len), (Rung::Punned, 5, 4));
+    let pun = placed.pun.unwrap();
+    assert_eq!((pun.first, pun.count), (BASE + 5 + 0x5500_0000, 1 << 24));
+    // Every address that it names leaves the fifth byte as it is, and no other does.
+    let fifth = |to: u64| ((to.wrapping_sub(BASE + 5) as i32).to_le_bytes())[3];
+    assert!([pun.first, pun.first + pun.count - 1].into_iter().all(|to| fifth(to) == 0x55));
+    assert!([pun.first - 1, pun.first + pun.count].into_iter().all(|to| fifth(to) != 0x55));
+    assert!(placed.why_not.iter().map(|(rung, _)| *rung).eq([
+        Rung::Nop,
+        Rung::Jump,
+        Rung::Window,
+        Rung::Island
+    ]));
+}
+
+#[test]
+fn a_punned_jump_that_leads_backwards_wraps_below_the_image() {
+    // xor eax,eax; ret, then 55 95: the displacement's last two bytes
+    let bytes = [0x31, 0xc0, 0xc3, 0x55, 0x95, 0x48, 0x89, 0xe5, 0x5d, 0xc3];
+    let mut file = File::new(&bytes).function_len(3);
+    file.starts.push(BASE + 3);
+    let pun = file.place_where(&|_| true).unwrap().pun.unwrap();
+    assert_eq!(pun.first, (BASE + 5).wrapping_sub(0x6aab_0000), "{pun:x?}");
+    assert_eq!(pun.count, 1 << 16);
+    assert_eq!(pun.in_process(0x5555_5555_0000).start, 0x5555_5555_0000 + BASE + 5 - 0x6aab_0000);
+}
+
+#[test]
+fn where_a_longer_pun_finds_no_room_a_shorter_one_is_tried() {
+    // mov eax,edi; inc eax; jmp 2: the third byte is a target, so two bytes are free
+    let bytes = [0x89, 0xf8, 0xff, 0xc0, 0xeb, 0xfc, 0x55, 0x48];
+    let file = File::new(&bytes);
+    let asked = std::cell::RefCell::new(Vec::new());
+    let refused = file.place_where(&|pun| {
+        asked.borrow_mut().push(pun.count);
+        false
+    });
+    assert_eq!(reason(refused, Rung::Punned), Reason::NoRoom { count: 256 });
+    assert_eq!(*asked.borrow(), [256]);
+    // push rbp; push rbx; push rcx; then a target
+    let bytes = [0x55, 0x53, 0x51, 0x52, 0xeb, 0xfd, 0xc3];
+    let file = File::new(&bytes);
+    let small = file.place_where(&|pun| pun.count == 256).unwrap();
+    assert_eq!((small.displaced_len, small.pun.unwrap().count), (2, 256));
+    let large = file.place_where(&|_| true).unwrap();
+    assert_eq!((large.displaced_len, large.pun.unwrap().count), (3, 1 << 16));
+}
+
+#[test]
+fn a_return_that_stands_alone_cannot_be_punned() {
+    let bytes = [0xc3, 0x55, 0x48, 0x89, 0xe5, 0x5d, 0xc3];
+    let mut file = File::new(&bytes).function_len(1);
+    file.starts.push(BASE + 1);
+    let refused = file.place_where(&|_| true);
+    assert_eq!(reason(refused, Rung::Punned), Reason::FunctionStart { at: BASE + 1 });
 }
 
 #[test]

@@ -49,7 +49,7 @@ pub(crate) struct Layout {
 
 impl Layout {
     pub fn new(cpus: usize, counts: &Counts) -> Layout {
-        let sites = PAGE;
+        let sites = wire::ARENA_HEAD;
         let consumers = sites + counts.hooks * size_of::<SiteDesc>();
         let frames = (consumers + counts.consumers * size_of::<ConsumerDesc>()).next_multiple_of(PAGE);
         let rings = frames + if counts.has_frames { frames::LEN_BYTES } else { 0 };

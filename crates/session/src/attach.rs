@@ -13,6 +13,7 @@ use crate::arena::{Counts, Layout, possible_cpus};
 use crate::error::Broken;
 use crate::memory::Memory;
 use crate::pages::{Pages, is_split_after_one_byte, unshare};
+use crate::puns::Puns;
 use crate::recover::recover;
 use crate::region::{Region, Regions, Wish};
 use crate::remote::Remote;
@@ -30,6 +31,8 @@ use wire::{ConsumerDesc, SiteDesc, cell};
 
 /// Modules that lie within this distance share a region.
 const NEIGHBOURHOOD: u64 = 1 << 30;
+/// Runs of pages for punned jumps.
+const PUNS_MAX: usize = wire::REGIONS_MAX / 2;
 const RSEQ_SIGNATURE: u32 = 0x5305_3053;
 
 impl Session {
@@ -37,7 +40,7 @@ impl Session {
     ///
     /// # Errors
     /// Why the process as a whole cannot be entered; single sites are missed with a reason instead.
-    pub fn attach(pid: i32, sites: Vec<SitePlan>) -> Result<Session, Broken> {
+    pub fn attach(pid: i32, mut sites: Vec<SitePlan>) -> Result<Session, Broken> {
         let is_timed = |s: &SitePlan| s.opens().or(s.traces()).is_some();
         let ns_per_tick = if sites.iter().any(is_timed) { clock::ns_per_tick() } else { 0 };
         let began = Instant::now();
@@ -53,7 +56,8 @@ impl Session {
         recover(pid)?;
         let memory = Memory::open(pid)?;
         let mappings = image_maps(pid)?;
-        let mut setup = SetUp::enter(&memory, &mappings, &sites)?;
+        let puns = Puns::allot(&mappings, &mut sites, PUNS_MAX);
+        let mut setup = SetUp::enter(&memory, &mappings, &sites, &puns)?;
         let mut stall = setup.stall;
         setup.ns_per_tick = ns_per_tick;
         let mut session = setup.build(memory, mappings, sites)?;
@@ -123,7 +127,12 @@ struct SetUp {
 }
 
 impl SetUp {
-    fn enter(memory: &Memory, mappings: &[Mapping], sites: &[SitePlan]) -> Result<SetUp, Broken> {
+    fn enter(
+        memory: &Memory,
+        mappings: &[Mapping],
+        sites: &[SitePlan],
+        puns: &Puns,
+    ) -> Result<SetUp, Broken> {
         let gadget = find_syscall(memory, mappings)?;
         let cells: u32 = sites.iter().map(SitePlan::cells).sum();
         let general = sites.iter().flat_map(|s| &s.actions).filter(|a| **a != Action::Count).count();
@@ -134,7 +143,7 @@ impl SetUp {
             Counts { hooks: general, consumers, cell_bytes: cells as usize * 8, has_frames, has_rings };
         let layout = Layout::new(possible_cpus(), &counts);
         let wishes = wishes(sites);
-        if let Some(wish) = wishes.get(wire::REGIONS_MAX) {
+        if let Some(wish) = wishes.get(wire::REGIONS_MAX - PUNS_MAX) {
             return Err(Broken::NoRoom { module: wish.module.clone(), bytes: wish.bytes });
         }
         let mut world = World::stop(memory.pid)?;
@@ -142,7 +151,7 @@ impl SetUp {
         let tid_offset = if has_rings { tid_offset(memory, &world) } else { 0 };
         let regions = {
             let mut remote = Remote::begin(&mut world, gadget)?;
-            Regions::map(&mut remote, memory, mappings, layout, &wishes)?
+            Regions::map(&mut remote, memory, mappings, layout, &wishes, &puns.pages)?
         };
         regions.write_tables(memory)?;
         let stall = world.resume();
@@ -168,7 +177,10 @@ fn wishes(sites: &[SitePlan]) -> Vec<Wish> {
     sorted.sort_by_key(|s| s.module_range.start);
     let mut wishes: Vec<Wish> = Vec::new();
     for site in sorted {
-        let bytes = Trampoline::len_bound(&site.placement) as u64;
+        let bytes = match site.placement.pun {
+            None => Trampoline::len_bound(&site.placement) as u64,
+            Some(_) => 0,
+        };
         match wishes.last_mut() {
             Some(w) if site.module_range.end.saturating_sub(w.reach.start) <= NEIGHBOURHOOD => {
                 w.reach.end = w.reach.end.max(site.module_range.end);
@@ -294,12 +306,21 @@ impl Session {
                 Action::Consumers(list) => self.describe(region, &plan, list, numbers),
             })
             .collect();
+        let is_mapped = |at: &u64| self.regions.puns.iter().any(|pages| pages.contains(at));
         let region = &mut self.regions.regions[region];
-        let at = region.next;
+        let at = match plan.placement.pun {
+            None => region.next,
+            Some(_) => match plan.block.filter(is_mapped) {
+                Some(at) => at,
+                None => return self.missed.push((plan, Missed::NoRoom)),
+            },
+        };
         match Armed::build(plan, at, region.table, region.slow, self.rseq_offset, first_cell, &bodies) {
             Ok(armed) => {
-                region.next = armed.trampoline.end().next_multiple_of(64);
-                debug_assert!(region.next <= region.code.end);
+                if armed.plan.placement.pun.is_none() {
+                    region.next = armed.trampoline.end().next_multiple_of(64);
+                    debug_assert!(region.next <= region.code.end);
+                }
                 self.armed.push(armed);
             }
             Err((plan, far)) => self.missed.push((*plan, Missed::TooFar(far))),
@@ -362,6 +383,9 @@ impl Session {
                 bytes[at..at + armed.trampoline.bytes.len()].copy_from_slice(&armed.trampoline.bytes);
             }
             self.memory.write(start, &bytes)?;
+        }
+        for armed in self.armed.iter().filter(|a| a.plan.placement.pun.is_some()) {
+            self.memory.write(armed.trampoline.at, &armed.trampoline.bytes)?;
         }
         unshare(&self.memory, self.armed.iter().flat_map(|a| a.patches().map(|p| p.addr)))
     }

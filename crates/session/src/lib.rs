@@ -15,6 +15,7 @@ mod memory;
 mod pages;
 mod plan;
 mod process;
+mod puns;
 mod recover;
 mod region;
 mod remote;

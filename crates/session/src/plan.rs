@@ -16,12 +16,13 @@ pub use explain::{Explained, explain};
 
 use crate::error::Broken;
 use crate::memory::Memory;
+use crate::puns;
 use crate::site::{Action, Consumer, SitePlan};
 use image::lookup::{LookupError, find_file, find_module};
 use image::select::{Selected, chosen_implementation};
 use image::spec::Place;
 use image::{ElfImage, ImageAddr, ImageError, Module, NoMatch, Process, Reason, Spec, When, select};
-use insn::{Asked, Code, Flow, Placement, Refusal, place};
+use insn::{Asked, Code, Flow, Placement, Pun, Refusal, place};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use text::JUMP_LEN;
@@ -418,10 +419,17 @@ impl<'p> Planner<'p> {
             function: wanted.function.clone(),
             next_function: None,
             taken: &|range| placed.is_taken(range, bias),
+            room: &|pun| self.has_room(wanted, pun),
         };
         let placement = place(&loaded.flow, &codes(&loaded.image), &asked).map_err(|why| refusal(&why))?;
         check_faults(&loaded.image, wanted, &placement)?;
         Ok(placement)
+    }
+
+    fn has_room(&self, wanted: &Match, pun: Pun) -> bool {
+        let module = self.module(wanted.module);
+        let reach = module_range(self.process, module);
+        puns::has_room(&self.process.mappings, reach, pun, module.bias.0)
     }
 
     fn site_plan(
@@ -448,6 +456,7 @@ impl<'p> Planner<'p> {
             original,
             island_original,
             exit_of: None,
+            block: None,
             actions,
         })
     }

@@ -54,29 +54,36 @@ pub(crate) struct Wish {
 pub(crate) struct Regions {
     pub arena: Arena,
     pub regions: Vec<Region>,
+    /// Code pages of trampolines that must stand where a punned jump leads.
+    pub puns: Vec<Range<u64>>,
     table_len: u64,
 }
 
 impl Regions {
-    /// Maps an arena and a region for each wish.
+    /// Maps an arena, a region for each wish, and those of `puns` that are still free.
     pub fn map(
         remote: &mut Remote<'_>,
         memory: &Memory,
         mappings: &[Mapping],
         layout: Layout,
         wishes: &[Wish],
+        puns: &[Range<u64>],
     ) -> Result<Regions, Broken> {
         let image = AgentImage::load()?;
         let table_len = (wire::table::len_bytes(layout.cpus) as u64).next_multiple_of(PAGE);
         let mut made: Vec<Range<u64>> = Vec::new();
-        let result = make(remote, memory, mappings, layout, wishes, table_len, &image, &mut made);
+        // Before the regions, which have a choice.
+        let result = map_puns(remote, puns, &mut made).and_then(|puns| {
+            let made = make(remote, memory, mappings, layout, wishes, table_len, &image, &mut made)?;
+            Ok((puns, made))
+        });
         if result.is_err() {
             for range in made {
                 let _ = remote.call("munmap", nr::MUNMAP, [range.start, range.end - range.start, 0, 0, 0, 0]);
             }
         }
-        let (arena, regions) = result?;
-        Ok(Regions { arena, regions, table_len })
+        let (puns, (arena, regions)) = result?;
+        Ok(Regions { arena, regions, puns, table_len })
     }
 
     /// Where it all lies.
@@ -87,9 +94,15 @@ impl Regions {
             blocks: r.slow + 64,
             end: r.code.end,
         };
+        let pun = |pages: &Range<u64>| RegionDesc {
+            table: pages.start,
+            code: pages.start,
+            blocks: pages.start,
+            end: pages.end,
+        };
         Footing {
             arena: self.arena.remote..self.arena.remote + self.arena.layout.len() as u64,
-            regions: self.regions.iter().map(region).collect(),
+            regions: self.regions.iter().map(region).chain(self.puns.iter().map(pun)).collect(),
             rseq_offset,
         }
     }
@@ -129,6 +142,35 @@ fn make(
     Ok((arena, regions))
 }
 
+/// Maps pages for code at exactly these addresses; those that were taken meanwhile are left out.
+fn map_puns(
+    remote: &mut Remote<'_>,
+    puns: &[Range<u64>],
+    made: &mut Vec<Range<u64>>,
+) -> Result<Vec<Range<u64>>, Broken> {
+    let prot = (mm::PROT_READ | mm::PROT_EXEC) as u64;
+    let mut mapped = Vec::new();
+    for pages in puns {
+        let len = pages.end - pages.start;
+        if map_at(remote, pages.start, len, prot)? {
+            made.push(pages.clone());
+            mapped.push(pages.clone());
+        }
+    }
+    Ok(mapped)
+}
+
+/// Maps `len` bytes at exactly `at`; false if something is there or may not be.
+fn map_at(remote: &mut Remote<'_>, at: u64, len: u64, prot: u64) -> Result<bool, Broken> {
+    let flags = (mm::MAP_PRIVATE | mm::MAP_ANONYMOUS | mm::MAP_FIXED_NOREPLACE) as u64;
+    match remote.call("mmap", nr::MMAP, [at, len, prot, flags, u64::MAX, 0]) {
+        Ok(got) if got == at => Ok(true),
+        Ok(got) => remote.call("munmap", nr::MUNMAP, [got, len, 0, 0, 0, 0]).map(|_| false),
+        Err(Broken::Remote { errno: Errno::EEXIST | Errno::EPERM, .. }) => Ok(false),
+        Err(other) => Err(other),
+    }
+}
+
 /// Maps `len` readable and writable bytes near the wish.
 fn map_near(
     remote: &mut Remote<'_>,
@@ -138,17 +180,11 @@ fn map_near(
     made: &mut Vec<Range<u64>>,
 ) -> Result<u64, Broken> {
     let prot = (mm::PROT_READ | mm::PROT_WRITE) as u64;
-    let flags = (mm::MAP_PRIVATE | mm::MAP_ANONYMOUS | mm::MAP_FIXED_NOREPLACE) as u64;
     let is_ours = |at: &u64| made.iter().any(|m| *at < m.end && *at + len > m.start);
     for at in rooms(mappings, wish.reach.clone(), len).into_iter().filter(|at| !is_ours(at)).take(8) {
-        match remote.call("mmap", nr::MMAP, [at, len, prot, flags, u64::MAX, 0]) {
-            Ok(got) if got == at => {
-                made.push(at..at + len);
-                return Ok(at);
-            }
-            Ok(got) => drop(remote.call("munmap", nr::MUNMAP, [got, len, 0, 0, 0, 0])?),
-            Err(Broken::Remote { errno: Errno::EEXIST | Errno::EPERM, .. }) => {}
-            Err(other) => return Err(other),
+        if map_at(remote, at, len, prot)? {
+            made.push(at..at + len);
+            return Ok(at);
         }
     }
     Err(Broken::NoRoom { module: wish.module.clone(), bytes: len })

@@ -149,6 +149,8 @@ pub struct SitePlan {
     pub exit_of: Option<u64>,
     /// What to do at each hook of the placement.
     pub actions: Vec<Action>,
+    /// Where its trampoline stands, if its jump is punned; found when it is armed.
+    pub(crate) block: Option<u64>,
 }
 
 impl SitePlan {
@@ -227,6 +229,8 @@ pub enum Missed {
     CrossesPage,
     /// The probe at the function's entry was missed.
     NoEntry,
+    /// The process has no room left where alone the jump could lead.
+    NoRoom,
     /// What it displaces refers to something too far away.
     TooFar(Unreachable),
 }
@@ -246,6 +250,7 @@ impl std::fmt::Display for Missed {
                     "another nanoprobe has an entry and a return probe, or another one, under the same jump"
                 )
             }
+            Missed::NoRoom => write!(f, "the process has no room left where alone the jump could lead"),
             Missed::CrossesPage => write!(f, "a page ends after its first byte"),
             Missed::TooFar(e) => write!(f, "{e}"),
         }
@@ -326,11 +331,11 @@ impl Armed {
         (0..traces).map(move |i| first + (i * TRACE_CELLS + n) * 8)
     }
 
-    /// The bytes of the window that no thread may stand on when the jump is written: all instruction
-    /// starts but the first.
+    /// The bytes of the window that no thread may stand on when the jump is written: all starts of displaced
+    /// instructions but the first.
     pub fn interior(&self) -> Range<u64> {
-        let site = self.plan.addr();
-        site + 1..site + u64::from(self.plan.placement.patch_len)
+        let (site, placement) = (self.plan.addr(), &self.plan.placement);
+        site + 1..site + u64::from(placement.patch_len.min(placement.displaced_len))
     }
 
     pub fn has_several_instructions(&self) -> bool {

@@ -11,7 +11,7 @@ use image::Mapping;
 use std::ops::Range;
 use std::path::Path;
 
-const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
 /// Lowest address that we use; the kernel's own limit is 64 KiB by default.
 const LOWEST: u64 = 0x1_0000;
 /// What a 32-bit distance spans, less a margin for the code itself.
@@ -23,14 +23,20 @@ const STACK_ROOM: u64 = 1 << 30;
 /// Distances kept from neighbours, the first that fits.
 const GAPS: [u64; 3] = [16 << 20, 64 << 10, 0];
 
+/// The free ranges in which `len` bytes are within reach, ascending.
+pub(crate) fn within_reach(mappings: &[Mapping], reach: Range<u64>, len: u64) -> Vec<Range<u64>> {
+    let lowest = reach.end.saturating_sub(SPAN).max(LOWEST);
+    let highest = reach.start.saturating_add(SPAN).saturating_sub(len);
+    let clipped = free(mappings).map(|f| f.start.max(lowest)..f.end.min(highest.saturating_add(len)));
+    clipped.filter(|f| f.start.saturating_add(len) <= f.end).collect()
+}
+
 /// Addresses for `len` bytes, the best first.
 pub(crate) fn rooms(mappings: &[Mapping], reach: Range<u64>, len: u64) -> Vec<u64> {
     let lowest = reach.end.saturating_sub(SPAN).max(LOWEST);
     let highest = reach.start.saturating_add(SPAN).saturating_sub(len);
     let mut found: Vec<(u64, u64)> = Vec::new();
-    for (below, above) in gaps(mappings) {
-        let start = below.map_or(LOWEST, |m| m.range.end.0 + room_above(m, mappings));
-        let end = above.map_or(1 << 47, |m| m.range.start.0.saturating_sub(room_below(m)));
+    for Range { start, end } in free(mappings) {
         for gap in GAPS {
             let low = (start + gap).max(lowest).next_multiple_of(PAGE);
             let high = (end.saturating_sub(gap + len)).min(highest) / PAGE * PAGE;
@@ -44,6 +50,15 @@ pub(crate) fn rooms(mappings: &[Mapping], reach: Range<u64>, len: u64) -> Vec<u6
     }
     found.sort_unstable();
     found.into_iter().map(|(_, at)| at).collect()
+}
+
+/// Free address space, but for what others will grow into; a range may be empty, its end before its start.
+fn free(mappings: &[Mapping]) -> impl Iterator<Item = Range<u64>> {
+    gaps(mappings).map(|(below, above)| {
+        let start = below.map_or(LOWEST, |m| m.range.end.0 + room_above(m, mappings));
+        let end = above.map_or(1 << 47, |m| m.range.start.0.saturating_sub(room_below(m)));
+        start..end
+    })
 }
 
 /// Neighbouring mappings, with the space below the first and above the last.

@@ -153,6 +153,11 @@ impl Trampoline {
         Ok(Trampoline { at: request.at, bytes: code.bytes, entry, tail, displaced, before, steps })
     }
 
+    /// Where in a block with so many hooks the first instruction stands.
+    pub fn entry_offset(hooks: usize, is_count: bool) -> usize {
+        if is_count { ENTRY } else { hit::entry(hooks) }
+    }
+
     /// The most bytes that a block for this placement takes.
     pub fn len_bound(placement: &Placement) -> usize {
         let hooks = placement.hooks.len();
@@ -245,8 +250,8 @@ struct Builder<'a> {
 impl<'a> Builder<'a> {
     fn new(request: &'a Request<'a>) -> Builder<'a> {
         let mut code = Code::new(request.at);
-        let is_hit = matches!(request.bodies, [Body::Hit { .. }, ..]);
-        let entry = if is_hit { hit::entry(request.bodies.len()) } else { ENTRY };
+        let is_count = !matches!(request.bodies, [Body::Hit { .. }, ..]);
+        let entry = Trampoline::entry_offset(request.bodies.len(), is_count);
         code.pad_to(entry);
         let (before, steps) = (Vec::new(), vec![(0, None)]);
         Builder { code, request, entry, stage: 0, before, steps, now: Rollback::default() }

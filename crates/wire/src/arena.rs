@@ -11,7 +11,7 @@ use core::sync::atomic::AtomicU32;
 /// First word of an arena.
 pub const ARENA_MAGIC: u64 = u64::from_le_bytes(*b"nprobeA1");
 /// Raised with every change of layout.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Name of the memfd behind an arena, as seen in /proc/PID/maps.
 pub const ARENA_NAME: &str = "nanoprobe";
 
@@ -98,10 +98,13 @@ impl Doorbell {
 }
 
 /// Where the doorbell is in an arena.
-pub const DOORBELL: usize = 3584;
+pub const DOORBELL: usize = ARENA_HEAD - 64;
 
-/// Neighbourhoods of modules that one session can have.
-pub const REGIONS_MAX: usize = 64;
+/// Bytes of an arena before what is in it: whole pages.
+pub const ARENA_HEAD: usize = 3 * 4096;
+
+/// Neighbourhoods of modules that one session can have, and runs of pages where punned jumps lead.
+pub const REGIONS_MAX: usize = 256;
 /// [`ArenaHeader::rseq_offset`] without rseq.
 pub const NO_RSEQ: i64 = i64::MIN;
 

@@ -9,8 +9,8 @@ pub mod table;
 mod trampoline;
 
 pub use arena::{
-    ARENA_MAGIC, ARENA_NAME, ArenaHeader, COPY_CHILDREN, COPY_CPU0, COPY_SHARED, DOORBELL, Doorbell, NO_RSEQ,
-    REGIONS_MAX, RegionDesc, VERSION, cell,
+    ARENA_HEAD, ARENA_MAGIC, ARENA_NAME, ArenaHeader, COPY_CHILDREN, COPY_CPU0, COPY_SHARED, DOORBELL,
+    Doorbell, NO_RSEQ, REGIONS_MAX, RegionDesc, VERSION, cell,
 };
 pub use site::{
     AgentExports, AgentTable, ConsumerDesc, HANDLERS_LEN, HandlerKind, SiteDesc, TRACE_GO, TRACE_LOST,

@@ -183,6 +183,16 @@ fn is_switch(jump: &Instruction, insn: &Insn, before: Option<&Insn>) -> bool {
     })
 }
 
+/// Whether the code at `addr` is a stub that leads to another library: it begins with a jump through memory.
+pub(crate) fn is_stub(bytes: &[u8], addr: u64) -> bool {
+    const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+    let skipped = if bytes.starts_with(&ENDBR64) { ENDBR64.len() } else { 0 };
+    let jump = decode_raw(&bytes[skipped..], addr + skipped as u64);
+    jump.is_some_and(|raw| {
+        raw.flow_control() == FlowControl::IndirectBranch && raw.memory_base() == Register::RIP
+    })
+}
+
 /// The next instruction is the next one run, but for a conditional jump that is taken.
 pub(crate) fn falls_through(insn: &Insn) -> bool {
     let Some(raw) = decode_raw(insn.bytes(), insn.addr) else { return false };

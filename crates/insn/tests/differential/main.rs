@@ -50,7 +50,8 @@ fn place_at_site(bytes: &[u8], bias: u64) -> Option<Placement> {
     let base = SITE - bias;
     let code = [Code { base, bytes }];
     let flow = Flow::analyse(&code, &[], &[], &|_| vec![]);
-    let asked = Asked { site: base, function: None, next_function: None, taken: &|_| false };
+    let asked =
+        Asked { site: base, function: None, next_function: None, taken: &|_| false, room: &insn::no_room };
     place(&flow, &code, &asked).ok()
 }
 
@@ -459,7 +460,13 @@ fn windows_of_real_programs_run_the_same_elsewhere() {
             assert!(tries < runs(20_000) * 20, "hardly anything can be placed in {}", file.path);
             let function = random.pick(&loaded.functions).clone();
             let Some(site) = random_boundary(&mut random, &loaded.codes, &function) else { continue };
-            let asked = Asked { site, function: Some(function), next_function: None, taken: &|_| false };
+            let asked = Asked {
+                site,
+                function: Some(function),
+                next_function: None,
+                taken: &|_| false,
+                room: &insn::no_room,
+            };
             let Ok(found) = place(&flow, &loaded.codes, &asked) else { continue };
             let Some(placement) = at_site(&mut random, &found) else { continue };
             if !is_window_runnable(&placement) {

@@ -119,15 +119,15 @@ fn percent(part: u64, of: u64) -> f64 {
 fn print_coverage(name: &str, what: &str, coverage: &Coverage) {
     let total = coverage.total();
     println!(
-        "{name:16} {what:12} {total:8} nop {:.2} jump {:.2} window {:.2} padded {:.2} island {:.2} = {:.2} %; \
-         punned {:.2} trap {:.2} refused {:.2} %",
+        "{name:16} {what:12} {total:8} nop {:.2} jump {:.2} window {:.2} padded {:.2} island {:.2} punned {:.2} = {:.2} %; \
+         trap {:.2} refused {:.2} %",
         percent(coverage.nop, total),
         percent(coverage.jump, total),
         percent(coverage.window, total),
         percent(coverage.padded_window, total),
         percent(coverage.island, total),
+        percent(coverage.punned, total),
         percent(coverage.placed(), total),
-        percent(coverage.needs_punned, total),
         percent(coverage.needs_trap, total),
         percent(coverage.refused, total),
     );
@@ -217,6 +217,7 @@ fn speed_of_place(loaded: &elf::Loaded<'_>, flow: &Flow) {
             function: Some(function.clone()),
             next_function: None,
             taken: &|_| false,
+            room: &insn::no_room,
         };
         let placed = place(flow, &loaded.codes, &asked);
         islands += u64::from(placed.is_ok_and(|placement| placement.rung == Rung::Island));

@@ -87,8 +87,9 @@ impl Planner<'_> {
         let loaded = &self.images[&wanted.module];
         let bias = self.module(wanted.module).bias.0;
         let taken = |range: Range<u64>| placed.is_taken(range, bias);
+        let room = |pun| self.has_room(wanted, pun);
         let placements = exits
-            .place_all(&loaded.flow, &codes(&loaded.image), entry, &taken)
+            .place_all(&loaded.flow, &codes(&loaded.image), entry, &taken, &room)
             .map_err(|(exit, why)| refused_exit(exit, &why))?;
         placements.iter().try_for_each(|(_, p)| check_faults(&loaded.image, wanted, p))?;
         Ok(placements)

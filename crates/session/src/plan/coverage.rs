@@ -46,10 +46,15 @@ pub fn coverage(spec: &Spec) -> Result<FileCoverage, PlanError> {
 fn is_timed(loaded: &Loaded, function: &Range<u64>) -> bool {
     let codes = codes(&loaded.image);
     let free = |_: Range<u64>| false;
-    let asked =
-        Asked { site: function.start, function: Some(function.clone()), next_function: None, taken: &free };
+    let asked = Asked {
+        site: function.start,
+        function: Some(function.clone()),
+        next_function: None,
+        taken: &free,
+        room: &|_| true,
+    };
     let Ok(mut entry) = place(&loaded.flow, &codes, &asked) else { return false };
     let is_go = loaded.image.is_go();
     let Ok(exits) = find_exits(&loaded.image, &loaded.flow, function.clone(), is_go) else { return false };
-    exits.place_all(&loaded.flow, &codes, Some(&mut entry), &free).is_ok()
+    exits.place_all(&loaded.flow, &codes, Some(&mut entry), &free, &|_| true).is_ok()
 }

@@ -93,14 +93,20 @@ fn in_file(loaded: &Loaded, when: When, selected: &Selected<'_>) -> Result<Vec<P
     let codes = codes(&loaded.image);
     let function = selected.function.map(|f| f.range().start.0..f.range().end.0);
     if when == When::Before {
-        let asked = Asked { site: selected.addr.0, function, next_function: None, taken: &|_| false };
+        let asked = Asked {
+            site: selected.addr.0,
+            function,
+            next_function: None,
+            taken: &|_| false,
+            room: &|_| true,
+        };
         let placed = place(&loaded.flow, &codes, &asked);
         return placed.map(|p| vec![p]).map_err(|why| refusal(&why));
     }
     let function = function.filter(|f| f.end > f.start).ok_or("the function's end is not known")?;
     let exits = find_exits(&loaded.image, &loaded.flow, function, loaded.image.is_go());
     let exits = exits.map_err(|why| unknown_exits(&why))?;
-    let placed = exits.place_all(&loaded.flow, &codes, None, &|_| false);
+    let placed = exits.place_all(&loaded.flow, &codes, None, &|_| false, &|_| true);
     let placed = placed.map_err(|(exit, why)| refused_exit(exit, &why))?;
     Ok(placed.into_iter().map(|(_, placement)| placement).collect())
 }
@@ -116,6 +122,7 @@ fn without_process(name: String, module: String, placement: Placement) -> SitePl
         original: Vec::new(),
         island_original: Vec::new(),
         exit_of: None,
+        block: None,
         actions: vec![Action::Count],
     }
 }

@@ -24,7 +24,13 @@ fn placement(code: &[u8], offset: u64) -> Placement {
     let codes = [Segment { base: 0x1000, bytes: code }];
     let flow = Flow::analyse(&codes, &[0x1000], &[], &|_| Vec::new());
     let function = Some(0x1000..0x1000 + code.len() as u64);
-    let asked = Asked { site: 0x1000 + offset, function, next_function: None, taken: &|_| false };
+    let asked = Asked {
+        site: 0x1000 + offset,
+        function,
+        next_function: None,
+        taken: &|_| false,
+        room: &insn::no_room,
+    };
     place(&flow, &codes, &asked).unwrap()
 }
 
@@ -39,7 +45,7 @@ fn exit_placement(code: &[u8], len: u64, is_both: bool) -> Placement {
     let exits = Exits::of(&flow, &codes, 0x1000..0x1000 + len, &|_| false).unwrap();
     let exit = exits.addrs().next().unwrap();
     if !is_both {
-        return exits.place(&flow, &codes, exit, &|_| false).unwrap();
+        return exits.place(&flow, &codes, exit, &|_| false, &insn::no_room).unwrap();
     }
     let mut both = placement(code, 0);
     assert!(exits.share(&codes, &mut both, exit));
