@@ -8,14 +8,15 @@
 //!          G2 a probe before an exit is on every path to it: nothing is known to jump behind the jump to it.
 //! Checked: tests/exits.rs.
 //!
-//! An indirect jump is taken for a tail call unless it looks like a switch: a scaled index, a notrack prefix, or an
-//! address that was just added up. A wrong guess cannot corrupt anything: a probe runs there or it does not.
+//! An indirect jump is taken for a tail call unless it looks like a switch: a scaled index, a notrack prefix, an
+//! address that was just added up, or a frame that still stands. A wrong guess cannot corrupt anything: a probe runs
+//! there or it does not.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 
-use crate::arch::native::{self, Class, Leave};
+use crate::arch::native::{self, Class, Depths, Leave};
 use crate::code::Code;
 use crate::flow::Flow;
 use crate::ladder::{Found, Ladder};
@@ -87,7 +88,10 @@ impl Exits {
         let mut search = Search { flow, codes, function: &function, is_part, insns: vec![], exits: vec![] };
         let parts = search.own_range()?;
         search.follow(parts)?;
-        let Search { insns, exits, .. } = search;
+        let Search { insns, mut exits, .. } = search;
+        let depths = Depths::of(&insns, function.start);
+        exits.retain(|(number, leave)| *leave != Leave::TailCall || depths.is_tail_call(*number));
+        let exits: Vec<usize> = exits.into_iter().map(|(number, _)| number).collect();
         match exits.is_empty() {
             true => Err(NoExits::NeverReturns),
             false => Ok(Exits { insns, exits, function }),
@@ -217,7 +221,7 @@ struct Search<'a> {
     function: &'a Range<u64>,
     is_part: &'a dyn Fn(u64) -> bool,
     insns: Vec<Class>,
-    exits: Vec<usize>,
+    exits: Vec<(usize, Leave)>,
 }
 
 impl Search<'_> {
@@ -274,11 +278,11 @@ impl Search<'_> {
         match leave {
             Leave::No => Ok(None),
             Leave::Return | Leave::TailCall => {
-                self.exits.push(number);
+                self.exits.push((number, leave));
                 Ok(None)
             }
             Leave::Jump(to) if self.is_restart(to) || self.is_elsewhere(to) => {
-                self.exits.push(number);
+                self.exits.push((number, leave));
                 Ok(None)
             }
             Leave::Branch(to) if self.is_elsewhere(to) => {

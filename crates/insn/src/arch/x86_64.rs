@@ -11,6 +11,7 @@
 //!          instruction is moved whole, prefixes included, and is not emulated; `syscall` is allowed as the
 //!          first instruction.
 
+mod depth;
 mod live;
 mod memory;
 mod relocate;
@@ -22,6 +23,7 @@ use iced_x86::{Code as Op, Decoder, DecoderOptions, FlowControl, Instruction, Mn
 use crate::code::{Code, INSN_MAX_BYTES, Insn};
 use crate::reason::Forbidden;
 
+pub(crate) use depth::Depths;
 pub use live::RegSet;
 pub(crate) use live::liveness;
 pub use memory::{MemoryAccess, memory_accesses};
@@ -152,7 +154,7 @@ pub(crate) enum Leave {
     Jump(u64),
     /// A direct conditional jump.
     Branch(u64),
-    /// An indirect jump that does not look like a switch.
+    /// An indirect jump that does not look like a switch; [`Depths`] tells more.
     TailCall,
 }
 
