@@ -70,6 +70,28 @@ work_ret_next:
         ret
 END work_ret_next
 
+# Four bytes, and the next function follows at once: of a 5-byte jump the last byte stays 0x6a. a.
+FUNCTION work_punned
+        movq    %rdi, %rax
+        ret
+END work_punned
+        .type   after_punned, @function
+after_punned:
+        pushq   $0x55
+        popq    %rax
+        ret
+
+# Three bytes, and the next function follows at once: of a 5-byte jump the last bytes stay 0x6a, 0x55. 0.
+FUNCTION work_punned_small
+        xorl    %eax, %eax
+        ret
+END work_punned_small
+        .type   after_punned_small, @function
+after_punned_small:
+        pushq   $0x55
+        popq    %rax
+        ret
+
 # A branch back to offset 2, inside the first five bytes. Sum of 1..a.
 FUNCTION work_loop_head
         xorl    %eax, %eax

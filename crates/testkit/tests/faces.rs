@@ -134,6 +134,8 @@ fn explain_tells_the_rung_of_each_site_and_touches_nothing() -> Result<()> {
     assert!(rung_of("work_rip").contains("jump"), "{outcome}");
     assert!(rung_of("work_push").contains("window"), "{outcome}");
     assert!(rung_of("work_loop_head").contains("island"), "{outcome}");
+    assert!(rung_of("work_punned").contains("punned"), "{outcome}");
+    assert!(rung_of("work_punned_small").contains("punned"), "{outcome}");
     let difference = before.difference_now()?;
     assert!(difference.is_empty(), "{difference}");
     Ok(())

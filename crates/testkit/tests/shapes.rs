@@ -1,11 +1,11 @@
 //! Every shape of function, probed at its entry and in its middle, counted and unharmed.
 //!
-//! For:     the ladder's rungs 1 to 4 and what stands above them.
+//! For:     the ladder's rungs 1 to 5 and what stands above them.
 //! Keeps:   a site is counted exactly, or refused with its reason; never damaged.
 
 use testkit::{Link, Nanoprobe, Program, Result, Snapshot, Target};
 
-/// Shapes that some rung of 1 to 4 can do. Four hits a call at most.
+/// Shapes that some rung of 1 to 5 can do. Four hits a call at most.
 const FUNCTIONS: &[&str] = &[
     "work",
     "work_args",
@@ -14,6 +14,8 @@ const FUNCTIONS: &[&str] = &[
     "work_nop5",
     "work_push",
     "work_ret_next",
+    "work_punned",
+    "work_punned_small",
     "work_loop_head",
     "work_loop_self",
     "work_call_first",

@@ -19,6 +19,8 @@ const FUNCTIONS: &[&str] = &[
     "work_push",
     "work_ret",
     "work_ret_next",
+    "work_punned",
+    "work_punned_small",
     "work_loop_head",
     "work_call_first",
     "work_redzone",
