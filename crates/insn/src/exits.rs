@@ -17,7 +17,7 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::arch::native::{self, Class, Depths, Leave};
-use crate::code::Code;
+use crate::code::{Code, Insn};
 use crate::flow::Flow;
 use crate::ladder::{Found, Ladder};
 use crate::place::{Asked, Hook, Placement, Pun};
@@ -124,9 +124,19 @@ impl Exits {
             }
             let is_own = |range: &Range<u64>| own.iter().any(|o| o.start < range.end && range.start < o.end);
             let taken = |range: Range<u64>| is_own(&range) || taken(range);
-            let placement = self.place(flow, codes, exit, &taken, room).map_err(|why| (exit, why))?;
-            own.extend(placement.patches());
-            placed.push((exit, placement));
+            let refused = match self.place(flow, codes, exit, &taken, room) {
+                Ok(placement) => {
+                    own.extend(placement.patches());
+                    placed.push((exit, placement));
+                    continue;
+                }
+                Err(why) => (exit, why),
+            };
+            // No room for a jump of its own: the entry's copy goes on to the exit, if they lie close together.
+            let entry = entry.as_mut().ok_or(refused.clone())?;
+            if !(self.extend(flow, entry, exit) && self.share(codes, entry, exit)) {
+                return Err(refused);
+            }
         }
         Ok(placed)
     }
@@ -194,6 +204,30 @@ impl Exits {
             placement.hooks.push(Hook::new(codes, placement.site, exit, true));
         }
         is_displaced && is_later
+    }
+
+    /// Displaces with another probe of the function what lies between it and the exit, and the exit, if nothing jumps
+    /// there and there is only a little.
+    fn extend(&self, flow: &Flow, placement: &mut Placement, exit: u64) -> bool {
+        const FARTHEST: u64 = 32;
+        let end = placement.displaced.last().map_or(placement.site, Insn::end);
+        let Some(first) = self.insns.iter().position(|class| class.insn.addr == end) else { return false };
+        let between = || self.insns[first..].iter().take_while(|class| class.insn.addr <= exit);
+        let is_straight = between().all(|class| {
+            let is_exit = class.insn.addr == exit;
+            let leads_on = is_exit || native::falls_through(&class.insn);
+            class.forbidden.is_none() && leads_on && !flow.is_target(class.insn.addr)
+        });
+        let leads_on = placement.displaced.last().is_some_and(native::falls_through);
+        let is_near = exit >= end && exit - placement.site < FARTHEST;
+        let does =
+            is_near && leads_on && is_straight && between().last().is_some_and(|c| c.insn.addr == exit);
+        if does {
+            placement.displaced.extend(between().map(|class| class.insn));
+            placement.displaced_len = placement.displaced.iter().map(|insn| insn.len_bytes() as u8).sum();
+            placement.ends_with_flow = true;
+        }
+        does
     }
 
     /// Where the jump might stand, the exit itself first: instructions that lead to it and that nothing jumps behind.

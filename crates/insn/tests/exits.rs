@@ -175,3 +175,34 @@ fn a_taken_exit_is_refused() {
     let Refusal::NoRung { why_not, .. } = refused else { panic!("{refused}") };
     assert!(why_not.iter().any(|(_, r)| matches!(r, Reason::Taken { .. })), "{why_not:?}");
 }
+
+/// Places the entry at `BASE` on an island and then the exits of `len` bytes with it.
+fn with_entry_on_an_island(bytes: &[u8], len: u64) -> Result<insn::Placement, Refusal> {
+    let file = File { bytes, starts: vec![BASE, BASE + len] };
+    let (flow, codes) = (file.flow(), file.code());
+    let (function, free) = (Some(BASE..BASE + len), |_: Range<u64>| false);
+    let asked = insn::Asked { site: BASE, function, next_function: None, taken: &free, room: &insn::no_room };
+    let mut entry = insn::place(&flow, &codes, &asked)?;
+    assert_eq!((entry.rung, entry.displaced.len()), (Rung::Island, 1));
+    let exits = file.exits(len).unwrap();
+    let own = exits.place_all(&flow, &codes, Some(&mut entry), &free, &insn::no_room);
+    own.map(|own| assert!(own.is_empty())).map_err(|(_, why)| why)?;
+    Ok(entry)
+}
+
+#[test]
+fn an_exit_without_room_close_behind_the_entry_is_displaced_with_it() {
+    // 0: mov rax, rdi; 3: ret; 4: the next function, and padding for the island
+    let bytes = [0x48, 0x89, 0xf8, 0xc3, 0x6a, 0x55, 0x58, 0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc];
+    let entry = with_entry_on_an_island(&bytes, 4).unwrap();
+    assert_eq!(entry.hooks.iter().map(|h| h.offset).collect::<Vec<_>>(), [0, 3]);
+    assert_eq!((entry.patch_len, entry.displaced_len, entry.ends_with_flow), (2, 4, true));
+    // 0: test edi, edi; 2: je 5; 4: inc eax in part; 5: ret: something jumps to the exit
+    let bytes = [0x85, 0xff, 0x74, 0x01, 0x90, 0xc3, 0x6a, 0x55, 0x58, 0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc];
+    assert!(with_entry_on_an_island(&bytes, 6).is_err());
+    // 0: mov rax, rdi; 3: call; 8: ret: a call lies between
+    let bytes =
+        [0x48, 0x89, 0xf8, 0xe8, 0, 0x10, 0, 0, 0xc3, 0x6a, 0x55, 0x58, 0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc];
+    let placed = with_entry_on_an_island(&bytes, 9);
+    assert!(placed.is_err() || placed.unwrap().hooks.len() == 1);
+}

@@ -8,45 +8,58 @@ use testkit::{Link, Nanoprobe, Outcome, Program, Result, Snapshot, Target, Traci
 const CALLS: u64 = 80_000;
 
 fn attach(target: &Target, pid: &str) -> Result<Tracing> {
-    let mut tracing = Nanoprobe::find()?.start(["count", &target.spec("work"), "-p", pid])?;
+    attach_to(target, "work", pid)
+}
+
+fn attach_to(target: &Target, function: &str, pid: &str) -> Result<Tracing> {
+    let mut tracing = Nanoprobe::find()?.start(["count", &target.spec(function), "-p", pid])?;
     tracing.attached()?;
     Ok(tracing)
 }
 
 /// The counts of the one that came first and of the one that came second.
-fn two(first_ends_first: bool) -> Result<(u64, u64)> {
+fn two(function: &str, first_ends_first: bool) -> Result<(u64, u64)> {
     let target = Target::build(Program::Counted, Link::Pie)?;
     let mut running = target.spawn()?;
     let before = Snapshot::take(running.pid())?;
-    let first = attach(&target, &running.pid_text())?;
-    running.run(CALLS, "work")?;
-    let second = attach(&target, &running.pid_text())?;
-    running.run(CALLS, "work")?;
+    let first = attach_to(&target, function, &running.pid_text())?;
+    running.run(CALLS, function)?;
+    let second = attach_to(&target, function, &running.pid_text())?;
+    running.run(CALLS, function)?;
     let end = |one: Tracing| -> Result<Outcome> { one.interrupt_and_finish()?.success() };
     let (first, second) = if first_ends_first {
         let first = end(first)?;
-        running.run(CALLS, "work")?;
+        running.run(CALLS, function)?;
         (first, end(second)?)
     } else {
         let second = end(second)?;
-        running.run(CALLS, "work")?;
+        running.run(CALLS, function)?;
         (end(first)?, second)
     };
     let difference = before.difference_now()?;
     assert!(difference.is_empty(), "{difference}");
     assert_eq!(running.end()?.code(), Some(7));
-    Ok((first.count("work"), second.count("work")))
+    Ok((first.count(function), second.count(function)))
 }
 
 #[test]
 fn both_count_exactly_when_the_second_ends_first() -> Result<()> {
-    assert_eq!(two(false)?, (3 * CALLS, CALLS));
+    assert_eq!(two("work", false)?, (3 * CALLS, CALLS));
     Ok(())
 }
 
 #[test]
 fn both_count_exactly_when_the_first_ends_first() -> Result<()> {
-    assert_eq!(two(true)?, (2 * CALLS, 2 * CALLS));
+    assert_eq!(two("work", true)?, (2 * CALLS, 2 * CALLS));
+    Ok(())
+}
+
+#[test]
+fn both_count_exactly_where_a_jump_can_lead_to_some_addresses_only() -> Result<()> {
+    for function in ["work_punned", "work_punned_small"] {
+        assert_eq!(two(function, false)?, (3 * CALLS, CALLS), "{function}");
+        assert_eq!(two(function, true)?, (2 * CALLS, 2 * CALLS), "{function}");
+    }
     Ok(())
 }
 

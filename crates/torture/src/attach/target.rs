@@ -10,7 +10,8 @@ use std::io::{BufRead, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 // One function for each way a jump is placed: over a nop, over one instruction, over several, over the end of
-// a function and its padding, and with live values in the red zone and in the flags.
+// a function and its padding, with the next function's bytes as its last ones, and with live values in the red zone
+// and in the flags.
 core::arch::global_asm!(
     ".pushsection .text.torture, \"ax\"",
     ".macro torture_fn name",
@@ -44,6 +45,15 @@ core::arch::global_asm!(
     "torture_fn torture_fn_tiny",
     "ret",
     ".size torture_fn_tiny, . - torture_fn_tiny",
+    "torture_fn torture_fn_punned",
+    "mov rax, rdi",
+    "ret",
+    ".size torture_fn_punned, . - torture_fn_punned",
+    ".type behind_punned, @function",
+    "behind_punned:",
+    "push 0x55",
+    "pop rax",
+    "ret",
     "torture_fn torture_fn_flags",
     "stc",
     "mov rax, rdi",
@@ -70,6 +80,7 @@ unsafe extern "C" {
     safe fn torture_fn_window(x: u64) -> u64;
     safe fn torture_fn_short(x: u64) -> u64;
     safe fn torture_fn_tiny(x: u64) -> u64;
+    safe fn torture_fn_punned(x: u64) -> u64;
     safe fn torture_fn_flags(x: u64) -> u64;
     safe fn torture_fn_loop(x: u64) -> u64;
 }
@@ -111,7 +122,11 @@ fn work(start: u64) {
             calls += 1;
         }
         torture_fn_tiny(x);
-        calls += 1;
+        if torture_fn_punned(x) != x {
+            eprintln!("the function with a punned jump did not return {x:#x}");
+            std::process::exit(99);
+        }
+        calls += 2;
     }
     CALLS.fetch_add(calls, Ordering::Relaxed);
 }
