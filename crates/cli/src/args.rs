@@ -178,6 +178,9 @@ pub struct RunArgs {
     /// Fail if any site that matches cannot be probed
     #[arg(long)]
     pub strict: bool,
+    /// Leave out sites where only a kernel uprobe fits: each of its hits traps
+    #[arg(long)]
+    pub no_kernel: bool,
     /// Count forked children with their parent, until they exec
     #[arg(long)]
     pub follow: bool,

@@ -168,13 +168,14 @@ fn left_out(r: &RefusedSite, args: &LookArgs) -> String {
 fn totals(sites: &[Explained], refused: usize) -> String {
     let on = |rung: u8| sites.iter().filter(|e| e.site.placement.rung as u8 == rung).count();
     format!(
-        "{} sites: {} nop, {} jump, {} window, {} island, {} punned; {refused} without a probe",
+        "{} sites: {} nop, {} jump, {} window, {} island, {} punned, {} kernel; {refused} without a probe",
         sites.len() + refused,
         on(1),
         on(2),
         on(3),
         on(4),
-        on(5)
+        on(5),
+        on(7)
     )
 }
 

@@ -11,7 +11,7 @@ use crate::engine::Job;
 use crate::render::Writer;
 use image::lookup::{LookupError, find_file, find_module};
 use image::{Process, Spec};
-use session::{Broken, Deaf, Loads, Missed, Plan, Receipt, Session, SitePlan, Verb};
+use session::{Broken, Deaf, Loads, Missed, Plan, Receipt, Rung, Session, SitePlan, Verb};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -125,7 +125,10 @@ impl Probes {
             Ok(plan) => plan,
             Err(error) => return writer.not_followed(&error.to_string()),
         };
-        plan.sites.retain(|site| new.contains(&site.module_range.start));
+        plan.sites.retain(|site| {
+            new.contains(&site.module_range.start)
+                && !(job.args.no_kernel && site.placement.rung == Rung::Kernel)
+        });
         if plan.sites.is_empty() {
             return;
         }
@@ -168,7 +171,13 @@ type LeftOut = Vec<(String, String)>;
 /// Attaches; on failure the exit code, with everything said. Also who was refused, and who was missed.
 fn put_in(job: &Job, pid: i32, plan: Plan) -> Result<(Session, LeftOut, LeftOut), i32> {
     let Plan { sites, refused } = plan;
-    let refused: LeftOut = refused.into_iter().map(|r| (r.name, r.why)).collect();
+    let is_unwanted = |s: &SitePlan| job.args.no_kernel && s.placement.rung == Rung::Kernel;
+    let (unwanted, sites): (Vec<SitePlan>, Vec<SitePlan>) = sites.into_iter().partition(is_unwanted);
+    let unwanted = unwanted.into_iter().map(|s| (s.name, "no jump fits, and --no-kernel".into()));
+    let refused: LeftOut = refused.into_iter().map(|r| (r.name, r.why)).chain(unwanted).collect();
+    if sites.is_empty() {
+        return Err(strict(&refused));
+    }
     if job.args.strict && !refused.is_empty() {
         return Err(strict(&refused));
     }

@@ -10,7 +10,7 @@ use crate::args::{Format, RunArgs};
 use crate::engine::Job;
 use image::Spec;
 use serde_json::{Map, Value, json};
-use session::{OpenCalls, Receipt, Session, SiteView, Verb};
+use session::{OpenCalls, Receipt, Rung, Session, SiteView, Verb};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
@@ -212,6 +212,14 @@ impl Writer {
                 time(stall)
             );
         }
+        let by_kernel = session.rungs().iter().find(|(r, _)| *r == Rung::Kernel).map_or(0, |(_, n)| *n);
+        if by_kernel > 0 && !self.is_quiet {
+            let what = if by_kernel == 1 { "1 probe is" } else { &format!("{by_kernel} probes are") };
+            eprintln!(
+                "nanoprobe: {what} the kernel's (rung 7): a hit traps and costs a microsecond or more; --no-kernel \
+                 leaves such sites out"
+            );
+        }
         self.say_left_out(refused, missed);
     }
 
@@ -326,7 +334,7 @@ impl Writer {
                 "detach_verified": receipt.is_verified && !receipt.was_gone,
                 "target_gone": receipt.was_gone, "restored": receipt.restored,
                 "handed_over": receipt.handed_over, "unloaded": receipt.unmapped, "foreign": receipt.foreign,
-                "memory_returned": receipt.is_unmapped, "children_freed": receipt.children,
+                "memory_returned": receipt.is_unmapped, "kernel_page_stays": receipt.has_kernel_page, "children_freed": receipt.children,
                 "detach_us": receipt.took.as_micros() as u64,
                 "longest_stall_us": receipt.longest_stall.as_micros() as u64,
                 "calls": open.map(latency::open_json),
@@ -388,7 +396,8 @@ pub fn detach_line(receipt: &Receipt) -> String {
         return format!("Detach verified: nothing to restore, the process ended; longest stall {stall}.");
     }
     let verdict = if receipt.is_verified { "yes" } else { "NO" };
-    let mut parts = vec![format!("{} sites restored in {}", receipt.restored, time(receipt.took))];
+    let noun = if receipt.restored == 1 { "site" } else { "sites" };
+    let mut parts = vec![format!("{} {noun} restored in {}", receipt.restored, time(receipt.took))];
     if receipt.handed_over > 0 {
         parts.push(format!("{} handed to another nanoprobe", receipt.handed_over));
     }
@@ -402,6 +411,9 @@ pub fn detach_line(receipt: &Receipt) -> String {
         _ if receipt.is_unmapped => parts.push("memory returned".into()),
         Some(tid) => parts.push(format!("memory still held by thread {tid}")),
         None => parts.push("memory not returned".into()),
+    }
+    if receipt.has_kernel_page {
+        parts.push("the kernel's page [uprobes] stays mapped until the process ends".into());
     }
     format!("Detach verified: {verdict}; {}; longest stall {stall}.", parts.join(", "))
 }

@@ -144,6 +144,29 @@ impl Placement {
         self.site..self.site + u64::from(self.patch_len)
     }
 
+    /// A placement without a jump, for a probe that the kernel places.
+    pub fn by_kernel(site: u64, why_not: Vec<(Rung, Reason)>) -> Placement {
+        Placement {
+            site,
+            rung: Rung::Kernel,
+            patch_len: 1,
+            displaced: Vec::new(),
+            displaced_len: 0,
+            padding_used: 0,
+            ends_with_flow: false,
+            island: None,
+            pun: None,
+            hooks: Vec::new(),
+            why_not,
+        }
+    }
+
+    /// The image addresses that no other probe may use: what the jump covers, and what runs elsewhere with it.
+    pub fn range(&self) -> Range<u64> {
+        let displaced = self.displaced.last().map_or(self.site, Insn::end);
+        self.site..displaced.max(self.patch().end)
+    }
+
     /// All image addresses that change: at the site, and at the island if there is one.
     pub fn patches(&self) -> impl Iterator<Item = Range<u64>> + use<> {
         [Some(self.patch()), self.island_patch()].into_iter().flatten()

@@ -219,5 +219,5 @@ pub(crate) fn errno_of(error: &std::io::Error) -> sys::Errno {
 pub(crate) fn possible_cpus() -> usize {
     let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
     let last = list.trim().rsplit([',', '-']).next().and_then(|n| n.parse::<usize>().ok());
-    last.map_or(1024, |n| n + 1)
+    last.map_or(8192, |n| n + 1)
 }

@@ -11,6 +11,7 @@
 
 use crate::arena::{Counts, Layout, possible_cpus};
 use crate::error::Broken;
+use crate::kernel::KernelProbes;
 use crate::memory::Memory;
 use crate::pages::{Pages, is_split_after_one_byte, unshare};
 use crate::puns::Puns;
@@ -22,6 +23,7 @@ use crate::site::{Action, Armed, Consumer, Missed, SitePlan};
 use crate::world::{ENGINE_NAME, Hurry, World};
 use crate::{chain, clock, process, stacks};
 use image::Mapping;
+use insn::Rung;
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::offset_of;
 use std::time::{Duration, Instant};
@@ -40,7 +42,7 @@ impl Session {
     ///
     /// # Errors
     /// Why the process as a whole cannot be entered; single sites are missed with a reason instead.
-    pub fn attach(pid: i32, mut sites: Vec<SitePlan>) -> Result<Session, Broken> {
+    pub fn attach(pid: i32, sites: Vec<SitePlan>) -> Result<Session, Broken> {
         let is_timed = |s: &SitePlan| s.opens().or(s.traces()).is_some();
         let ns_per_tick = if sites.iter().any(is_timed) { clock::ns_per_tick() } else { 0 };
         let began = Instant::now();
@@ -56,8 +58,10 @@ impl Session {
         recover(pid)?;
         let memory = Memory::open(pid)?;
         let mappings = image_maps(pid)?;
+        let (by_kernel, mut sites): (Vec<_>, Vec<_>) =
+            sites.into_iter().partition(|s| s.placement.rung == Rung::Kernel);
         let puns = Puns::allot(&mappings, &mut sites, PUNS_MAX);
-        let mut setup = SetUp::enter(&memory, &mappings, &sites, &puns)?;
+        let mut setup = SetUp::enter(&memory, &mappings, &sites, &by_kernel, &puns)?;
         let mut stall = setup.stall;
         setup.ns_per_tick = ns_per_tick;
         let mut session = setup.build(memory, mappings, sites)?;
@@ -75,6 +79,11 @@ impl Session {
                 let _ = session.detach();
                 return Err(failure.into());
             }
+        }
+        if !by_kernel.is_empty() {
+            let (probes, missed) = KernelProbes::open(pid, &session.mappings, by_kernel);
+            session.kernel = probes;
+            session.missed.extend(missed);
         }
         session.longest_stall = stall;
         session.attach_time = began.elapsed();
@@ -131,6 +140,7 @@ impl SetUp {
         memory: &Memory,
         mappings: &[Mapping],
         sites: &[SitePlan],
+        by_kernel: &[SitePlan],
         puns: &Puns,
     ) -> Result<SetUp, Broken> {
         let gadget = find_syscall(memory, mappings)?;
@@ -142,7 +152,8 @@ impl SetUp {
         let counts =
             Counts { hooks: general, consumers, cell_bytes: cells as usize * 8, has_frames, has_rings };
         let layout = Layout::new(possible_cpus(), &counts);
-        let wishes = wishes(sites);
+        // Without a jump of ours, one region all the same: the process shows by it that it is traced.
+        let wishes = wishes(if sites.is_empty() { by_kernel } else { sites });
         if let Some(wish) = wishes.get(wire::REGIONS_MAX - PUNS_MAX) {
             return Err(Broken::NoRoom { module: wish.module.clone(), bytes: wish.bytes });
         }
@@ -177,9 +188,9 @@ fn wishes(sites: &[SitePlan]) -> Vec<Wish> {
     sorted.sort_by_key(|s| s.module_range.start);
     let mut wishes: Vec<Wish> = Vec::new();
     for site in sorted {
-        let bytes = match site.placement.pun {
-            None => Trampoline::len_bound(&site.placement) as u64,
-            Some(_) => 0,
+        let bytes = match site.placement.rung {
+            Rung::Punned | Rung::Kernel => 0,
+            _ => Trampoline::len_bound(&site.placement) as u64,
         };
         match wishes.last_mut() {
             Some(w) if site.module_range.end.saturating_sub(w.reach.start) <= NEIGHBOURHOOD => {

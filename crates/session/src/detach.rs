@@ -62,6 +62,8 @@ pub struct Receipt {
     pub children: usize,
     /// The longest time that a thread stood still for us, from attach to now.
     pub longest_stall: Duration,
+    /// The kernel has mapped a page of its own, `[uprobes]`, for sites on rung 7; it stays until the process ends.
+    pub has_kernel_page: bool,
     /// How long the detach took.
     pub took: Duration,
 }
@@ -77,6 +79,7 @@ impl Receipt {
         self.is_unmapped &= other.is_unmapped;
         self.held_by = self.held_by.or(other.held_by);
         self.was_gone |= other.was_gone;
+        self.has_kernel_page |= other.has_kernel_page;
         self.children = self.children.max(other.children);
         self.longest_stall = self.longest_stall.max(other.longest_stall);
         self.took += other.took;
@@ -96,6 +99,9 @@ impl Session {
         let _hurry = Hurry::begin();
         let mut receipt = Receipt { is_verified: true, ..Receipt::default() };
         self.is_over = true;
+        if let Some(kernel) = &mut self.kernel {
+            kernel.close();
+        }
         match self.leave(&mut receipt) {
             Err(Broken::Gone { .. } | Broken::NoProcess { .. } | Broken::Zombie { .. }) => {
                 receipt.was_gone = true
@@ -115,6 +121,10 @@ impl Session {
     fn leave(&mut self, receipt: &mut Receipt) -> Result<(), Broken> {
         let stall = leave_process(&self.memory, &self.links(), &self.footing(), self.gadget, receipt);
         self.longest_stall = self.longest_stall.max(stall?);
+        let by_kernel = self.kernel.as_ref().map_or(&[][..], |kernel| &kernel.sites);
+        receipt.restored += by_kernel.len();
+        receipt.has_kernel_page = !by_kernel.is_empty()
+            && image_maps(self.pid())?.iter().any(|m| m.path.as_os_str() == "[uprobes]");
         if receipt.restored > 0 && !self.is_text_restored() {
             receipt.is_verified = false;
         }
@@ -132,13 +142,18 @@ impl Session {
     /// Reads every site back and compares it with the file.
     fn is_text_restored(&self) -> bool {
         let mut pages = Pages::of(&self.memory);
-        self.armed.iter().flat_map(Armed::patches).all(|patch| {
-            if !pages.is_mapped(patch.addr) {
-                return true;
-            }
-            let found = pages.bytes(patch.addr, patch.old.len());
-            found.is_ok_and(|f| f == patch.old || text::jump_target(patch.addr, &f).is_some())
-        })
+        let by_kernel = self.kernel.iter().flat_map(|kernel| &kernel.sites).all(|(site, _)| {
+            !pages.is_mapped(site.addr())
+                || pages.bytes(site.addr(), site.original.len()).is_ok_and(|found| found == site.original)
+        });
+        by_kernel
+            && self.armed.iter().flat_map(Armed::patches).all(|patch| {
+                if !pages.is_mapped(patch.addr) {
+                    return true;
+                }
+                let found = pages.bytes(patch.addr, patch.old.len());
+                found.is_ok_and(|f| f == patch.old || text::jump_target(patch.addr, &f).is_some())
+            })
     }
 
     /// Children that were forked while sites were armed have our jumps and our mappings in their copy of

@@ -9,6 +9,7 @@ mod detach;
 mod error;
 mod events;
 mod footing;
+mod kernel;
 mod launch;
 mod loads;
 mod memory;
@@ -29,6 +30,7 @@ mod world;
 pub use detach::Receipt;
 pub use error::Broken;
 pub use events::Event;
+pub use insn::Rung;
 pub use launch::Launched;
 pub use loads::{Deaf, Loads};
 pub use plan::{

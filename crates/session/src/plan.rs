@@ -16,8 +16,8 @@ pub use explain::{Explained, explain};
 
 use crate::error::Broken;
 use crate::memory::Memory;
-use crate::puns;
 use crate::site::{Action, Consumer, SitePlan};
+use crate::{kernel, puns};
 use image::lookup::{LookupError, find_file, find_module};
 use image::select::{Selected, chosen_implementation};
 use image::spec::Place;
@@ -257,7 +257,7 @@ struct Placed {
 
 impl Placed {
     fn insert(&mut self, site: SitePlan) {
-        for range in site.placement.patches() {
+        for range in [Some(site.placement.range()), site.placement.island_patch()].into_iter().flatten() {
             self.taken.insert(range.start.wrapping_add(site.bias), range.end.wrapping_add(site.bias));
         }
         self.sites.insert(site.addr(), site);
@@ -402,16 +402,32 @@ impl<'p> Planner<'p> {
     }
 
     fn one(&self, wanted: &Match, verb: Verb, placed: &Placed) -> Result<SitePlan, String> {
-        let placement = self.placement(wanted, placed)?;
         let action = match consumer(verb, When::Before, &self.images[&wanted.module].image, wanted)? {
             None => Action::Count,
             Some(consumer) => Action::Consumers(vec![consumer]),
         };
+        let placement = match self.placement(wanted, placed) {
+            Err(why) if kernel::can(&action) => self.by_kernel(wanted, placed, why)?,
+            other => other.map_err(|why| why.to_string())?,
+        };
         self.site_plan(wanted, wanted.name.clone(), placement, vec![action])
     }
 
+    /// The probe placed by the kernel, if that is what `why` leaves.
+    fn by_kernel(&self, wanted: &Match, placed: &Placed, why: NoJump) -> Result<Placement, String> {
+        let bias = self.module(wanted.module).bias.0;
+        let is_taken = placed.is_taken(wanted.addr..wanted.addr + 1, bias);
+        match why {
+            NoJump::Refused(Refusal::NoRung { why_not, .. }) if !is_taken => {
+                Ok(Placement::by_kernel(wanted.addr, why_not))
+            }
+            NoJump::MayFault(_) if !is_taken => Ok(Placement::by_kernel(wanted.addr, Vec::new())),
+            other => Err(other.to_string()),
+        }
+    }
+
     /// Where the jump to a probe before the match's instruction stands.
-    fn placement(&self, wanted: &Match, placed: &Placed) -> Result<Placement, String> {
+    fn placement(&self, wanted: &Match, placed: &Placed) -> Result<Placement, NoJump> {
         let loaded = &self.images[&wanted.module];
         let bias = self.module(wanted.module).bias.0;
         let asked = Asked {
@@ -421,7 +437,7 @@ impl<'p> Planner<'p> {
             taken: &|range| placed.is_taken(range, bias),
             room: &|pun| self.has_room(wanted, pun),
         };
-        let placement = place(&loaded.flow, &codes(&loaded.image), &asked).map_err(|why| refusal(&why))?;
+        let placement = place(&loaded.flow, &codes(&loaded.image), &asked).map_err(NoJump::Refused)?;
         check_faults(&loaded.image, wanted, &placement)?;
         Ok(placement)
     }
@@ -468,10 +484,29 @@ impl<'p> Planner<'p> {
     }
 }
 
-/// A refusal in words, with the rung that it would need.
+/// Why no jump can stand at a site.
+#[derive(Debug)]
+enum NoJump {
+    Refused(Refusal),
+    /// The instruction that may fault, in Go code.
+    MayFault(u64),
+}
+
+impl std::fmt::Display for NoJump {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            NoJump::Refused(why) => f.write_str(&refusal(why)),
+            NoJump::MayFault(at) => {
+                write!(f, "{at:#x} may fault, and Go makes a panic of a fault at its own addresses only")
+            }
+        }
+    }
+}
+
+/// A refusal in words, with what is left.
 fn refusal(why: &Refusal) -> String {
     match why {
-        Refusal::NoRung { needs, .. } => format!("{why} (rung {}, not in this version)", *needs as u8),
+        Refusal::NoRung { .. } => format!("{why} (count and hist of u: can use rung 7, a kernel uprobe)"),
         other => other.to_string(),
     }
 }
@@ -515,16 +550,13 @@ fn is_go_code(image: &ElfImage, wanted: &Match) -> bool {
 }
 
 /// Go makes a panic of a fault at an address of its own; at one of ours it ends the process.
-fn check_faults(image: &ElfImage, wanted: &Match, placement: &Placement) -> Result<(), String> {
+fn check_faults(image: &ElfImage, wanted: &Match, placement: &Placement) -> Result<(), NoJump> {
     if !is_go_code(image, wanted) {
         return Ok(());
     }
     match placement.may_fault(GO_GOOD_REGISTERS.into()) {
         None => Ok(()),
-        Some(insn) => Err(format!(
-            "{:#x} may fault, and Go makes a panic of a fault at its own addresses only (rung 6, not in this version)",
-            insn.addr
-        )),
+        Some(insn) => Err(NoJump::MayFault(insn.addr)),
     }
 }
 

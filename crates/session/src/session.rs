@@ -6,8 +6,10 @@
 //! Keeps:   S1 dropped without `detach`, it detaches.
 //! Checked: testkit.
 
+use crate::arena::Arena;
 use crate::error::Broken;
 use crate::events::{self, Event};
+use crate::kernel::KernelProbes;
 use crate::memory::Memory;
 use crate::region::Regions;
 use crate::site::{Armed, Consumer, Missed, SitePlan};
@@ -27,6 +29,7 @@ pub struct Session {
     pub(crate) ns_per_tick: u64,
     pub(crate) tid_offset: u64,
     pub(crate) armed: Vec<Armed>,
+    pub(crate) kernel: Option<KernelProbes>,
     pub(crate) missed: Vec<(SitePlan, Missed)>,
     pub(crate) longest_stall: Duration,
     pub(crate) attach_time: Duration,
@@ -40,7 +43,31 @@ pub struct SiteView<'a> {
     /// What it was planned as.
     pub plan: &'a SitePlan,
     first_cell: u32,
-    regions: &'a Regions,
+    counts: Counts<'a>,
+}
+
+/// Where a site's cells are.
+#[derive(Clone, Copy, Debug)]
+enum Counts<'a> {
+    Own(&'a Arena),
+    Kernel(&'a KernelProbes),
+}
+
+impl Counts<'_> {
+    fn sum(self, cell: u32) -> u64 {
+        match self {
+            Counts::Own(arena) => arena.sum(cell),
+            Counts::Kernel(probes) => probes.read(cell),
+        }
+    }
+
+    /// From one cell to the next.
+    fn step(self) -> u32 {
+        match self {
+            Counts::Own(_) => 8,
+            Counts::Kernel(_) => 1,
+        }
+    }
 }
 
 /// The calls of one function so far.
@@ -79,12 +106,15 @@ pub struct OpenCalls {
 impl SiteView<'_> {
     /// Hits so far of the target's own threads; of a return probe 0, its function's calls have them.
     pub fn hits(&self) -> u64 {
-        self.own_cells().map(|cell| self.regions.arena.sum(cell)).sum()
+        self.own_cells().map(|cell| self.counts.sum(cell)).sum()
     }
 
-    /// Hits so far in forked children.
+    /// Hits so far in forked children; the kernel's probes count none.
     pub fn children_hits(&self) -> u64 {
-        self.own_cells().map(|cell| self.regions.arena.children(cell)).sum()
+        match self.counts {
+            Counts::Own(arena) => self.own_cells().map(|cell| arena.children(cell)).sum(),
+            Counts::Kernel(_) => 0,
+        }
     }
 
     /// The cells that a hit adds one to.
@@ -93,19 +123,19 @@ impl SiteView<'_> {
             Some(Consumer::Enter { .. } | Consumer::Trace { .. }) | None => 1,
             Some(first) => first.cells(),
         };
-        let first = self.first_cell;
-        (0..cells).map(move |i| first + i * 8)
+        let (first, step) = (self.first_cell, self.counts.step());
+        (0..cells).map(move |i| first + i * step)
     }
 
     /// The cells of the first consumer, one for each bucket of a histogram.
     pub fn cells(&self) -> Vec<u64> {
-        self.own_cells().map(|cell| self.regions.arena.sum(cell)).collect()
+        self.own_cells().map(|cell| self.counts.sum(cell)).collect()
     }
 
     /// The calls of the function that begins here, if they are timed.
     pub fn calls(&self) -> Option<Calls> {
         self.plan.opens()?;
-        let sum = |number: u32| self.regions.arena.sum(self.first_cell + number * 8);
+        let sum = |number: u32| self.counts.sum(self.first_cell + number * 8);
         let buckets = (latency::BUCKETS..latency::CELLS).map(sum).collect();
         let (entries, unmatched) = (sum(latency::ENTRIES), sum(latency::UNMATCHED));
         Some(Calls { entries, total_ns: sum(latency::TOTAL_NS), unmatched, buckets })
@@ -123,6 +153,7 @@ impl Session {
             ns_per_tick: 0,
             tid_offset: 0,
             armed: Vec::new(),
+            kernel: None,
             missed: Vec::new(),
             longest_stall: Duration::ZERO,
             attach_time: Duration::ZERO,
@@ -136,9 +167,16 @@ impl Session {
         self.memory.pid
     }
 
-    /// The armed sites, in the order of their plans.
+    /// The armed sites, in the order of their plans; those of the kernel last.
     pub fn sites(&self) -> impl Iterator<Item = SiteView<'_>> {
-        self.armed.iter().map(|a| SiteView { plan: &a.plan, first_cell: a.cell, regions: &self.regions })
+        let own = Counts::Own(&self.regions.arena);
+        let armed =
+            self.armed.iter().map(move |a| SiteView { plan: &a.plan, first_cell: a.cell, counts: own });
+        let kernel = self.kernel.iter().flat_map(|probes| {
+            let counts = Counts::Kernel(probes);
+            probes.sites.iter().map(move |(plan, cell)| SiteView { plan, first_cell: *cell, counts })
+        });
+        armed.chain(kernel)
     }
 
     /// From now on hits of forked children are counted with their parent's, and not apart.
@@ -148,7 +186,11 @@ impl Session {
 
     /// Hits of the general path so far, counted before any handler ran.
     pub fn entered(&self) -> u64 {
-        self.regions.arena.sum(wire::cell::READERS_ENTERED)
+        let kernel = self.kernel.as_ref().map_or(0, |probes| {
+            let plain = probes.plain_counts();
+            probes.entered().saturating_sub(plain)
+        });
+        self.regions.arena.sum(wire::cell::READERS_ENTERED) + kernel
     }
 
     /// Takes the events out of all rings; those of one CPU are in order.
@@ -191,8 +233,8 @@ impl Session {
     /// How many sites are armed on each rung.
     pub fn rungs(&self) -> Vec<(Rung, usize)> {
         let mut counted: Vec<(Rung, usize)> = Vec::new();
-        for armed in &self.armed {
-            let rung = armed.plan.placement.rung;
+        for site in self.sites() {
+            let rung = site.plan.placement.rung;
             match counted.iter_mut().find(|(r, _)| *r == rung) {
                 Some((_, n)) => *n += 1,
                 None => counted.push((rung, 1)),

@@ -225,6 +225,8 @@ pub enum Missed {
     },
     /// Another nanoprobe has a probe under the same jump, but before another instruction.
     OtherHook,
+    /// The kernel cannot place it either. Why.
+    Kernel(String),
     /// The patch would lie on two pages with one byte on the first.
     CrossesPage,
     /// The probe at the function's entry was missed.
@@ -251,6 +253,7 @@ impl std::fmt::Display for Missed {
                 )
             }
             Missed::NoRoom => write!(f, "the process has no room left where alone the jump could lead"),
+            Missed::Kernel(why) => write!(f, "no jump fits, and {why}"),
             Missed::CrossesPage => write!(f, "a page ends after its first byte"),
             Missed::TooFar(e) => write!(f, "{e}"),
         }

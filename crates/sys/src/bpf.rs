@@ -1,18 +1,20 @@
 //! The kernel's programs and tables, through bpf(2).
 //!
-//! For:     benches that put the kernel beside us.
+//! For:     probes where no jump fits, and benches that put the kernel beside us.
 //! State:   none; the caller owns the descriptors.
 //! Context: control.
 //! Keeps:   B1 each attribute is passed with its own size, so older kernels see zeros or refuse.
-//! Checked: tests below; `bench --vs kernel` (its counts = calls).
+//! Checked: tests below; `bench --vs kernel` (its counts = calls); testkit `kernel`.
 
 use crate::{Errno, check, nr, syscall};
 
 const MAP_CREATE: usize = 0;
 const MAP_LOOKUP_ELEM: usize = 1;
 const PROG_LOAD: usize = 5;
+const LINK_CREATE: usize = 28;
 const MAP_TYPE_PERCPU_ARRAY: u32 = 6;
 const PROG_TYPE_KPROBE: u32 = 2;
+const TRACE_UPROBE_MULTI: u32 = 48;
 
 #[repr(C)]
 struct MapAttr {
@@ -42,6 +44,25 @@ struct ProgramAttr {
     log: u64,
     kernel_version: u32,
     flags: u32,
+    name: [u8; 16],
+    interface: u32,
+    expected_attach_type: u32,
+}
+
+#[repr(C)]
+struct UprobeLinkAttr {
+    program: u32,
+    target: u32,
+    attach_type: u32,
+    flags: u32,
+    path: u64,
+    offsets: u64,
+    ref_ctr_offsets: u64,
+    cookies: u64,
+    count: u32,
+    uprobe_flags: u32,
+    pid: u32,
+    reserved: u32,
 }
 
 /// One instruction, as the kernel takes it.
@@ -88,6 +109,55 @@ pub unsafe fn read_percpu_array(map: i32, index: u32, values: &mut [u64]) -> Res
 /// # Errors
 /// `EPERM` not allowed (it takes CAP_BPF and CAP_PERFMON), `EACCES` or `EINVAL` the verifier refuses the code.
 pub fn load_kprobe_program(code: &[u64]) -> Result<i32, Errno> {
+    load(code, 0)
+}
+
+/// The same for [`link_uprobes`], since Linux 6.6.
+///
+/// # Errors
+/// As [`load_kprobe_program`]; `EINVAL` also where the kernel has no such links.
+pub fn load_uprobes_program(code: &[u64]) -> Result<i32, Errno> {
+    load(code, TRACE_UPROBE_MULTI)
+}
+
+/// A descriptor that, as long as it is open, runs a program at hits of all `offsets` of a file in process `pid`: those
+/// of all its threads, of no other process. The program gets each one's cookie.
+///
+/// # Errors
+/// `EPERM` not allowed, `ENOENT` or `EBADF` no such file, `ESRCH` no such process, `EINVAL`, `EOPNOTSUPP` or `ENOEXEC`
+/// an instruction that the kernel cannot probe, or no such links in this kernel.
+pub fn link_uprobes(
+    program: i32,
+    path: &core::ffi::CStr,
+    offsets: &[u64],
+    cookies: &[u64],
+    pid: i32,
+) -> Result<i32, Errno> {
+    if offsets.len() != cookies.len() {
+        return Err(Errno::EINVAL);
+    }
+    let attr = UprobeLinkAttr {
+        program: program as u32,
+        target: 0,
+        attach_type: TRACE_UPROBE_MULTI,
+        flags: 0,
+        path: path.as_ptr() as u64,
+        offsets: offsets.as_ptr() as u64,
+        ref_ctr_offsets: 0,
+        cookies: cookies.as_ptr() as u64,
+        count: offsets.len() as u32,
+        uprobe_flags: 0,
+        pid: pid as u32,
+        reserved: 0,
+    };
+    // SAFETY: the kernel reads `attr`, the string and as many numbers as `count` says of both slices, which are equally
+    // long; all are borrowed for the call.
+    let fd =
+        unsafe { syscall(nr::BPF, [LINK_CREATE, (&raw const attr) as usize, size_of_val(&attr), 0, 0, 0]) };
+    check(fd).map(|fd| fd as i32)
+}
+
+fn load(code: &[u64], expected_attach_type: u32) -> Result<i32, Errno> {
     let attr = ProgramAttr {
         kind: PROG_TYPE_KPROBE,
         instructions: code.len() as u32,
@@ -98,6 +168,9 @@ pub fn load_kprobe_program(code: &[u64]) -> Result<i32, Errno> {
         log: 0,
         kernel_version: 0,
         flags: 0,
+        name: [0; 16],
+        interface: 0,
+        expected_attach_type,
     };
     // SAFETY: the kernel reads `attr`, the code with its length and a constant string, borrowed for the call.
     let fd =

@@ -27,7 +27,7 @@ impl Planner<'_> {
         let function = whole_function(wanted)?;
         check_stack(&loaded.image, wanted)?;
         let is_go = is_go_code(&loaded.image, wanted);
-        let mut entry = self.placement(wanted, placed)?;
+        let mut entry = self.placement(wanted, placed).map_err(|why| why.to_string())?;
         let exits = match find_exits(&loaded.image, &loaded.flow, function, is_go) {
             // Calls of `abort` and the like can be seen, not timed.
             Err(NoExits::NeverReturns) if verb == Verb::Trace => None,
@@ -91,7 +91,8 @@ impl Planner<'_> {
         let placements = exits
             .place_all(&loaded.flow, &codes(&loaded.image), entry, &taken, &room)
             .map_err(|(exit, why)| refused_exit(exit, &why))?;
-        placements.iter().try_for_each(|(_, p)| check_faults(&loaded.image, wanted, p))?;
+        let faults = |p: &Placement| check_faults(&loaded.image, wanted, p).map_err(|why| why.to_string());
+        placements.iter().try_for_each(|(_, p)| faults(p))?;
         Ok(placements)
     }
 }
