@@ -29,7 +29,7 @@ mod symbols;
 
 pub use eh::Fde;
 pub use function::{Function, FunctionKind, SizeSource, Source};
-pub use marks::Mark;
+pub use marks::{Mark, Operand};
 pub use name::{NameAt, SymbolName, Version, demangle};
 pub(crate) use name::{cpp_name, rust_name};
 pub use reloc::{ImportSlot, IrelativeSlot};

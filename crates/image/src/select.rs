@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use crate::elf::{cpp_name, rust_name};
 use crate::spec::{FunctionSpec, MarkSpec, Place};
-use crate::{ElfImage, Function, FunctionKind, ImageAddr, Spec, SymbolName};
+use crate::{ElfImage, Function, FunctionKind, ImageAddr, Mark, Spec, SymbolName};
 
 mod ifunc;
 mod near;
@@ -41,8 +41,8 @@ pub struct Selected<'a> {
     pub name: Option<&'a SymbolName>,
     /// The ifunc that this is an implementation of, if it was selected through one.
     pub ifunc: Option<&'a Function>,
-    /// `provider:name` of the USDT mark that it is.
-    pub mark: Option<String>,
+    /// The USDT mark that it is.
+    pub mark: Option<Mark>,
 }
 
 /// Something that matches and is left out.
@@ -80,11 +80,6 @@ pub enum Reason {
     ColdPart,
     /// Inside the code that returns from signal handlers, which unwinders recognise by its bytes.
     SignalReturn,
-    /// A USDT mark that the program comes by only while a count of tracers is not 0.
-    Semaphore {
-        /// The count.
-        at: ImageAddr,
-    },
     /// Inside data that lies between functions.
     Data,
     /// Inside a restartable sequence, which a probe would break.
@@ -103,12 +98,6 @@ impl fmt::Display for Reason {
             ),
             Self::OffsetPastEnd { offset, size_bytes } => {
                 write!(f, "offset {offset:#x} is past the function's end, it has {size_bytes:#x} bytes")
-            }
-            Self::Semaphore { at } => {
-                write!(
-                    f,
-                    "a mark that is only passed while its semaphore at {at} is raised, not in this version"
-                )
             }
             Self::NotCode => f.write_str("no code at this address"),
             Self::Untyped => f.write_str("a label without a type, it may be data"),
@@ -173,16 +162,8 @@ impl<'a> Chooser<'a> {
             if !is_provider || !wanted.name.matches(&mark.name) {
                 continue;
             }
-            match mark.semaphore {
-                Some(at) => self.refuse(mark.addr, None, Reason::Semaphore { at }),
-                None => self.accept(Selected {
-                    addr: mark.addr,
-                    function: self.image.function_at(mark.addr),
-                    name: None,
-                    ifunc: None,
-                    mark: Some(format!("{}:{}", mark.provider, mark.name)),
-                }),
-            }
+            let (addr, function) = (mark.addr, self.image.function_at(mark.addr));
+            self.accept(Selected { addr, function, name: None, ifunc: None, mark: Some(mark) });
         }
     }
 

@@ -44,7 +44,8 @@ pub unsafe extern "C" fn count<A: Adder>(_: &PtRegs, site: &SiteDesc, consumer: 
 /// # Safety
 /// As for [`Adder::add`]; the consumer must own 65 cells.
 pub unsafe extern "C" fn log2_histogram<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
-    let bucket = u64::BITS - regs.at(consumer.arg).leading_zeros();
+    let value = regs.at(consumer.arg & wire::ARG_OFFSET) & u64::MAX >> (consumer.arg >> wire::ARG_SHIFT);
+    let bucket = u64::BITS - value.leading_zeros();
     // SAFETY: passed on from the caller; `bucket` is at most 64.
     unsafe { A::add(site, consumer.cell + 8 * bucket, 1) };
 }

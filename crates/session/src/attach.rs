@@ -21,7 +21,7 @@ use crate::remote::Remote;
 use crate::session::Session;
 use crate::site::{Action, Armed, Consumer, Missed, SitePlan};
 use crate::world::{ENGINE_NAME, Hurry, World};
-use crate::{chain, clock, process, stacks};
+use crate::{chain, clock, process, semaphore, stacks};
 use image::Mapping;
 use insn::Rung;
 use std::collections::{BTreeMap, BTreeSet};
@@ -424,6 +424,9 @@ impl Session {
         pages.flush()?;
         for armed in &mut self.armed {
             armed.is_live = armed.missed.is_none();
+        }
+        for semaphore in self.armed.iter().filter(|a| a.is_live).filter_map(|a| a.plan.semaphore) {
+            semaphore::raise(&self.memory, semaphore)?;
         }
         let stall = world.resume();
         let (live, dropped): (Vec<_>, Vec<_>) =

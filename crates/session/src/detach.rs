@@ -19,6 +19,7 @@ use crate::memory::Memory;
 use crate::pages::Pages;
 use crate::process;
 use crate::remote::Remote;
+use crate::semaphore;
 use crate::session::Session;
 use crate::site::{Armed, Link};
 use crate::stacks;
@@ -247,7 +248,12 @@ fn disarm(
             receipt.unmapped += 1;
             continue;
         }
-        match chain::leave(memory, &mut pages, link, code.bytes(link.tail, text::JUMP_LEN))? {
+        let left = chain::leave(memory, &mut pages, link, code.bytes(link.tail, text::JUMP_LEN))?;
+        if let Some(at) = link.semaphore.filter(|_| left != Left::Foreign) {
+            // Its page may be gone with the module's data; then there is no count either.
+            let _ = semaphore::lower(memory, at);
+        }
+        match left {
             Left::Restored => restored.push(link),
             Left::HandedOver => receipt.handed_over += 1,
             Left::Foreign => {

@@ -20,6 +20,7 @@ mod puns;
 mod recover;
 mod region;
 mod remote;
+mod semaphore;
 mod session;
 mod site;
 mod space;

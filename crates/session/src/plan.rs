@@ -21,7 +21,7 @@ use crate::{kernel, puns};
 use image::lookup::{LookupError, find_file, find_module};
 use image::select::{Selected, chosen_implementation};
 use image::spec::Place;
-use image::{ElfImage, ImageAddr, ImageError, Module, NoMatch, Process, Reason, Spec, When, select};
+use image::{ElfImage, ImageAddr, ImageError, Mark, Module, NoMatch, Process, Reason, Spec, When, select};
 use insn::{Asked, Code, Flow, Placement, Pun, Refusal, place};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -231,7 +231,7 @@ fn no_match(spec: &Spec, image: &ElfImage) -> PlanError {
 /// `function`, `function+0x12` or the bare address.
 fn name_of(selected: &Selected<'_>) -> String {
     if let Some(mark) = &selected.mark {
-        return mark.clone();
+        return mark.full_name();
     }
     let function = selected.function;
     let base = selected.name.map(|n| image::demangle(&n.text).into_owned());
@@ -275,6 +275,7 @@ struct Match {
     addr: u64,
     function: Option<Range<u64>>,
     name: String,
+    mark: Option<Mark>,
 }
 
 struct Planner<'p> {
@@ -321,7 +322,7 @@ impl<'p> Planner<'p> {
                 None => name_of(s),
             };
             let function = s.function.map(|f| f.range().start.0..f.range().end.0);
-            found.push(Match { module: index, addr: s.addr.0, function, name });
+            found.push(Match { module: index, addr: s.addr.0, function, name, mark: s.mark.clone() });
         }
         for refused in &selection.refused {
             let name = refused.name.map_or_else(|| refused.addr.to_string(), |n| n.text.to_string());
@@ -336,7 +337,7 @@ impl<'p> Planner<'p> {
             };
             let function = loaded.image.function_at(ImageAddr(addr));
             let function = function.map(|f| f.range().start.0..f.range().end.0);
-            found.push(Match { module: index, addr, function, name });
+            found.push(Match { module: index, addr, function, name, mark: None });
         }
         Ok(found)
     }
@@ -418,6 +419,8 @@ impl<'p> Planner<'p> {
         let bias = self.module(wanted.module).bias.0;
         let is_taken = placed.is_taken(wanted.addr..wanted.addr + 1, bias);
         match why {
+            // A link of ours does not raise its semaphore.
+            why if wanted.mark.is_some() => Err(why.to_string()),
             NoJump::Refused(Refusal::NoRung { why_not, .. }) if !is_taken => {
                 Ok(Placement::by_kernel(wanted.addr, why_not))
             }
@@ -472,6 +475,7 @@ impl<'p> Planner<'p> {
             original,
             island_original,
             exit_of: None,
+            semaphore: wanted.mark.as_ref().and_then(|m| Some(module.bias.0.wrapping_add(m.semaphore?.0))),
             block: None,
             actions,
         })
@@ -539,6 +543,19 @@ fn ifuncs(selection: &image::Selection<'_>) -> Vec<u64> {
 const SYSV_ARGUMENTS: [u32; 6] = [112, 104, 96, 88, 72, 64];
 /// rax, in C and in Go.
 const RETURN_VALUE: u32 = 80;
+/// The registers that trampolines save, with the names of their parts.
+const MARK_REGISTERS: [(u32, &str); 10] = [
+    (40, "%rbx %ebx %bx %bl"),
+    (48, "%r11 %r11d %r11w %r11b"),
+    (56, "%r10 %r10d %r10w %r10b"),
+    (64, "%r9 %r9d %r9w %r9b"),
+    (72, "%r8 %r8d %r8w %r8b"),
+    (80, "%rax %eax %ax %al"),
+    (88, "%rcx %ecx %cx %cl"),
+    (96, "%rdx %edx %dx %dl"),
+    (104, "%rsi %esi %si %sil"),
+    (112, "%rdi %edi %di %dil"),
+];
 const GO_ARGUMENTS: [u32; 9] = [80, 40, 88, 112, 104, 72, 64, 56, 48];
 
 /// In Go code: the stack pointer, the frame pointer and the goroutine.
@@ -566,6 +583,9 @@ fn consumer(verb: Verb, when: When, image: &ElfImage, wanted: &Match) -> Result<
     let consumer = match (verb, when) {
         (Verb::Count, When::Before) => return Ok(None),
         (Verb::Count | Verb::CountByHandler, _) => Consumer::Count,
+        (Verb::HistogramOfArgument(n), When::Before) if wanted.mark.is_some() => {
+            Consumer::Log2Histogram { register: mark_argument(wanted.mark.as_ref(), n)? }
+        }
         (Verb::HistogramOfArgument(n), When::Before) => {
             let registers: &[u32] = if is_go { &GO_ARGUMENTS } else { &SYSV_ARGUMENTS };
             let register = registers.get(n).copied();
@@ -584,6 +604,19 @@ fn consumer(verb: Verb, when: When, image: &ElfImage, wanted: &Match) -> Result<
     };
     check_stack(image, wanted)?;
     Ok(Some(consumer))
+}
+
+/// Where the saved registers have the n-th argument of a mark, as [`wire::ARG_SHIFT`] has it.
+fn mark_argument(mark: Option<&Mark>, n: usize) -> Result<u32, String> {
+    let none = || format!("the mark has no arg{n}");
+    let operand = mark.and_then(|m| m.operand(n)).ok_or_else(none)?;
+    let place = operand.place;
+    let found = MARK_REGISTERS.iter().find(|(_, names)| names.split(' ').any(|name| name == place));
+    let (offset, _) = found.ok_or_else(|| {
+        format!("arg{n} of the mark is in {place}, and handlers see only what a call may change, rbx, and no memory")
+    })?;
+    let unused_bits = 64 - 8 * u32::from(operand.len_bytes.min(8));
+    Ok(offset | unused_bits << wire::ARG_SHIFT)
 }
 
 fn check_stack(image: &ElfImage, wanted: &Match) -> Result<(), String> {

@@ -83,6 +83,7 @@ fn link(entry: u64, header: &TrampolineHeader) -> Link<'static> {
         jump_at: header.jump_at,
         jump_original: header.jump_original,
         short_original: (header.has_short == 1).then_some(header.short_original),
+        semaphore: (header.semaphore != 0).then_some(header.semaphore),
         trampoline: None,
     }
 }

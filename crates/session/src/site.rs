@@ -149,6 +149,8 @@ pub struct SitePlan {
     pub exit_of: Option<u64>,
     /// What to do at each hook of the placement.
     pub actions: Vec<Action>,
+    /// Address of the 16-bit count of tracers that must not be 0 for the program to come by.
+    pub semaphore: Option<u64>,
     /// Where its trampoline stands, if its jump is punned; found when it is armed.
     pub(crate) block: Option<u64>,
 }
@@ -272,6 +274,7 @@ pub(crate) struct Link<'a> {
     pub jump_at: u64,
     pub jump_original: [u8; JUMP_LEN],
     pub short_original: Option<[u8; 2]>,
+    pub semaphore: Option<u64>,
     /// With it, threads can be moved out of the trampoline; without, they are waited for.
     pub trampoline: Option<&'a Trampoline>,
 }
@@ -309,6 +312,7 @@ impl Armed {
             bias: plan.bias,
             jump_original: plan.jump_original(),
             short_original: plan.short_original(),
+            semaphore: plan.semaphore.unwrap_or(0),
             table,
             slow,
             rseq_offset,
@@ -362,6 +366,7 @@ impl Armed {
             jump_at: self.jump.addr,
             jump_original: self.plan.jump_original(),
             short_original: self.plan.short_original(),
+            semaphore: self.plan.semaphore,
             trampoline: Some(&self.trampoline),
         }
     }

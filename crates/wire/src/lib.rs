@@ -13,6 +13,7 @@ pub use arena::{
     Doorbell, NO_RSEQ, REGIONS_MAX, RegionDesc, VERSION, cell,
 };
 pub use site::{
-    AgentExports, AgentTable, ConsumerDesc, HANDLERS_LEN, HandlerKind, SiteDesc, TRACE_GO, TRACE_LOST,
+    ARG_OFFSET, ARG_SHIFT, AgentExports, AgentTable, ConsumerDesc, HANDLERS_LEN, HandlerKind, SiteDesc,
+    TRACE_GO, TRACE_LOST,
 };
 pub use trampoline::{NO_CHAIN, TRAMPOLINE_MAGIC, TrampolineHeader};

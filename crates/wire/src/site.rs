@@ -42,7 +42,7 @@ pub struct ConsumerDesc {
     pub handler: u64,
     /// Byte offset of the consumer's first cell in a copy.
     pub cell: u32,
-    /// Handler's own: for a histogram, the byte offset of the argument in the saved registers; for calls, the
+    /// Handler's own: for a histogram, the byte offset of the argument in the saved registers and its unused bits ([`ARG_SHIFT`]); for calls, the
     /// function's number.
     pub arg: u32,
     /// Address in the target of the arena's [`crate::Doorbell`].
@@ -72,6 +72,11 @@ pub enum HandlerKind {
     /// Reports a call's end.
     TraceLeave = 8,
 }
+
+/// The part of a histogram's [`ConsumerDesc::arg`] that is the byte offset.
+pub const ARG_OFFSET: u32 = 0xffff;
+/// How far above it stands how many upper bits of the register are not the argument's: 0, 32, 48 or 56.
+pub const ARG_SHIFT: u32 = 16;
 
 /// In [`ConsumerDesc::arg`] of the tracing handlers, above the function's number: it is Go code.
 pub const TRACE_GO: u32 = 1 << 31;

@@ -9,7 +9,7 @@
 //! Checked: testkit `two`, controllers on one site.
 
 /// First word of a [`TrampolineHeader`].
-pub const TRAMPOLINE_MAGIC: u64 = u64::from_le_bytes(*b"nprobeT1");
+pub const TRAMPOLINE_MAGIC: u64 = u64::from_le_bytes(*b"nprobeT2");
 
 /// [`TrampolineHeader::hook`] of a trampoline that no other can be chained to.
 pub const NO_CHAIN: u16 = u16::MAX;
@@ -24,6 +24,8 @@ pub struct TrampolineHeader {
     pub site: u64,
     /// Where the 5-byte jump stands: at the site, or at an island.
     pub jump_at: u64,
+    /// Address of the 16-bit count of tracers that this probe has raised by one, 0 for none.
+    pub semaphore: u64,
     /// Offset of the tail from the entry.
     pub tail: u32,
     /// Offset of the first probe's code from the entry: displaced instructions before it run first.
@@ -49,12 +51,13 @@ impl TrampolineHeader {
             magic: word(0)?,
             site: word(8)?,
             jump_at: word(16)?,
-            tail: word(24)? as u32,
-            body: (word(24)? >> 32) as u16,
-            hook: (word(24)? >> 48) as u16,
-            jump_original: bytes.get(32..37)?.try_into().ok()?,
-            short_original: bytes.get(37..39)?.try_into().ok()?,
-            has_short: *bytes.get(39)?,
+            semaphore: word(24)?,
+            tail: word(32)? as u32,
+            body: (word(32)? >> 32) as u16,
+            hook: (word(32)? >> 48) as u16,
+            jump_original: bytes.get(40..45)?.try_into().ok()?,
+            short_original: bytes.get(45..47)?.try_into().ok()?,
+            has_short: *bytes.get(47)?,
         };
         (header.magic == TRAMPOLINE_MAGIC).then_some(header)
     }
@@ -65,17 +68,18 @@ impl TrampolineHeader {
         bytes[0..8].copy_from_slice(&self.magic.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.site.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.jump_at.to_le_bytes());
-        bytes[24..28].copy_from_slice(&self.tail.to_le_bytes());
-        bytes[28..30].copy_from_slice(&self.body.to_le_bytes());
-        bytes[30..32].copy_from_slice(&self.hook.to_le_bytes());
-        bytes[32..37].copy_from_slice(&self.jump_original);
-        bytes[37..39].copy_from_slice(&self.short_original);
-        bytes[39] = self.has_short;
+        bytes[24..32].copy_from_slice(&self.semaphore.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.tail.to_le_bytes());
+        bytes[36..38].copy_from_slice(&self.body.to_le_bytes());
+        bytes[38..40].copy_from_slice(&self.hook.to_le_bytes());
+        bytes[40..45].copy_from_slice(&self.jump_original);
+        bytes[45..47].copy_from_slice(&self.short_original);
+        bytes[47] = self.has_short;
         bytes
     }
 }
 
-const _: () = assert!(size_of::<TrampolineHeader>() == 40);
+const _: () = assert!(size_of::<TrampolineHeader>() == 48);
 
 #[cfg(test)]
 mod tests {
@@ -87,6 +91,7 @@ mod tests {
             magic: TRAMPOLINE_MAGIC,
             site: 0x5555_0000_1234,
             jump_at: 0x5555_0000_1240,
+            semaphore: 0x5555_0000_4056,
             tail: 57,
             body: 9,
             hook: 4,
@@ -95,7 +100,7 @@ mod tests {
             has_short: 1,
         };
         assert_eq!(TrampolineHeader::parse(&header.bytes()), Some(header));
-        assert_eq!(TrampolineHeader::parse(&[0; 40]), None);
-        assert_eq!(TrampolineHeader::parse(&header.bytes()[..39]), None);
+        assert_eq!(TrampolineHeader::parse(&[0; 48]), None);
+        assert_eq!(TrampolineHeader::parse(&header.bytes()[..47]), None);
     }
 }

@@ -31,6 +31,29 @@ pub struct Mark {
     pub arguments: String,
 }
 
+/// Where a mark has one of its arguments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Operand<'a> {
+    /// Its length in bytes: 1, 2, 4 or 8.
+    pub len_bytes: u8,
+    /// A register with its percent sign, memory, or a constant, in the assembler's words.
+    pub place: &'a str,
+}
+
+impl Mark {
+    /// `provider:name`.
+    pub fn full_name(&self) -> String {
+        format!("{}:{}", self.provider, self.name)
+    }
+
+    /// The n-th argument, from 0; `None` if it has fewer, or the note cannot be read.
+    pub fn operand(&self, n: usize) -> Option<Operand<'_>> {
+        let (len, place) = self.arguments.split_whitespace().nth(n)?.split_once('@')?;
+        let len_bytes = len.trim_start_matches('-').parse().ok()?;
+        Some(Operand { len_bytes, place })
+    }
+}
+
 /// The marks of the ELF file `data`, in file order.
 pub(super) fn marks(data: &[u8]) -> Vec<Mark> {
     let Ok(header) = FileHeader64::<LE>::parse(data) else { return Vec::new() };

@@ -122,6 +122,7 @@ fn without_process(name: String, module: String, placement: Placement) -> SitePl
         original: Vec::new(),
         island_original: Vec::new(),
         exit_of: None,
+        semaphore: None,
         block: None,
         actions: vec![Action::Count],
     }

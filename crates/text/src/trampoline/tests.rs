@@ -83,6 +83,7 @@ fn cases() -> Vec<Case> {
                     short_original: None,
                     table: TABLE,
                     slow: SLOW_AT,
+                    semaphore: 0,
                     rseq_offset,
                     has_rdpid,
                     bodies: &bodies,

@@ -1,0 +1,82 @@
+/* USDT marks as <sys/sdt.h> writes them: one always passed, one behind a semaphore, two places of one name.
+ *
+ * `run N` comes N times by each. At the mark `demo:guarded` arg0 is 0, 1, 2, ... in 4 bytes of a register whose upper
+ * half is not 0. Prints `passed guarded=G plain=P semaphore=S`, G being how often the semaphore let it by. `fork`
+ * starts a child that does the same for `run 1000` and prints its line. `quit` ends with 7.
+ */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MARK(name, semaphore, args)                                                                \
+    "990: nop\n"                                                                                   \
+    ".pushsection .note.stapsdt, \"\", \"note\"\n"                                                 \
+    ".balign 4\n"                                                                                  \
+    ".4byte 992f - 991f, 994f - 993f, 3\n"                                                         \
+    "991: .asciz \"stapsdt\"\n"                                                                    \
+    "992: .balign 4\n"                                                                             \
+    "993: .8byte 990b\n"                                                                           \
+    ".8byte _.stapsdt.base\n"                                                                      \
+    ".8byte " semaphore "\n"                                                                       \
+    ".asciz \"demo\"\n"                                                                            \
+    ".asciz \"" name "\"\n"                                                                        \
+    ".asciz \"" args "\"\n"                                                                        \
+    "994: .balign 4\n"                                                                             \
+    ".popsection\n"
+
+__asm__(".pushsection .stapsdt.base, \"aG\", \"progbits\", .stapsdt.base, comdat\n"
+        ".weak _.stapsdt.base\n"
+        ".hidden _.stapsdt.base\n"
+        "_.stapsdt.base: .space 1\n"
+        ".size _.stapsdt.base, 1\n"
+        ".popsection\n");
+
+__attribute__((section(".probes"), visibility("hidden"))) volatile uint16_t demo_semaphore;
+
+static void pass(uint64_t calls) {
+    uint64_t guarded = 0, plain = 0;
+    for (uint64_t i = 0; i < calls; i++) {
+        if (demo_semaphore) {
+            uint64_t rubbish_above = i | 0xabcdull << 32;
+            __asm__ volatile(MARK("guarded", "demo_semaphore", "4@%%ecx -4@8(%%rsp)")::"c"(rubbish_above));
+            guarded++;
+        }
+        __asm__ volatile(MARK("plain", "0", "8@%%rdx")::"d"(i));
+        plain++;
+        if (i % 2)
+            __asm__ volatile(MARK("twice", "0", ""));
+        else
+            __asm__ volatile(MARK("twice", "0", ""));
+    }
+    printf("passed guarded=%lu plain=%lu semaphore=%u\n", guarded, plain, demo_semaphore);
+    fflush(stdout);
+}
+
+int main(void) {
+    char line[128];
+    unsigned long calls;
+    printf("ready pid=%d\n", getpid());
+    fflush(stdout);
+    while (fgets(line, sizeof line, stdin)) {
+        if (sscanf(line, "run %lu", &calls) == 1) {
+            pass(calls);
+        } else if (!strcmp(line, "fork\n")) {
+            pid_t child = fork();
+            if (child == 0) {
+                pass(1000);
+                sleep(1);
+                pass(1000);
+                _exit(0);
+            }
+            waitpid(child, 0, 0);
+            printf("forked\n");
+            fflush(stdout);
+        } else {
+            break;
+        }
+    }
+    return 7;
+}
