@@ -19,6 +19,9 @@ use crate::padding;
 use crate::place::{Asked, Pun};
 use crate::reason::{Forbidden, Reason, Refusal, Rung};
 
+/// Pages are at least this long, and images are mapped at multiples of it.
+const PAGE_BYTES: u64 = 4096;
+
 /// A site whose first instruction may be moved.
 pub(crate) struct Ladder<'a> {
     pub(crate) flow: &'a Flow,
@@ -155,6 +158,9 @@ impl<'a> Ladder<'a> {
 
     /// Nothing comes in, and nobody else is there.
     fn check_free(&self, jump: Range<u64>) -> Result<(), Reason> {
+        if (jump.start + 1).is_multiple_of(PAGE_BYTES) {
+            return Err(Reason::PageEnd);
+        }
         if jump.end > self.code.range().end {
             return Err(Reason::EndOfCode { at: self.code.range().end });
         }

@@ -156,6 +156,8 @@ pub enum Reason {
         /// How many addresses there are.
         count: u64,
     },
+    /// A page ends after the jump's first byte: its two parts could not be written at one moment.
+    PageEnd,
     /// The site lies outside the ranges that were analysed.
     NotAnalysed,
 }
@@ -182,6 +184,7 @@ impl fmt::Display for Reason {
             Reason::NoRoom { count } => {
                 write!(f, "no room at the {count} addresses that the bytes behind it leave to a jump")
             }
+            Reason::PageEnd => write!(f, "a page ends after its first byte"),
             Reason::NotAnalysed => write!(f, "the code around it was not analysed"),
         }
     }

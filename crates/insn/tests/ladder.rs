@@ -136,6 +136,14 @@ fn a_short_function_without_padding_is_refused_for_rungs_1_to_4() {
 }
 
 #[test]
+fn a_jump_with_one_byte_on_a_page_is_refused() {
+    let bytes = [[0x90; 0xfff].as_slice(), &[0xb8, 1, 0, 0, 0, 0x90, 0x90, 0xc3]].concat();
+    let file = File::new(&bytes);
+    assert_eq!(reason(file.place(0xfff), Rung::Jump), Reason::PageEnd);
+    assert_eq!(file.place(0xffe).unwrap().rung, Rung::Window);
+}
+
+#[test]
 fn a_punned_jump_keeps_every_byte_behind_what_it_displaces() {
     // mov rax,rdi; ret; the next function begins with 55 48 89
     let bytes = [0x48, 0x89, 0xf8, 0xc3, 0x55, 0x48, 0x89, 0xe5, 0x5d, 0xc3];

@@ -13,7 +13,7 @@ use crate::arena::{Counts, Layout, possible_cpus};
 use crate::error::Broken;
 use crate::kernel::KernelProbes;
 use crate::memory::Memory;
-use crate::pages::{Pages, is_split_after_one_byte, unshare};
+use crate::pages::{Pages, unshare};
 use crate::puns::Puns;
 use crate::recover::recover;
 use crate::region::{Region, Regions, Wish};
@@ -258,6 +258,11 @@ fn tid_offset(memory: &Memory, world: &World) -> u64 {
     KNOWN.into_iter().find(is_there).unwrap_or(0)
 }
 
+/// The functions whose calls would not be seen whole without these sites.
+fn incomplete<'a>(missed: impl Iterator<Item = &'a SitePlan>) -> BTreeSet<u32> {
+    missed.flat_map(SitePlan::functions).collect()
+}
+
 pub(crate) enum ArmFailure {
     RseqDiffers,
     Broken(Broken),
@@ -296,13 +301,9 @@ impl Session {
         // An exit may stand before the entry, whose cells it uses.
         let mut numbers = Numbers::of(&sites);
         for plan in sites {
-            if is_split_after_one_byte(plan.addr(), plan.original.len()) {
-                self.missed.push((plan, Missed::CrossesPage));
-                continue;
-            }
             self.build_site(plan, &mut numbers);
         }
-        self.drop_exits_without_entry();
+        self.drop_incomplete();
         self.write_trampolines()
     }
 
@@ -338,14 +339,15 @@ impl Session {
         }
     }
 
-    /// Without its entry an exit would only find calls that were never opened.
-    fn drop_exits_without_entry(&mut self) {
-        let opened: BTreeSet<u32> = self.armed.iter().filter_map(|a| a.plan.opens()).collect();
-        let (kept, dropped): (Vec<_>, Vec<_>) = std::mem::take(&mut self.armed)
+    /// With an exit missing, calls would look unwound that left by it; with the entry missing, the exits would find
+    /// calls that were never opened.
+    fn drop_incomplete(&mut self) {
+        let broken = incomplete(self.missed.iter().map(|(plan, _)| plan));
+        let (dropped, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.armed)
             .into_iter()
-            .partition(|a| a.plan.consumers().all(|c| c.function().is_none_or(|f| opened.contains(&f))));
+            .partition(|a| a.plan.functions().any(|f| broken.contains(&f)));
         self.armed = kept;
-        self.missed.extend(dropped.into_iter().map(|a| (a.plan, Missed::NoEntry)));
+        self.missed.extend(dropped.into_iter().map(|a| (a.plan, Missed::Incomplete)));
     }
 
     /// Writes what the agent needs to know of a hook: its description and its consumers.
@@ -411,6 +413,10 @@ impl Session {
             armed.missed = chain::join(&self.memory, &mut pages, armed)?;
         }
         windows.keep_out(&mut self.armed, &self.mappings, &mut world);
+        let broken = incomplete(self.armed.iter().filter(|a| a.missed.is_some()).map(|a| &a.plan));
+        for armed in self.armed.iter_mut().filter(|a| a.plan.functions().any(|f| broken.contains(&f))) {
+            armed.missed.get_or_insert(Missed::Incomplete);
+        }
         // Islands first: a 2-byte jump must never lead to padding.
         for armed in self.armed.iter().filter(|a| a.missed.is_none()) {
             pages.set(armed.jump.addr, &armed.jump.new)?;

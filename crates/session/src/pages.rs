@@ -30,11 +30,6 @@ pub(crate) struct Pages<'a> {
     pages: BTreeMap<u64, Page>,
 }
 
-/// True if a patch cannot be written so that P2 holds.
-pub(crate) fn is_split_after_one_byte(addr: u64, len: usize) -> bool {
-    addr % PAGE == PAGE - 1 && len > 1
-}
-
 impl<'a> Pages<'a> {
     pub fn of(memory: &'a Memory) -> Pages<'a> {
         Pages { memory, pages: BTreeMap::new() }
@@ -138,7 +133,6 @@ mod tests {
         pages.flush().unwrap();
         assert_eq!(memory.read_vec(base + 10, 11).unwrap(), [1, 2, 0, 0, 0, 0, 0, 0, 0, 0, 3]);
         assert_eq!(memory.read_vec(base + PAGE - 2, 5).unwrap(), [4, 5, 6, 7, 8]);
-        assert!(is_split_after_one_byte(PAGE - 1, 5) && !is_split_after_one_byte(PAGE - 2, 5));
         assert_eq!(buffer.len(), 3 * PAGE as usize);
     }
 }

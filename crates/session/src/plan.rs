@@ -17,6 +17,7 @@ pub use explain::{Explained, explain};
 use crate::error::Broken;
 use crate::memory::Memory;
 use crate::site::{Action, Consumer, SitePlan};
+use crate::world::Haste;
 use crate::{kernel, puns};
 use image::lookup::{LookupError, find_file, find_module};
 use image::select::{Selected, chosen_implementation};
@@ -146,6 +147,7 @@ fn codes(image: &ElfImage) -> Vec<Code<'_>> {
 
 /// Resolves `specs` against a live process and places every match.
 pub fn plan(pid: i32, specs: &[Spec], verb: Verb) -> Result<Plan, PlanError> {
+    let _haste = Haste::begin();
     let process = Process::read(pid as u32).map_err(PlanError::Image)?;
     let memory = Memory::open(pid).map_err(PlanError::Process)?;
     let mut planner = Planner { process: &process, memory: &memory, images: BTreeMap::new() };

@@ -183,6 +183,16 @@ impl SitePlan {
             && !self.is_compiled_count()
     }
 
+    /// The functions whose calls begin or end here.
+    pub(crate) fn functions(&self) -> impl Iterator<Item = u32> + '_ {
+        self.consumers().filter_map(|c| match c {
+            Consumer::Enter { function, .. }
+            | Consumer::Leave { function, .. }
+            | Consumer::Trace { function, .. } => Some(function),
+            _ => None,
+        })
+    }
+
     /// The function whose calls it reports the beginning of.
     pub fn traces(&self) -> Option<u32> {
         self.consumers().find_map(|c| match c {
@@ -229,10 +239,8 @@ pub enum Missed {
     OtherHook,
     /// The kernel cannot place it either. Why.
     Kernel(String),
-    /// The patch would lie on two pages with one byte on the first.
-    CrossesPage,
-    /// The probe at the function's entry was missed.
-    NoEntry,
+    /// Another probe of the function whose calls are timed or shown was missed.
+    Incomplete,
     /// The process has no room left where alone the jump could lead.
     NoRoom,
     /// What it displaces refers to something too far away.
@@ -247,7 +255,7 @@ impl std::fmt::Display for Missed {
                 write!(f, "the process has other bytes there than the file: {}", bytes.join(" "))
             }
             Missed::ThreadInside { tid } => write!(f, "thread {tid} may return into the window"),
-            Missed::NoEntry => write!(f, "the probe at the function's entry was left out"),
+            Missed::Incomplete => write!(f, "another probe of the same function was left out"),
             Missed::OtherHook => {
                 write!(
                     f,
@@ -256,7 +264,6 @@ impl std::fmt::Display for Missed {
             }
             Missed::NoRoom => write!(f, "the process has no room left where alone the jump could lead"),
             Missed::Kernel(why) => write!(f, "no jump fits, and {why}"),
-            Missed::CrossesPage => write!(f, "a page ends after its first byte"),
             Missed::TooFar(e) => write!(f, "{e}"),
         }
     }

@@ -33,6 +33,8 @@ pub mod nr {
     pub const PTRACE: usize = 101;
     pub const GETPPID: usize = 110;
     pub const SIGALTSTACK: usize = 131;
+    pub const GETPRIORITY: usize = 140;
+    pub const SETPRIORITY: usize = 141;
     pub const SCHED_SETSCHEDULER: usize = 144;
     pub const SCHED_GETSCHEDULER: usize = 145;
     pub const PRCTL: usize = 157;
