@@ -5,7 +5,7 @@
 //! State:   none.
 //! Context: control.
 //! Keeps:   G1 every architecture has the same list: `decode`, `sweep`, `scan`, `follow`, `source`,
-//!          `liveness`, `leave`, `Depths`, `falls_through`, `may_fault`, `relocate`, `len_bound`, `is_signal_return`, and the constants `JUMP_BYTES`,
+//!          `liveness`, `leave`, `Depths`, `falls_through`, `opposite`, `may_fault`, `relocate`, `len_bound`, `is_signal_return`, and the constants `JUMP_BYTES`,
 //!          `SHORT_JUMP_BYTES`, `SHORT_REACH`, `SHORT_BRANCH_REACH`.
 //! Checked: by the compiler, once a second one is here (issue 7: aarch64).
 

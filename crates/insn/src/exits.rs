@@ -3,8 +3,8 @@
 //! For:     return probes that touch no return address.
 //! State:   the function's instructions, decoded once.
 //! Context: control.
-//! Keeps:   G1 every near return, and every jump that leaves the function for good, is an exit; a function of which
-//!          that cannot be said is refused.
+//! Keeps:   G1 every near return, and every jump that leaves the function for good, is an exit, a conditional one where
+//!          it is taken; a function of which that cannot be said is refused.
 //!          G2 a probe before an exit is on every path to it: nothing is known to jump behind the jump to it.
 //! Checked: tests/exits.rs.
 //!
@@ -32,7 +32,7 @@ const FRAGMENT_MAX: usize = 4096;
 pub enum NoExits {
     /// It has no return and no tail jump.
     NeverReturns,
-    /// A conditional jump leaves it for another function.
+    /// A conditional jump leaves it for another function, and its condition has no opposite or its frame still stands.
     ConditionalTailJump {
         /// The jump.
         at: u64,
@@ -85,12 +85,33 @@ impl Exits {
         function: Range<u64>,
         is_part: &dyn Fn(u64) -> bool,
     ) -> Result<Exits, NoExits> {
-        let mut search = Search { flow, codes, function: &function, is_part, insns: vec![], exits: vec![] };
+        let mut search = Search {
+            flow,
+            codes,
+            function: &function,
+            is_part,
+            insns: vec![],
+            exits: vec![],
+            seen: BTreeSet::new(),
+        };
         let parts = search.own_range()?;
         search.follow(parts)?;
+        loop {
+            let parts = search.nameless_parts();
+            if parts.is_empty() {
+                break;
+            }
+            search.follow(parts)?;
+        }
         let Search { insns, mut exits, .. } = search;
         let depths = Depths::of(&insns, function.start);
         exits.retain(|(number, leave)| *leave != Leave::TailCall || depths.is_tail_call(*number));
+        let is_branch = |leave: &Leave| matches!(leave, Leave::Branch(_));
+        if let Some((number, _)) =
+            exits.iter().find(|(n, leave)| is_branch(leave) && !depths.is_tail_call(*n))
+        {
+            return Err(NoExits::ConditionalTailJump { at: insns[*number].insn.addr });
+        }
         let exits: Vec<usize> = exits.into_iter().map(|(number, _)| number).collect();
         match exits.is_empty() {
             true => Err(NoExits::NeverReturns),
@@ -117,9 +138,10 @@ impl Exits {
         room: &dyn Fn(Pun) -> bool,
     ) -> Result<Vec<(u64, Placement)>, (u64, Refusal)> {
         let mut own: Vec<Range<u64>> = entry.iter().flat_map(|e| e.patches()).collect();
-        let mut placed = Vec::new();
+        let mut placed: Vec<(u64, Placement)> = Vec::new();
         for exit in self.addrs() {
-            if entry.as_mut().is_some_and(|entry| self.share(codes, entry, exit)) {
+            let before = placed.iter_mut().map(|(_, placement)| placement);
+            if entry.as_deref_mut().into_iter().chain(before).any(|p| self.share(codes, p, exit)) {
                 continue;
             }
             let is_own = |range: &Range<u64>| own.iter().any(|o| o.start < range.end && range.start < o.end);
@@ -189,7 +211,16 @@ impl Exits {
         let (site, exit) = (self.insns[first].insn.addr, self.insns[last].insn.addr);
         let covered = found.window.insns.len();
         found.window.insns.extend(self.insns[first..last].iter().skip(covered).map(|class| class.insn));
-        Placement::of(site, found, Hook::new(codes, site, exit, true))
+        Placement::of(site, found, self.hook(codes, site, exit))
+    }
+
+    fn hook(&self, codes: &[Code<'_>], site: u64, exit: u64) -> Hook {
+        let class = self.exits.iter().map(|i| &self.insns[*i]).find(|class| class.insn.addr == exit);
+        let taken = class.and_then(|class| match native::leave(&class.insn, None) {
+            Leave::Branch(to) => Some(to),
+            _ => None,
+        });
+        Hook { taken, ..Hook::new(codes, site, exit, true) }
     }
 
     /// Adds to the placement of another probe of the function a hook before the exit, if it displaces the exit.
@@ -201,7 +232,7 @@ impl Exits {
             hooks => hooks.last().is_none_or(|h| u64::from(h.offset) + placement.site < exit),
         };
         if is_displaced && is_later {
-            placement.hooks.push(Hook::new(codes, placement.site, exit, true));
+            placement.hooks.push(self.hook(codes, placement.site, exit));
         }
         is_displaced && is_later
     }
@@ -219,13 +250,15 @@ impl Exits {
             class.forbidden.is_none() && leads_on && !flow.is_target(class.insn.addr)
         });
         let leads_on = placement.displaced.last().is_some_and(native::falls_through);
-        let is_near = exit >= end && exit - placement.site < FARTHEST;
+        // Another exit there has a jump of its own, which the copy would pass by.
+        let is_alone = !self.addrs().any(|other| (end..exit).contains(&other));
+        let is_near = exit >= end && exit - placement.site < FARTHEST && is_alone;
         let does =
             is_near && leads_on && is_straight && between().last().is_some_and(|c| c.insn.addr == exit);
         if does {
             placement.displaced.extend(between().map(|class| class.insn));
             placement.displaced_len = placement.displaced.iter().map(|insn| insn.len_bytes() as u8).sum();
-            placement.ends_with_flow = true;
+            placement.ends_with_flow = between().last().is_some_and(|class| class.ends);
         }
         does
     }
@@ -240,6 +273,7 @@ impl Exits {
             && let Some(before) = first.checked_sub(1)
             && self.insns[before].insn.end() == self.insns[first].insn.addr
             && self.insns[before].forbidden.is_none()
+            && !self.exits.contains(&before)
             && native::falls_through(&self.insns[before].insn)
         {
             first = before;
@@ -256,6 +290,8 @@ struct Search<'a> {
     is_part: &'a dyn Fn(u64) -> bool,
     insns: Vec<Class>,
     exits: Vec<(usize, Leave)>,
+    /// Instructions outside the function's own range.
+    seen: BTreeSet<u64>,
 }
 
 impl Search<'_> {
@@ -278,11 +314,10 @@ impl Search<'_> {
 
     /// Reads the parts elsewhere.
     fn follow(&mut self, mut parts: Vec<u64>) -> Result<(), NoExits> {
-        let mut seen = BTreeSet::new();
         while let Some(part) = parts.pop() {
             let mut at = part;
-            while !self.function.contains(&at) && seen.insert(at) {
-                if seen.len() > FRAGMENT_MAX {
+            while !self.function.contains(&at) && self.seen.insert(at) {
+                if self.seen.len() > FRAGMENT_MAX {
                     return Err(NoExits::TooLarge);
                 }
                 let class = self.decode(at).ok_or(NoExits::Undecodable { at })?;
@@ -298,6 +333,23 @@ impl Search<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Where jumps lead that are no exits, for the frame still stands: to parts elsewhere that have no name, as in
+    /// stripped files.
+    fn nameless_parts(&mut self) -> Vec<u64> {
+        let depths = Depths::of(&self.insns, self.function.start);
+        let mut parts = Vec::new();
+        self.exits.retain(|(number, leave)| match leave {
+            Leave::Jump(to) | Leave::Branch(to)
+                if *to != self.function.start && !depths.is_tail_call(*number) =>
+            {
+                parts.push(*to);
+                false
+            }
+            _ => true,
+        });
+        parts
     }
 
     fn decode(&self, at: u64) -> Option<Class> {
@@ -319,9 +371,13 @@ impl Search<'_> {
                 self.exits.push((number, leave));
                 Ok(None)
             }
-            Leave::Branch(to) if self.is_elsewhere(to) => {
-                Err(NoExits::ConditionalTailJump { at: class.insn.addr })
-            }
+            Leave::Branch(to) if self.is_elsewhere(to) => match native::opposite(&class.insn) {
+                Some(_) => {
+                    self.exits.push((number, leave));
+                    Ok(None)
+                }
+                None => Err(NoExits::ConditionalTailJump { at: class.insn.addr }),
+            },
             Leave::Jump(to) | Leave::Branch(to) if self.function.contains(&to) => Ok(None),
             Leave::Jump(to) | Leave::Branch(to) => Ok(Some(to)),
         }

@@ -20,4 +20,6 @@ pub use exits::{Exits, NoExits};
 pub use flow::{Flow, Source};
 pub use place::{Asked, Hook, Placement, Pun, no_room, place};
 pub use reason::{Forbidden, Reason, Refusal, Rung};
-pub use relocate::{Displaced, Origin, Unreachable, relocate, relocate_len_bound, relocate_part};
+pub use relocate::{
+    Displaced, Origin, Unreachable, relocate, relocate_len_bound, relocate_part, relocate_taken,
+};

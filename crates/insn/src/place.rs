@@ -84,12 +84,14 @@ pub struct Hook {
     pub flags_dead: bool,
     /// General registers that are written whole before they are read on the path from there.
     pub dead_regs: RegSet,
+    /// There stands a conditional jump to this image address, and the probe runs only when it is taken.
+    pub taken: Option<u64>,
 }
 
 impl Hook {
     pub(crate) fn new(codes: &[Code<'_>], site: u64, at: u64, is_red_zone_free: bool) -> Hook {
         let (dead_regs, flags_dead) = native::liveness(codes, at);
-        Hook { offset: (at - site) as u8, is_red_zone_free, flags_dead, dead_regs }
+        Hook { offset: (at - site) as u8, is_red_zone_free, flags_dead, dead_regs, taken: None }
     }
 }
 

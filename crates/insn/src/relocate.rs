@@ -13,7 +13,7 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::arch::native;
-use crate::place::Placement;
+use crate::place::{Hook, Placement};
 
 /// A branch or operand that lies more than 2 GiB from the copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +96,40 @@ impl Displaced {
     }
 }
 
+impl Displaced {
+    /// Adds to what stands before a hook at a conditional jump the way around the hook: a jump on the opposite condition.
+    /// Returns where in the bytes its distance stands.
+    ///
+    /// # Panics
+    /// If the instruction at the hook is no conditional jump: [`Hook::taken`] says that it is one.
+    pub fn push_way_around(&mut self, placement: &Placement, hook: &Hook) -> usize {
+        let at = placement.site + u64::from(hook.offset);
+        let jump = placement.displaced.iter().find(|insn| insn.addr == at);
+        let opposite = jump.and_then(native::opposite).expect("a hook where a conditional jump is taken");
+        let from = self.bytes.len() as u16;
+        self.map.push((hook.offset, from));
+        self.steps.push(Step { from, origin: Origin::start(hook.offset) });
+        self.bytes.extend(opposite);
+        self.bytes.extend([0; 4]);
+        self.resume_offset = self.bytes.len() as u16;
+        self.bytes.len() - 4
+    }
+}
+
+impl Origin {
+    /// Before the instruction at `offset`.
+    fn start(offset: u8) -> Origin {
+        Origin {
+            offset,
+            is_at_start: true,
+            is_stack_shifted: false,
+            stack_shift_bytes: 0,
+            leads_to: None,
+            is_restartable: true,
+        }
+    }
+}
+
 /// A copy under construction.
 pub(crate) struct Copy {
     dest: u64,
@@ -115,15 +149,7 @@ impl Copy {
 
     /// From here on it is as if the original stood before the instruction `offset` bytes behind the site.
     pub(crate) fn begin(&mut self, offset: u8) {
-        let origin = Origin {
-            offset,
-            is_at_start: true,
-            is_stack_shifted: false,
-            stack_shift_bytes: 0,
-            leads_to: None,
-            is_restartable: true,
-        };
-        self.steps.push(Step { from: self.bytes.len() as u16, origin });
+        self.steps.push(Step { from: self.bytes.len() as u16, origin: Origin::start(offset) });
     }
 
     /// From here on the stack pointer is eight lower than before.
@@ -215,7 +241,39 @@ pub fn relocate_part(
     })
 }
 
+/// What stands behind a hook at a conditional jump: the jump, taken, and at the returned offset what runs if it is not.
+///
+/// # Errors
+/// As for [`relocate`].
+pub fn relocate_taken(
+    placement: &Placement,
+    bias: u64,
+    dest: u64,
+    hook: &Hook,
+) -> Result<(Displaced, usize), Unreachable> {
+    let mut copy = Copy { dest, bytes: Vec::new(), shifted_from: None, steps: Vec::new() };
+    let to = hook.taken.unwrap_or(placement.site).wrapping_add(bias);
+    copy.take(hook.offset, to);
+    copy.jump(to)?;
+    let taken = copy.bytes.len();
+    let rest = relocate_part(placement, bias, dest.wrapping_add(taken as u64), hook.offset + 1..u8::MAX)?;
+    let moved = |at: u16| at + taken as u16;
+    let steps = rest.steps.iter().map(|step| Step { from: moved(step.from), ..*step });
+    let displaced = Displaced {
+        map: rest.map.iter().map(|(original, at)| (*original, moved(*at))).collect(),
+        ends_with_flow: rest.ends_with_flow,
+        resume_offset: moved(rest.resume_offset),
+        shifted: rest.shifted.map(|range| moved(range.start)..moved(range.end)),
+        steps: copy.steps.into_iter().chain(steps).collect(),
+        bytes: [copy.bytes, rest.bytes].concat(),
+    };
+    Ok((displaced, taken))
+}
+
 /// The most bytes that [`relocate`] returns for `placement`, whatever the destination.
 pub fn relocate_len_bound(placement: &Placement) -> usize {
-    placement.displaced.iter().map(native::len_bound).sum::<usize>() + usize::from(native::JUMP_BYTES)
+    // At a conditional jump with a hook: the way around it, and the jump.
+    let taken = placement.hooks.iter().filter(|hook| hook.taken.is_some()).count() * 11;
+    let copies = placement.displaced.iter().map(native::len_bound).sum::<usize>();
+    copies + taken + usize::from(native::JUMP_BYTES)
 }

@@ -65,16 +65,61 @@ fn a_jump_to_another_function_leaves_and_one_to_a_part_elsewhere_is_followed() {
 }
 
 #[test]
-fn what_cannot_be_said_is_refused() {
+fn a_conditional_jump_to_another_function_is_an_exit_where_it_is_taken() {
     // 0: jne 4; 2: ret; 3: nop; 4: ret
     let bytes = [0x75, 0x02, 0xc3, 0x90, 0xc3];
     let conditional = File { bytes: &bytes, starts: vec![BASE, BASE + 4] };
-    assert_eq!(conditional.exits(3).err(), Some(NoExits::ConditionalTailJump { at: BASE }));
+    assert_eq!(addrs(&conditional.exits(3).unwrap()), [0, 2]);
     // 0: je 8; 2: ret; 8: jmp [rip]; 8: and once more behind endbr64: calls of it by others pass there too
     for stub in [&[0xff, 0x25, 0, 0, 0, 0][..], &[0xf3, 0x0f, 0x1e, 0xfa, 0xf2, 0xff, 0x25, 0, 0, 0, 0]] {
         let bytes = [&[0x74, 0x06, 0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc], stub].concat();
-        assert_eq!(file(&bytes).exits(3).err(), Some(NoExits::ConditionalTailJump { at: BASE }));
+        assert_eq!(addrs(&file(&bytes).exits(3).unwrap()), [0, 2]);
     }
+    // 0: test edi, edi; 2: je 0x10; 8: ret: the return lies under the jump to the branch, and has a hook there
+    let mut bytes = vec![0x85, 0xff, 0x0f, 0x84, 8, 0, 0, 0, 0xc3];
+    bytes.resize(0x10, 0xcc);
+    bytes.extend([0xc3, 0xcc, 0xcc, 0xcc, 0xcc]);
+    let branch = File { bytes: &bytes, starts: vec![BASE, BASE + 0x10] };
+    let exits = branch.exits(9).unwrap();
+    let none = |_: Range<u64>| false;
+    let placed = exits.place_all(&branch.flow(), &branch.code(), None, &none, &insn::no_room).unwrap();
+    let hooks: Vec<_> = placed.iter().flat_map(|(_, p)| p.hooks.iter().map(move |h| (p.site, h))).collect();
+    let found: Vec<_> = hooks.iter().map(|(site, h)| (site + u64::from(h.offset) - BASE, h.taken)).collect();
+    assert_eq!(found, [(2, Some(BASE + 0x10)), (8, None)]);
+}
+
+#[test]
+fn exits_under_one_jump_are_hooks_of_one_probe() {
+    // 0: je 0x10; 2: mov eax, edi; 4: ret: five bytes
+    let mut bytes = vec![0x74, 0x0e, 0x89, 0xf8, 0xc3];
+    bytes.resize(0x10, 0xcc);
+    bytes.extend([0xc3, 0xcc, 0xcc, 0xcc, 0xcc]);
+    let branch = File { bytes: &bytes, starts: vec![BASE, BASE + 0x10] };
+    let exits = branch.exits(5).unwrap();
+    let none = |_: Range<u64>| false;
+    let placed = exits.place_all(&branch.flow(), &branch.code(), None, &none, &insn::no_room).unwrap();
+    assert_eq!(placed.len(), 1);
+    let hooks: Vec<_> = placed[0].1.hooks.iter().map(|h| (h.offset, h.taken)).collect();
+    assert_eq!(hooks, [(0, Some(BASE + 0x10)), (4, None)]);
+}
+
+#[test]
+fn what_is_jumped_to_with_the_frame_up_is_a_part_and_no_function() {
+    // 0: push rbx; 1: jne 8; 3: pop rbx; 4: ret; 8: pop rbx; 9: je 0xf; b: jmp 0x10; f: ret; 10: ret
+    let bytes = [
+        0x53, 0x75, 0x05, 0x5b, 0xc3, 0x90, 0x90, 0x90, 0x5b, 0x74, 0x04, 0xeb, 0x03, 0x90, 0x90, 0xc3, 0xc3,
+    ];
+    let framed = File { bytes: &bytes, starts: vec![BASE, BASE + 8, BASE + 0x10] };
+    // In the part the frame is down where it jumps on to a function.
+    assert_eq!(addrs(&framed.exits(5).unwrap()), [4, 0xb, 0xf]);
+}
+
+#[test]
+fn what_cannot_be_said_is_refused() {
+    // 0: jrcxz 4; 2: ret; 3: nop; 4: ret: a condition without an opposite
+    let bytes = [0xe3, 0x02, 0xc3, 0x90, 0xc3];
+    let counted = File { bytes: &bytes, starts: vec![BASE, BASE + 4] };
+    assert_eq!(counted.exits(3).err(), Some(NoExits::ConditionalTailJump { at: BASE }));
     // call; ud2
     let endless = [0xe8, 0, 0, 0, 0, 0x0f, 0x0b];
     assert_eq!(file(&endless).exits(7).err(), Some(NoExits::NeverReturns));

@@ -60,6 +60,62 @@ __attribute__((noinline, noclone)) uint64_t nested(uint64_t depth) {
     return below + here;
 }
 
+/* Left by conditional jumps to other functions, one of which reads the flags that the jump was taken on. */
+uint64_t branches(uint64_t x), branch_flags(uint64_t x), branch_short(uint64_t x);
+
+__asm__(".macro branch_fn name\n"
+        ".p2align 4\n"
+        ".globl \\name\n"
+        ".type \\name, @function\n"
+        "\\name:\n"
+        ".endm\n"
+        "branch_fn branches\n"
+        "testb $1, %dil\n"
+        "je branch_even\n"
+        "cmpq $1000, %rdi\n"
+        "jb branch_small\n"
+        "pushq %rbx\n"
+        "movq %rdi, %rbx\n"
+        "leaq 9(%rbx), %rax\n"
+        "popq %rbx\n"
+        "ret\n"
+        ".size branches, . - branches\n"
+        "branch_fn branch_flags\n"
+        "cmpq $700, %rdi\n"
+        "jbe branch_on_flags\n"
+        "leaq 1(%rdi), %rax\n"
+        "ret\n"
+        ".size branch_flags, . - branch_flags\n"
+        "branch_fn branch_short\n"
+        "testb $2, %dil\n"
+        "jne branch_near\n"
+        "ret\n"
+        ".size branch_short, . - branch_short\n"
+        "branch_fn branch_near\n"
+        "leaq 3(%rdi), %rax\n"
+        "ret\n"
+        ".size branch_near, . - branch_near\n"
+        "branch_fn branch_even\n"
+        "leaq 2(%rdi), %rax\n"
+        "ret\n"
+        ".size branch_even, . - branch_even\n"
+        "branch_fn branch_small\n"
+        "leaq 5(%rdi), %rax\n"
+        "ret\n"
+        ".size branch_small, . - branch_small\n"
+        "branch_fn branch_on_flags\n"
+        "sbbq %rax, %rax\n"
+        "ret\n"
+        ".size branch_on_flags, . - branch_on_flags\n"
+        ".purgem branch_fn\n");
+
+static void branch(uint64_t i) {
+    require(branches(i) == (i % 2 == 0 ? i + 2 : i < 1000 ? i + 5 : i + 9));
+    require(branch_flags(i) == (i > 700 ? i + 1 : i == 700 ? 0 : UINT64_MAX));
+    if (i & 2) require(branch_short(i) == i + 3);
+    else branch_short(i);
+}
+
 static __thread jmp_buf leap;
 
 __attribute__((noinline, noclone)) uint64_t leaper(uint64_t x) {
@@ -104,6 +160,7 @@ __attribute__((noinline, noclone)) void waiter(void) {
 }
 
 __attribute__((noinline, noclone)) void sleeper(void) {
+    puts("blocked");
     sleep(20);
     __asm__ volatile("");
 }
@@ -124,6 +181,7 @@ static void *turns(void *unused) {
     for (uint64_t i = 0; i < rounds; i++) {
         require(tiny(i) == i + 1);
         used += many(i) + plain(i) + tails(i);
+        branch(i);
         require(nested(DEPTH - 1) == DEPTH * (DEPTH - 1) / 2);
         if (setjmp(leap) == 0) leaper(i);
         hop(stacks + len, len);
@@ -148,7 +206,6 @@ int main(void) {
         pthread_t threads[THREADS];
         if (!strcmp(line, "block\n")) {
             require(pthread_create(threads, 0, blocked, 0) == 0);
-            puts("blocked");
             continue;
         }
         rounds = strtoul(line + 4, 0, 10);

@@ -59,7 +59,7 @@ fn lat(running: &mut Running, specs: &[String], command: &str, answer: &str) -> 
 }
 
 const ROUNDS: u64 = 2000;
-const LEFT: [(&str, u64); 8] = [
+const LEFT: [(&str, u64); 11] = [
     ("tiny", 0),
     ("many", 1),
     ("plain", 2),
@@ -68,6 +68,9 @@ const LEFT: [(&str, u64); 8] = [
     ("hopper", 2),
     ("on_signal", 1),
     ("waiter", 1),
+    ("branches", 1),
+    ("branch_flags", 1),
+    ("branch_short", 1),
 ];
 
 fn every_call_returns(link: Link) -> Result<()> {

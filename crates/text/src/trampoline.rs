@@ -11,7 +11,9 @@
 //! Source:  rseq(2) for the restartable count; user-needs 0.2 for the red zone.
 
 use crate::assemble::{Code, RAX, RCX, Reg};
-use insn::{Displaced, Hook, Origin, Placement, Unreachable, relocate_len_bound, relocate_part};
+use insn::{
+    Displaced, Hook, Origin, Placement, Unreachable, relocate_len_bound, relocate_part, relocate_taken,
+};
 use wire::{NO_CHAIN, TRAMPOLINE_MAGIC, TrampolineHeader, table};
 
 mod hit;
@@ -148,7 +150,7 @@ impl Trampoline {
         }
         let tail = b.code.pos();
         b.code.nop5();
-        let displaced = b.part(b.hook().offset..u8::MAX)?;
+        let displaced = b.last_part()?;
         b.code.put(&displaced.bytes);
         b.header(tail);
         let Builder { code, steps, entry, before, .. } = b;
@@ -247,6 +249,8 @@ struct Builder<'a> {
     before: Vec<(usize, Displaced)>,
     steps: Vec<(usize, Option<Rollback>)>,
     now: Rollback,
+    /// Where the distance of the jump around the hook will stand.
+    way_around: Option<usize>,
 }
 
 impl<'a> Builder<'a> {
@@ -256,7 +260,8 @@ impl<'a> Builder<'a> {
         let entry = Trampoline::entry_offset(request.bodies.len(), is_count);
         code.pad_to(entry);
         let (before, steps) = (Vec::new(), vec![(0, None)]);
-        Builder { code, request, entry, stage: 0, before, steps, now: Rollback::default() }
+        let now = Rollback::default();
+        Builder { code, request, entry, stage: 0, before, steps, now, way_around: None }
     }
 
     fn hook(&self) -> &'a Hook {
@@ -269,16 +274,50 @@ impl<'a> Builder<'a> {
         relocate_part(request.placement, request.bias, request.at + self.code.pos() as u64, offsets)
     }
 
-    /// The displaced instructions up to a hook; the hook's code follows.
+    /// The displaced instructions up to a hook; the hook's code follows. At a conditional jump it is jumped around where
+    /// that is not taken.
     fn begin(&mut self, stage: usize) -> Result<(), Unreachable> {
-        let from = if stage == 0 { 0 } else { self.hook().offset };
+        let from = if stage == 0 { 0 } else { self.leave_hook()? };
         self.stage = stage;
-        let part = self.part(from..self.hook().offset)?;
+        let mut part = self.part(from..self.hook().offset)?;
+        if self.hook().taken.is_some() {
+            let distance = part.push_way_around(self.request.placement, self.hook());
+            self.way_around = Some(self.code.pos() + distance);
+        }
         self.before.push((self.code.pos(), part.clone()));
         self.code.put(&part.bytes);
         self.now = Rollback { resume: self.hook().offset, ..Rollback::default() };
         self.steps.push((self.code.pos(), Some(self.now.clone())));
         Ok(())
+    }
+
+    /// Ends the code of a hook that others follow. Returns the offset of the displaced instruction that comes next.
+    fn leave_hook(&mut self) -> Result<u8, Unreachable> {
+        let hook = self.hook();
+        let Some(to) = hook.taken else { return Ok(hook.offset) };
+        self.code.jump_to(to.wrapping_add(self.request.bias))?;
+        self.arrive(self.code.pos());
+        Ok(hook.offset + 1)
+    }
+
+    /// What is displaced behind the last hook.
+    fn last_part(&mut self) -> Result<Displaced, Unreachable> {
+        let (request, hook) = (self.request, self.hook());
+        if hook.taken.is_none() {
+            return self.part(hook.offset..u8::MAX);
+        }
+        let at = self.code.pos();
+        let (part, rest) = relocate_taken(request.placement, request.bias, request.at + at as u64, hook)?;
+        self.arrive(at + rest);
+        Ok(part)
+    }
+
+    /// The way around the hook leads to `pos`.
+    fn arrive(&mut self, pos: usize) {
+        let Some(at) = self.way_around.take() else { return };
+        // Within one block, which is far shorter than 2 GiB.
+        let distance = (pos - (at + 4)) as u32;
+        self.code.bytes[at..at + 4].copy_from_slice(&distance.to_le_bytes());
     }
 
     /// Says that from here on `change` holds.

@@ -195,6 +195,14 @@ pub(crate) fn is_stub(bytes: &[u8], addr: u64) -> bool {
     })
 }
 
+/// The first bytes of a near jump on the opposite condition; `None` if there is none.
+pub(crate) fn opposite(insn: &Insn) -> Option<[u8; 2]> {
+    let raw = decode_raw(insn.bytes(), insn.addr)?;
+    // The condition's number is the same in both forms, and its lowest bit negates it.
+    let number = raw.is_jcc_short_or_near().then(|| raw.condition_code() as u8)?.checked_sub(1)?;
+    Some([0x0f, 0x80 | number ^ 1])
+}
+
 /// The next instruction is the next one run, but for a conditional jump that is taken.
 pub(crate) fn falls_through(insn: &Insn) -> bool {
     let Some(raw) = decode_raw(insn.bytes(), insn.addr) else { return false };

@@ -47,7 +47,8 @@ impl Planner<'_> {
         let mut sites = vec![self.site_plan(wanted, wanted.name.clone(), entry, actions)?];
         for (exit, placement) in exits {
             let name = format!("{} at {exit:#x}", wanted.name);
-            sites.push(self.site_plan(wanted, name, placement, vec![leave.clone()])?);
+            let actions = placement.hooks.iter().map(|_| leave.clone()).collect();
+            sites.push(self.site_plan(wanted, name, placement, actions)?);
         }
         placed.functions += 1;
         Ok(sites)
@@ -70,7 +71,8 @@ impl Planner<'_> {
         let name = format!("{}%return", wanted.name);
         let mut sites = Vec::new();
         for (_, placement) in self.before_exits(wanted, &exits, None, placed)? {
-            let mut site = self.site_plan(wanted, name.clone(), placement, vec![action.clone()])?;
+            let actions = placement.hooks.iter().map(|_| action.clone()).collect();
+            let mut site = self.site_plan(wanted, name.clone(), placement, actions)?;
             site.exit_of = Some(wanted.addr.wrapping_add(site.bias));
             sites.push(site);
         }

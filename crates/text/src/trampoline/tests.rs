@@ -38,6 +38,26 @@ fn placement(code: &[u8], offset: u64) -> Placement {
 const LEAVES: [u8; 8] = [0x31, 0xc0, 0x5b, 0x5d, 0x41, 0x5c, 0xc3, 0x50];
 const GETTER: [u8; 8] = [0x89, 0xf8, 0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc];
 
+/// `test edi, edi; je 0x1010; ret`, and another function: left by a conditional jump.
+const BRANCHES: [u8; 24] = [
+    0x85, 0xff, 0x74, 0x0c, 0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xc3,
+    0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc,
+];
+
+/// Before the jump and the return of [`BRANCHES`], and before its first instruction, all under one jump; or before
+/// the jump alone.
+fn branch_placement(is_all: bool) -> Placement {
+    let codes = [Segment { base: 0x1000, bytes: &BRANCHES }];
+    let flow = Flow::analyse(&codes, &[0x1000, 0x1010], &[], &|_| Vec::new());
+    let exits = Exits::of(&flow, &codes, 0x1000..0x1005, &|_| false).unwrap();
+    if !is_all {
+        return exits.place(&flow, &codes, 0x1002, &|_| false, &insn::no_room).unwrap();
+    }
+    let mut all = placement(&BRANCHES[..5], 0);
+    assert!(exits.addrs().all(|exit| exits.share(&codes, &mut all, exit)));
+    all
+}
+
 /// Before the return of `code`; or before its first instruction and its return.
 fn exit_placement(code: &[u8], len: u64, is_both: bool) -> Placement {
     let codes = [Segment { base: 0x1000, bytes: code }];
@@ -65,7 +85,9 @@ fn cases() -> Vec<Case> {
     assert!(!placements[2].hooks[0].flags_dead);
     let exits = [exit_placement(&LEAVES, 7, false), exit_placement(&GETTER, 3, true)];
     assert!(exits[0].hooks[0].offset == 4 && exits[1].hooks.len() == 2, "{exits:?}");
-    for placement in placements.into_iter().chain(exits) {
+    let branches = [branch_placement(false), branch_placement(true)];
+    assert!(branches[0].hooks.len() == 1 && branches[1].hooks.len() == 3, "{branches:?}");
+    for placement in placements.into_iter().chain(exits).chain(branches) {
         let is_count_possible = placement.hooks.len() == 1 && placement.hooks[0].offset == 0;
         for body in [Body::Count { cell: 0x188 }, Body::Hit { desc: 0x7fff_1234_5000, reads_r14: true }] {
             if !is_count_possible && matches!(body, Body::Count { .. }) {
@@ -208,7 +230,7 @@ fn check_body(case: &Case, stage: usize, from: usize, to: usize) -> usize {
 
 #[test]
 fn displaced_instructions_before_a_hook_run_first_and_are_known_to_place_of() {
-    for case in cases().iter().filter(|c| c.placement.hooks[0].offset > 0) {
+    for case in cases().iter().filter(|c| c.placement.hooks[0].offset == 4) {
         let t = &case.trampoline;
         let texts: Vec<String> =
             decode(t, t.entry, (t.body_addr() - t.at) as usize).iter().map(|i| i.to_string()).collect();
@@ -306,4 +328,38 @@ fn the_slow_routine_keeps_everything_but_rax_and_leaves_by_its_return() {
     for (i, mnemonic) in expected.iter().map(|e| e.split(' ').next().unwrap()).enumerate() {
         assert!(text[i].starts_with(mnemonic), "{text:#?}");
     }
+}
+
+#[test]
+fn a_hook_at_a_conditional_jump_is_jumped_around_where_that_is_not_taken() {
+    let branches = |c: &&Case| c.placement.hooks.iter().any(|h| h.taken.is_some());
+    let mut found = 0;
+    for case in cases().iter().filter(branches) {
+        let t = &case.trampoline;
+        let stage = case.placement.hooks.iter().position(|h| h.taken.is_some()).unwrap();
+        let (from, part) = &t.before[stage];
+        let around = decode(t, *from, from + part.bytes.len()).last().copied().unwrap();
+        assert_eq!(around.mnemonic(), Mnemonic::Jne, "the opposite of je");
+        let is_last = stage + 1 == case.placement.hooks.len();
+        let leave = if is_last { t.displaced_addr() } else { around.near_branch_target() - 5 };
+        let jump = decode(t, (leave - t.at) as usize, (leave - t.at) as usize + 5)[0];
+        assert_eq!((jump.mnemonic(), jump.near_branch_target()), (Mnemonic::Jmp, SITE + 0x10));
+        assert_eq!(around.near_branch_target(), leave + 5, "what comes next if it is not taken");
+        // A thread in front of it stands at the conditional jump, whose flags it still has.
+        let place = t.place_of(around.ip());
+        assert!(
+            matches!(place, Some(PcPlace::Displaced(o)) if o.offset == case.placement.hooks[stage].offset),
+            "{place:?}"
+        );
+        assert_eq!(t.copy_of(case.placement.hooks[stage].offset), Some(around.ip()));
+        if is_last {
+            let taken = t.place_of(leave);
+            assert!(
+                matches!(taken, Some(PcPlace::Displaced(o)) if o.leads_to == Some(SITE + 0x10)),
+                "{taken:?}"
+            );
+        }
+        found += 1;
+    }
+    assert!(found >= 4, "{found}");
 }

@@ -106,7 +106,7 @@ impl<'a> Depths<'a> {
         Depths { insns, before }
     }
 
-    /// Whether the indirect jump that is instruction `number` leaves the function.
+    /// Whether the jump that is instruction `number` leaves the function for good.
     pub(crate) fn is_tail_call(&self, number: usize) -> bool {
         match self.before[number].and_then(|depth| depth.rsp) {
             Some(depth) => depth == 0,
