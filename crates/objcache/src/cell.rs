@@ -36,7 +36,7 @@ pub struct Cell {
     pub free: List<SLOTS>,
     /// Objects that must see a grace period.
     pub rcu: List<SLOTS>,
-    pad: [u64; 14],
+    pad: [u64; 12],
     /// Batches to take.
     pub depot: Stack,
     /// Objects freed by threads without rseq.

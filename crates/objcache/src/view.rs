@@ -21,7 +21,8 @@ use percpu::{RseqOffset, current_cpu};
 /// A cache's memory as one process sees it: objects out and in.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
-    items: Items,
+    /// Where index 0 would have its payload: 8 bytes into the arena. With it an address is one addition.
+    payloads: *mut u8,
     cells: *mut u8,
     rseq: RseqOffset,
     batch: u32,
@@ -42,24 +43,25 @@ impl<'a> View<'a> {
     /// tends the cache: that one alone can be fenced.
     pub unsafe fn at(arena: NonNull<u8>, head: usize, rseq: RseqOffset) -> View<'a> {
         let cells = arena.as_ptr().wrapping_add(head + HEAD);
-        let mut view = View { items: Items(arena.as_ptr()), cells, rseq, batch: 0, life: PhantomData };
+        let payloads = arena.as_ptr().wrapping_add(size_of::<u64>());
+        let mut view = View { payloads, cells, rseq, batch: 0, life: PhantomData };
         view.batch = view.head().batch;
         view
     }
 
     #[inline(always)]
-    pub(crate) fn head(self) -> &'a Head {
+    pub(crate) fn head(&self) -> &'a Head {
         let head = self.cells.wrapping_sub(HEAD).cast::<Head>();
         // SAFETY: `at` was told that a head lies there for `'a`; only its atomic is written.
         unsafe { &*head }
     }
 
-    #[cfg(feature = "std")]
-    pub(crate) fn items(self) -> Items {
-        self.items
+    #[inline(always)]
+    pub(crate) fn items(&self) -> Items {
+        Items(self.payloads.wrapping_sub(size_of::<u64>()))
     }
 
-    pub(crate) fn cell(self, cpu: u32) -> &'a Cell {
+    pub(crate) fn cell(&self, cpu: u32) -> &'a Cell {
         debug_assert!(cpu < self.head().copies);
         let cell = self.cells.wrapping_add((cpu as usize) << SHIFT).cast::<Cell>();
         // SAFETY: a cell lies there for every CPU below `copies`; all of it is atomic.
@@ -67,22 +69,22 @@ impl<'a> View<'a> {
     }
 
     /// Bytes that each object has.
-    pub fn size(self) -> usize {
+    pub fn size(&self) -> usize {
         self.head().unit as usize - size_of::<u64>()
     }
 
     /// The address of an object.
     #[inline(always)]
-    pub fn payload(self, index: Index) -> NonNull<u8> {
-        let at = self.items.0.wrapping_add(index.0 as usize * 8 + 8);
+    pub fn payload(&self, index: Index) -> NonNull<u8> {
+        let at = self.payloads.wrapping_add(index.0 as usize * 8);
         // SAFETY: it is past the start of a mapping, so it is not null.
         unsafe { NonNull::new_unchecked(at) }
     }
 
     /// The index of an object by its address.
     #[inline(always)]
-    pub fn index_of(self, object: NonNull<u8>) -> Index {
-        Index(((object.as_ptr() as usize).wrapping_sub(self.items.0 as usize + 8) / 8) as u32)
+    pub fn index_of(&self, object: NonNull<u8>) -> Index {
+        Index(((object.as_ptr() as usize).wrapping_sub(self.payloads as usize) / 8) as u32)
     }
 
     /// Takes an object; `None` if there is none just now, which is counted.
@@ -94,11 +96,11 @@ impl<'a> View<'a> {
     /// # Cost
     /// `bench alloc`.
     #[inline(always)]
-    pub fn alloc(self) -> Option<Index> {
+    pub fn alloc(&self) -> Option<Index> {
         match self.pop::<FREE>() {
             Some((i, cpu)) => {
                 // SAFETY: the object was on the list and is ours now.
-                unsafe { self.items.link(i) }.make_live(cpu);
+                unsafe { self.items().link(i) }.make_live(cpu);
                 Some(Index(i))
             }
             None => self.alloc_slow(),
@@ -116,9 +118,9 @@ impl<'a> View<'a> {
     /// The index must have come from this cache, and no one may use the object afterwards, except readers
     /// that can tell that it has changed.
     #[inline(always)]
-    pub unsafe fn free(self, index: Index) {
+    pub unsafe fn free(&self, index: Index) {
         // SAFETY: an object of this cache (the caller's duty).
-        let link = unsafe { self.items.link(index.0) };
+        let link = unsafe { self.items().link(index.0) };
         let Some(home) = link.home() else { return self.refuse() };
         link.make_free();
         if !self.push::<FREE>(index.0) {
@@ -135,9 +137,9 @@ impl<'a> View<'a> {
     /// The index must have come from this cache. New readers must not be able to find the object; those
     /// that found it before must be readers of the cache's domain.
     #[inline(always)]
-    pub unsafe fn free_rcu(self, index: Index) {
+    pub unsafe fn free_rcu(&self, index: Index) {
         // SAFETY: an object of this cache (the caller's duty).
-        let link = unsafe { self.items.link(index.0) };
+        let link = unsafe { self.items().link(index.0) };
         let Some(home) = link.home() else { return self.refuse() };
         link.make_free();
         if !self.push::<RCU>(index.0) {
@@ -146,44 +148,44 @@ impl<'a> View<'a> {
     }
 
     #[inline(always)]
-    fn pop<const LIST: usize>(self) -> Option<(u32, u32)> {
+    fn pop<const LIST: usize>(&self) -> Option<(u32, u32)> {
         // SAFETY: `at` was told that cells are there for every CPU below the bound and that rseq fits.
         unsafe { percpu::list_pop::<SHIFT, LIST, BOUND>(self.rseq, self.cells) }
     }
 
     #[inline(always)]
-    fn push<const LIST: usize>(self, index: u32) -> bool {
+    fn push<const LIST: usize>(&self, index: u32) -> bool {
         // SAFETY: as in `pop`; the limit is at most the lists' size (`ObjectCache` writes it).
         unsafe { percpu::list_push::<SHIFT, LIST, BOUND>(self.rseq, self.cells, index) }
     }
 
     #[cold]
-    fn refuse(self) {
+    fn refuse(&self) {
         self.here().misuse.fetch_add(1, Relaxed);
     }
 
     /// The cell of the CPU that the thread was on a moment ago.
-    fn here(self) -> &'a Cell {
+    fn here(&self) -> &'a Cell {
         self.cell(current_cpu() % self.head().copies)
     }
 
     /// # Safety
     /// As `Stack::push`.
-    unsafe fn put(self, stack: &Stack, len: &AtomicI32, batch: Batch) {
+    unsafe fn put(&self, stack: &Stack, len: &AtomicI32, batch: Batch) {
         // SAFETY: the caller's duties are the same.
-        unsafe { stack.push(self.items, batch) };
+        unsafe { stack.push(self.items(), batch) };
         len.fetch_add(batch.len() as i32, Relaxed);
     }
 
-    fn take(self, stack: &Stack, len: &AtomicI32) -> Option<Batch> {
+    fn take(&self, stack: &Stack, len: &AtomicI32) -> Option<Batch> {
         // SAFETY: stacks of a cell hold batches of this cache's objects.
-        let batch = unsafe { stack.pop(self.items) }?;
+        let batch = unsafe { stack.pop(self.items()) }?;
         len.fetch_sub(batch.len() as i32, Relaxed);
         Some(batch)
     }
 
     /// Objects from a list of whatever CPU the thread is on, linked; at most `most`.
-    fn gather<const LIST: usize>(self, first: Batch, most: u32) -> Batch {
+    fn gather<const LIST: usize>(&self, first: Batch, most: u32) -> Batch {
         let mut room = [0; SLOTS];
         let most = (most.saturating_sub(first.len()) as usize).min(SLOTS);
         // SAFETY: as in `pop`.
@@ -192,11 +194,11 @@ impl<'a> View<'a> {
         let mut batch = first;
         for (at, i) in room[..n].iter().enumerate() {
             // SAFETY: the object was on the list and is ours now.
-            batch = unsafe { batch.with(self.items, *i) };
+            batch = unsafe { batch.with(self.items(), *i) };
             // Who takes the batch apart finds in each object which one comes four later.
             let later = if at >= 4 { room[at - 4] } else { 0 };
             // SAFETY: as above.
-            unsafe { self.items.link(*i) }.set_aux(later);
+            unsafe { self.items().link(*i) }.set_aux(later);
         }
         batch
     }
@@ -204,7 +206,7 @@ impl<'a> View<'a> {
     /// The CPU's list is empty, or closed, or the thread has no rseq: a batch from elsewhere.
     #[cold]
     #[inline(never)]
-    fn alloc_slow(self) -> Option<Index> {
+    fn alloc_slow(&self) -> Option<Index> {
         let copies = self.head().copies;
         let cpu = current_cpu() % copies;
         let near = |c: &Cell| match self.rseq.is_some() {
@@ -219,9 +221,9 @@ impl<'a> View<'a> {
     }
 
     /// Takes the first object of a batch that is ours; the rest goes to the CPU's list, as far as it has room.
-    fn split(self, cpu: u32, batch: Batch) -> Index {
+    fn split(&self, cpu: u32, batch: Batch) -> Index {
         // SAFETY: the batch is ours.
-        let first = unsafe { self.items.link(batch.head()) };
+        let first = unsafe { self.items().link(batch.head()) };
         let mut rest = Batch::new(first.next(), batch.len() - 1);
         first.make_live(cpu);
         let mut room = [0; SLOTS];
@@ -231,9 +233,9 @@ impl<'a> View<'a> {
         for slot in &mut room[..count] {
             *slot = next;
             // SAFETY: the rest is ours.
-            let link = unsafe { self.items.link(next) };
+            let link = unsafe { self.items().link(next) };
             // Also a batch's length may stand there, in its second object: a hint that helps nobody.
-            self.items.fetch(link.aux());
+            self.items().fetch(link.aux());
             next = link.next();
         }
         let all = &room[..count];
@@ -256,9 +258,9 @@ impl<'a> View<'a> {
     /// The CPU's list is full, or closed, or the thread has no rseq: half of it goes home.
     #[cold]
     #[inline(never)]
-    fn overflow(self, index: u32, home: u32) {
+    fn overflow(&self, index: u32, home: u32) {
         // SAFETY: the caller of `free` gave the object up.
-        let one = unsafe { Batch::default().with(self.items, index) };
+        let one = unsafe { Batch::default().with(self.items(), index) };
         let batch = self.gather::<FREE>(one, self.batch);
         if batch.len() == 1 {
             let cell = self.here();
@@ -273,9 +275,9 @@ impl<'a> View<'a> {
     /// The CPU's list of objects to retire is full: it goes where the worker finds it.
     #[cold]
     #[inline(never)]
-    fn retire(self, index: u32, home: u32) {
+    fn retire(&self, index: u32, home: u32) {
         // SAFETY: the caller of `free_rcu` gave the object up; readers do not look at headers.
-        let one = unsafe { Batch::default().with(self.items, index) };
+        let one = unsafe { Batch::default().with(self.items(), index) };
         let batch = self.gather::<RCU>(one, u32::MAX);
         let home = self.cell(home % self.head().copies);
         // SAFETY: the batch is ours.

@@ -6,7 +6,7 @@ use std::boxed::Box;
 use std::sync::atomic::AtomicBool;
 use std::vec::Vec;
 
-const CAP: usize = 510;
+const CAP: usize = 508;
 const SHIFT: u32 = 11;
 const BOUND: isize = -2048;
 const CPUS: usize = 64;
@@ -31,7 +31,11 @@ struct Lists {
 }
 
 fn empty() -> OfCpu {
-    OfCpu(List { word: AtomicU64::new(0), slots: [const { AtomicU32::new(0) }; CAP] })
+    OfCpu(List {
+        front: AtomicU64::new(0),
+        word: AtomicU64::new(0),
+        slots: [const { AtomicU32::new(0) }; CAP],
+    })
 }
 
 impl Lists {
@@ -270,8 +274,8 @@ fn a_closed_bound_a_full_list_and_an_empty_one_refuse() {
     }
     let lists = Lists::new();
     let _ = sys::sched::pin_to_cpu(0);
-    assert!((0..CAP).all(|_| lists.push(7)) && !lists.push(7));
-    assert_eq!(lists.all().len(), CAP);
+    assert!((0..=CAP).all(|_| lists.push(7)) && !lists.push(7));
+    assert_eq!(lists.all().len(), CAP + 1);
     lists.bound.0.store(0, Relaxed);
     assert!(lists.pop().is_none());
     lists.cpus[0].0.clear();
