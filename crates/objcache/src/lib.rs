@@ -5,6 +5,7 @@ mod cell;
 mod link;
 mod sizes;
 mod stack;
+mod tray;
 mod view;
 
 #[cfg(feature = "std")]

@@ -29,12 +29,12 @@ impl Index {
     }
 }
 
-/// Set while the object is live. Indexes stay below it.
-const LIVE: u32 = 1 << 31;
+/// From here on: the object is live, and how far above is the CPU that it was taken on.
+pub const LIVE: u32 = 0xffff_0000;
 
 /// The first index that an arena cannot have: 16 GiB.
 #[cfg(feature = "std")]
-pub const END: u64 = LIVE as u64;
+pub const END: u64 = 1 << 31;
 
 /// The header of an object, seen as link and mark.
 #[repr(C, align(8))]
@@ -71,7 +71,7 @@ impl Link {
         let both: *const Link = self;
         // SAFETY: the two words are 8 aligned bytes of atomics, borrowed through `self`.
         let both = unsafe { &*both.cast::<AtomicU64>() };
-        both.store(u64::from(LIVE | cpu) << 32, Relaxed);
+        both.store(u64::from(LIVE | cpu & !LIVE) << 32, Relaxed);
     }
 
     /// Takes the mark away.
@@ -84,6 +84,6 @@ impl Link {
     #[inline(always)]
     pub fn home(&self) -> Option<u32> {
         let aux = self.aux();
-        (aux & LIVE != 0).then_some(aux & !LIVE)
+        (aux >= LIVE).then_some(aux & !LIVE)
     }
 }

@@ -8,6 +8,7 @@
 //! Checked: tests below; `torture mem`.
 
 use crate::link::Link;
+use crate::tray::{TRAY, Tray};
 use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
 /// Where objects lie: index to header.
@@ -20,20 +21,30 @@ unsafe impl Send for Items {}
 unsafe impl Sync for Items {}
 
 impl Items {
-    /// The header of an object.
+    /// The header of an object, or of a tray.
     ///
     /// # Safety
-    /// `index` must be that of an object of the arena at this address, which must stay mapped.
+    /// `index` must be that of an object or tray of the arena at this address, which must stay mapped.
     #[inline(always)]
     pub unsafe fn link<'a>(self, index: u32) -> &'a Link {
-        let at = self.0.wrapping_add(index as usize * 8);
-        // SAFETY: the caller says that an object's header lies there; it is all atomics.
+        let at = self.0.wrapping_add((index & !TRAY) as usize * 8);
+        // SAFETY: the caller says that a header lies there; it is all atomics.
         unsafe { &*at.cast::<Link>() }
     }
-}
 
-impl Items {
-    /// Lets the processor fetch an object's header; any number will do.
+    /// A tray.
+    ///
+    /// # Safety
+    /// `head` must be that of a tray of the arena at this address, which must stay mapped.
+    #[inline(always)]
+    pub unsafe fn tray<'a>(self, head: u32) -> &'a Tray {
+        debug_assert!(head & TRAY != 0);
+        let at = self.0.wrapping_add((head & !TRAY) as usize * 8);
+        // SAFETY: the caller says that a tray lies there; it is all atomics.
+        unsafe { &*at.cast::<Tray>() }
+    }
+
+    /// Lets the processor fetch an object's header and first bytes; any index will do.
     #[inline(always)]
     pub fn fetch(self, index: u32) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -42,13 +53,15 @@ impl Items {
             let at = self.0.wrapping_add(index as usize * 8);
             // SAFETY: a prefetch of whatever address reads nothing that anybody sees.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+            // SAFETY: as above.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(48).cast()) };
         }
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
         let _ = index;
     }
 }
 
-/// Objects that move together, linked by `next`: the index of the first and how many there are.
+/// Objects that move together, and how many: on a tray, or linked by `next` from the first one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Batch {
     head: u32,
@@ -76,12 +89,43 @@ impl Batch {
         self.len == 0
     }
 
-    /// The batch with one more object in front.
+    #[inline(always)]
+    pub const fn is_tray(self) -> bool {
+        self.head & TRAY != 0
+    }
+
+    /// Shows every object to `each`, which may change its header; false if a linked batch is longer or shorter than
+    /// it says.
+    ///
+    /// # Safety
+    /// The batch must be the caller's, of the arena at `items`.
+    #[cfg(feature = "std")]
+    pub unsafe fn for_each(self, items: Items, mut each: impl FnMut(u32)) -> bool {
+        if self.is_tray() {
+            // SAFETY: the caller's tray.
+            unsafe { items.tray(self.head) }.iter().for_each(each);
+            return true;
+        }
+        let mut i = self.head;
+        for _ in 0..self.len {
+            if i == 0 {
+                return false;
+            }
+            // SAFETY: linked from the caller's own.
+            let next = unsafe { items.link(i) }.next();
+            each(i);
+            i = next;
+        }
+        i == 0
+    }
+
+    /// The linked batch with one more object in front.
     ///
     /// # Safety
     /// Batch and object must be the caller's, of the arena at `items`.
     #[inline(always)]
     pub unsafe fn with(self, items: Items, index: u32) -> Batch {
+        debug_assert!(!self.is_tray());
         // SAFETY: the caller's own object.
         unsafe { items.link(index) }.set_next(self.head);
         Batch { head: index, len: self.len + 1 }
@@ -93,6 +137,12 @@ impl Batch {
 pub struct Stack(AtomicU64);
 
 impl Stack {
+    /// True if there is nothing on it just now.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.0.load(Relaxed) >> 32 == 0
+    }
+
     #[cfg(test)]
     pub const fn new() -> Stack {
         Stack(AtomicU64::new(0))
@@ -101,12 +151,14 @@ impl Stack {
     /// Puts a batch on top.
     ///
     /// # Safety
-    /// The batch must not be empty; its objects must be of the arena at `items`, linked by `next`, and the
-    /// caller's own.
+    /// The batch must not be empty, but a tray may be; its objects must be of the arena at `items`, linked by `next` or on
+    /// the tray, and the caller's own.
     pub unsafe fn push(&self, items: Items, batch: Batch) {
         // SAFETY: the caller's own objects.
         let head = unsafe { items.link(batch.head()) };
-        if batch.len() > 1 {
+        if batch.is_tray() {
+            // Its length is in the tray.
+        } else if batch.len() > 1 {
             // SAFETY: a batch of two has a second object, which is the caller's.
             unsafe { items.link(head.next()) }.set_aux(batch.len());
         } else {
@@ -179,6 +231,10 @@ impl Stack {
 /// # Safety
 /// `head` must be the head of a batch that the caller owns.
 unsafe fn batch_at(items: Items, head: u32) -> Batch {
+    if head & TRAY != 0 {
+        // SAFETY: the caller's own.
+        return Batch::new(head, unsafe { items.tray(head) }.len());
+    }
     // SAFETY: the caller's own.
     let second = unsafe { items.link(head) }.next();
     if second == 0 {

@@ -150,7 +150,7 @@ impl<'a> View<'a> {
     #[inline(always)]
     fn pop<const LIST: usize>(&self) -> Option<(u32, u32)> {
         // SAFETY: `at` was told that cells are there for every CPU below the bound and that rseq fits.
-        unsafe { percpu::list_pop::<SHIFT, LIST, BOUND>(self.rseq, self.cells) }
+        unsafe { percpu::list_pop::<SHIFT, LIST, BOUND>(self.rseq, self.cells, self.items().0) }
     }
 
     #[inline(always)]
@@ -184,23 +184,54 @@ impl<'a> View<'a> {
         Some(batch)
     }
 
-    /// Objects from a list of whatever CPU the thread is on, linked; at most `most`.
-    fn gather<const LIST: usize>(&self, first: Batch, most: u32) -> Batch {
-        let mut room = [0; SLOTS];
-        let most = (most.saturating_sub(first.len()) as usize).min(SLOTS);
-        // SAFETY: as in `pop`.
-        let n =
-            unsafe { percpu::list_pop_all::<SHIFT, LIST, BOUND>(self.rseq, self.cells, &mut room[..most]) };
-        let mut batch = first;
-        for (at, i) in room[..n].iter().enumerate() {
-            // SAFETY: the object was on the list and is ours now.
-            batch = unsafe { batch.with(self.items(), *i) };
-            // Who takes the batch apart finds in each object which one comes four later.
-            let later = if at >= 4 { room[at - 4] } else { 0 };
-            // SAFETY: as above.
-            unsafe { self.items().link(*i) }.set_aux(later);
+    /// A tray without objects, from this CPU or another; `None`, counted, if there is none.
+    fn blank(&self, cpu: u32) -> Option<u32> {
+        let copies = self.head().copies;
+        let found = (0..copies).find_map(|n| {
+            let stack = &self.cell((cpu + n) % copies).blank;
+            // SAFETY: the stack holds trays of this arena.
+            if stack.is_empty() { None } else { unsafe { stack.pop(self.items()) } }
+        });
+        if found.is_none() {
+            self.cell(cpu).short.fetch_add(1, Relaxed);
         }
-        batch
+        found.map(Batch::head)
+    }
+
+    /// An object of ours and others from a list of whatever CPU the thread is on, together at most `most`: on a tray
+    /// if there is one, or linked.
+    fn gather<const LIST: usize>(&self, index: u32, most: u32) -> Batch {
+        let others = (most as usize - 1).min(SLOTS);
+        let Some(head) = self.blank(current_cpu() % self.head().copies) else {
+            let mut room = [0; SLOTS];
+            let n = self.pop_all::<LIST>(&mut room[..others]);
+            return self.linked(index, &room[..n]);
+        };
+        // SAFETY: a tray of this arena.
+        let tray = unsafe { self.items().tray(head) };
+        // SAFETY: it was on the stack and is ours now.
+        let slots = unsafe { tray.slots() };
+        let n = self.pop_all::<LIST>(&mut slots[..others]);
+        slots[n] = index;
+        tray.set_len(n + 1);
+        Batch::new(head, n as u32 + 1)
+    }
+
+    fn pop_all<const LIST: usize>(&self, room: &mut [u32]) -> usize {
+        // SAFETY: as in `pop`.
+        unsafe { percpu::list_pop_all::<SHIFT, LIST, BOUND>(self.rseq, self.cells, room) }
+    }
+
+    fn push_all(&self, items: &[u32]) -> usize {
+        // SAFETY: as in `push`; the objects are the caller's.
+        unsafe { percpu::list_push_all::<SHIFT, FREE, BOUND>(self.rseq, self.cells, items) }
+    }
+
+    fn linked(&self, index: u32, others: &[u32]) -> Batch {
+        others.iter().chain([&index]).fold(Batch::default(), |batch, i| {
+            // SAFETY: the objects were on the list and are ours now.
+            unsafe { batch.with(self.items(), *i) }
+        })
     }
 
     /// The CPU's list is empty, or closed, or the thread has no rseq: a batch from elsewhere.
@@ -220,29 +251,11 @@ impl<'a> View<'a> {
         found.map(|batch| self.split(cpu, batch))
     }
 
-    /// Takes the first object of a batch that is ours; the rest goes to the CPU's list, as far as it has room.
+    /// Takes one object of a batch that is ours; the rest goes to the CPU's list, as far as it has room.
     fn split(&self, cpu: u32, batch: Batch) -> Index {
-        // SAFETY: the batch is ours.
-        let first = unsafe { self.items().link(batch.head()) };
-        let mut rest = Batch::new(first.next(), batch.len() - 1);
-        first.make_live(cpu);
-        let mut room = [0; SLOTS];
-        let mut next = rest.head();
-        let count = (rest.len() as usize).min(SLOTS);
-        // Where each begins, and where what does not fit would begin.
-        for slot in &mut room[..count] {
-            *slot = next;
-            // SAFETY: the rest is ours.
-            let link = unsafe { self.items().link(next) };
-            // Also a batch's length may stand there, in its second object: a hint that helps nobody.
-            self.items().fetch(link.aux());
-            next = link.next();
-        }
-        let all = &room[..count];
-        // SAFETY: as in `push`; the objects are ours.
-        let done = unsafe { percpu::list_push_all::<SHIFT, FREE, BOUND>(self.rseq, self.cells, all) };
-        let head = if done < count { room[done] } else { next };
-        rest = Batch::new(head, rest.len() - done as u32);
+        let (one, rest) = if batch.is_tray() { self.unload(cpu, batch) } else { self.unlink(batch) };
+        // SAFETY: the object is ours.
+        unsafe { self.items().link(one) }.make_live(cpu);
         if !rest.is_empty() {
             let cell = self.cell(cpu);
             let (stack, len) = match self.rseq.is_some() {
@@ -252,21 +265,59 @@ impl<'a> View<'a> {
             // SAFETY: the rest is ours.
             unsafe { self.put(stack, len, rest) };
         }
-        Index(batch.head())
+        Index(one)
+    }
+
+    /// One object of a tray, and the tray if objects are left on it.
+    fn unload(&self, cpu: u32, batch: Batch) -> (u32, Batch) {
+        // SAFETY: a tray of this arena.
+        let tray = unsafe { self.items().tray(batch.head()) };
+        // SAFETY: it was on the stack and is ours now.
+        let slots = unsafe { tray.slots() };
+        let last = batch.len() as usize - 1;
+        let done = self.push_all(&slots[..last]);
+        // Those that are taken next; each of them lets the one eight later be fetched.
+        slots[done.saturating_sub(8)..done].iter().for_each(|i| self.items().fetch(*i));
+        let one = slots[last];
+        slots.copy_within(done..last, 0);
+        tray.set_len(last - done);
+        let rest = Batch::new(batch.head(), (last - done) as u32);
+        if rest.is_empty() {
+            // SAFETY: the tray is ours.
+            unsafe { self.cell(cpu).blank.push(self.items(), rest) };
+        }
+        (one, rest)
+    }
+
+    /// The first of linked objects, and those that did not go to the list.
+    fn unlink(&self, batch: Batch) -> (u32, Batch) {
+        let items = self.items();
+        // SAFETY: the batch is ours.
+        let first = unsafe { items.link(batch.head()) };
+        let mut room = [0; SLOTS];
+        let mut next = first.next();
+        // Threads without rseq put nothing on lists, and need not look where each begins.
+        let count = if self.rseq.is_some() { (batch.len() as usize - 1).min(SLOTS) } else { 0 };
+        for slot in &mut room[..count] {
+            *slot = next;
+            // SAFETY: linked from our own.
+            next = unsafe { items.link(next) }.next();
+        }
+        let done = self.push_all(&room[..count]);
+        let head = if done < count { room[done] } else { next };
+        (batch.head(), Batch::new(head, batch.len() - 1 - done as u32))
     }
 
     /// The CPU's list is full, or closed, or the thread has no rseq: half of it goes home.
     #[cold]
     #[inline(never)]
     fn overflow(&self, index: u32, home: u32) {
-        // SAFETY: the caller of `free` gave the object up.
-        let one = unsafe { Batch::default().with(self.items(), index) };
-        let batch = self.gather::<FREE>(one, self.batch);
-        if batch.len() == 1 {
+        if !self.rseq.is_some() {
             let cell = self.here();
-            // SAFETY: one object of ours.
-            return unsafe { self.put(&cell.loose, &cell.loose_len, one) };
+            // SAFETY: the caller of `free` gave the object up.
+            return unsafe { self.put(&cell.loose, &cell.loose_len, self.linked(index, &[])) };
         }
+        let batch = self.gather::<FREE>(index, self.batch.max(2));
         let home = self.cell(home % self.head().copies);
         // SAFETY: the batch is ours.
         unsafe { self.put(&home.depot, &home.depot_len, batch) };
@@ -276,9 +327,11 @@ impl<'a> View<'a> {
     #[cold]
     #[inline(never)]
     fn retire(&self, index: u32, home: u32) {
-        // SAFETY: the caller of `free_rcu` gave the object up; readers do not look at headers.
-        let one = unsafe { Batch::default().with(self.items(), index) };
-        let batch = self.gather::<RCU>(one, u32::MAX);
+        let batch = match self.rseq.is_some() {
+            true => self.gather::<RCU>(index, u32::MAX),
+            // Readers do not look at headers.
+            false => self.linked(index, &[]),
+        };
         let home = self.cell(home % self.head().copies);
         // SAFETY: the batch is ours.
         unsafe { self.put(&home.retired, &home.retired_len, batch) };

@@ -51,25 +51,31 @@ impl<const CAP: usize> List<CAP> {
     }
 }
 
-/// Takes the front of the calling CPU's list, or else its last number: the number, and the CPU. `None` if nothing was done.
+/// Takes the front of the calling CPU's list, or else its last number: the number, and the CPU. `None` if nothing was
+/// done.
+///
+/// A number that will be taken some calls later is thought to name what lies 8 times it behind `near`, and that is
+/// fetched into the cache; any address will do.
 ///
 /// The [`List`] of CPU `c` is `DISP + (c << SHIFT)` bytes from `base`, the bound (a `u32`) `BOUND` bytes from
 /// it. Nothing is done without rseq, on a CPU not below the bound, or if the list is empty.
 ///
 /// # Safety
 /// * `offset` must fit the calling thread (contract of [`RseqOffset::new`]).
-/// * The bound must be readable, and each CPU below it must have its list, aligned to 8.
+/// * The bound must be readable, and each CPU below it must have its list, aligned to 8, with 16 readable bytes
+///   before it.
 /// * The lists must be changed by functions of this file alone, and by [`List::clear`] while L3 holds.
 #[inline(always)]
 pub unsafe fn list_pop<const SHIFT: u32, const DISP: usize, const BOUND: isize>(
     offset: RseqOffset,
     base: *mut u8,
+    near: *const u8,
 ) -> Option<(u32, u32)> {
     if !offset.is_some() {
         return None;
     }
     // SAFETY: the caller's duties are the same.
-    unsafe { arch::rseq_list_pop::<SHIFT, DISP, BOUND>(offset.get(), base) }
+    unsafe { arch::rseq_list_pop::<SHIFT, DISP, BOUND>(offset.get(), base, near) }
 }
 
 /// Puts a number, not 0, in front of the calling CPU's list, or on it; false if it was not put: the list is at its

@@ -56,7 +56,7 @@ impl Lists {
 
     fn pop(&self) -> Option<u32> {
         // SAFETY: `new` made a list for every CPU, and only this file's functions change them.
-        let (i, cpu) = unsafe { list_pop::<SHIFT, 0, BOUND>(self.offset, self.base()) }?;
+        let (i, cpu) = unsafe { list_pop::<SHIFT, 0, BOUND>(self.offset, self.base(), self.base()) }?;
         assert!(cpu < possible_cpus());
         Some(i)
     }

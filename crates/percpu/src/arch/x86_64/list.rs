@@ -14,17 +14,21 @@ use core::arch::asm;
 // the address and the value, and one instruction stores.
 
 // In: `off` area, `base` first byte of CPU 0.
-// Out: `i` = the item, `t` = first byte of the CPU. Clobbered: one scratch register, flags.
+// Out: `i` = the item, `t` = first byte of the CPU. Clobbered: two scratch registers, flags. What an item that is eight
+// slots away names, `near` + 8 times it, is fetched: any address will do for that.
 /// # Safety
 /// As [`crate::list_pop`].
 #[inline(always)]
 pub unsafe fn rseq_list_pop<const SHIFT: u32, const DISP: usize, const BOUND: isize>(
     off: isize,
     base: *mut u8,
+    near: *const u8,
 ) -> Option<(u32, u32)> {
     let (t, i): (u64, u64);
     // SAFETY: area, bound and every CPU's list are readable and the lists writable (contract of this
-    // function); a word's length is at most the number of slots, since `rseq_list_push` keeps it so.
+    // function); a word's length is at most the number of slots, since `rseq_list_push` keeps it so. What is read
+    // eight slots before the first ones is the list's own word, or what lies up to 16 bytes before it, which is
+    // readable (contract).
     unsafe {
         asm!(
             begin!(),
@@ -43,6 +47,9 @@ pub unsafe fn rseq_list_pop<const SHIFT: u32, const DISP: usize, const BOUND: is
             "movzx {i:e}, {w:x}",
             "test {i:e}, {i:e}",
             "jz 4f",
+            "mov {p:e}, dword ptr [{t} + {i} * 4 + {disp} - 20]",
+            "prefetcht0 [{near} + {p} * 8]",
+            "prefetcht0 [{near} + {p} * 8 + 48]",
             "mov {i:e}, dword ptr [{t} + {i} * 4 + {disp} + 12]",
             "add {w}, 0xffff",
             "8:",
@@ -56,6 +63,8 @@ pub unsafe fn rseq_list_pop<const SHIFT: u32, const DISP: usize, const BOUND: is
             t = out(reg) t,
             w = out(reg) _,
             a = out(reg) _,
+            p = out(reg) _,
+            near = in(reg) near,
             i = out(reg) i,
             off = in(reg) off,
             base = in(reg) base,
