@@ -11,8 +11,7 @@ use crate::stack::Stack;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 use percpu::List;
 
-/// The most objects on a CPU's list: the high watermark of small ones.
-pub const SLOTS: usize = 96;
+pub use crate::tray::SLOTS;
 
 /// In front of the cells.
 #[repr(C, align(128))]

@@ -8,7 +8,8 @@
 //! Checked: tests/life.rs; census in `torture mem`.
 
 use crate::Arena;
-use crate::stack::{Batch, Items};
+use crate::items::Items;
+use crate::stack::Batch;
 use crate::tray::END_OF_TRAYS;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 

@@ -8,7 +8,9 @@
 //!          K2 the mark is on a live object alone, so a second free is noticed.
 //! Checked: tests of `view`; `torture mem`.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+#[cfg(not(loom))]
+use crate::prim::AtomicU64;
+use crate::prim::{AtomicU32, Relaxed};
 
 /// An object's place in its arena, in units of 8 bytes; never 0. The same in every process that maps it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -37,6 +39,7 @@ pub const LIVE: u32 = 0xffff_0000;
 pub const END: u64 = 1 << 31;
 
 /// The header of an object, seen as link and mark.
+#[cfg_attr(loom, derive(Default))]
 #[repr(C, align(8))]
 pub struct Link {
     next: AtomicU32,
@@ -66,6 +69,7 @@ impl Link {
     }
 
     /// Marks the object as live, taken on `cpu`.
+    #[cfg(not(loom))]
     #[inline(always)]
     pub fn make_live(&self, cpu: u32) {
         let both: *const Link = self;

@@ -5,61 +5,11 @@
 //! Context: hit, signal, target. Lock-free: a failed try means that another one succeeded.
 //! Keeps:   T1 each batch is popped once, whole. T2 a pop that was overtaken does not succeed: the tag.
 //!          The tag has 32 bits: 4 billion pops while one is interrupted between two instructions.
-//! Checked: tests below; `torture mem`.
+//! Checked: model `stack` (mutants OBJ-1, OBJ-2, OBJ-3, no-tag), tests below; `torture mem`.
 
-use crate::link::Link;
-use crate::tray::{TRAY, Tray};
-use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
-
-/// Where objects lie: index to header.
-#[derive(Clone, Copy)]
-pub struct Items(pub *mut u8);
-
-// SAFETY: an address; what lies there is shared through atomics, or owned by who took it.
-unsafe impl Send for Items {}
-// SAFETY: as above.
-unsafe impl Sync for Items {}
-
-impl Items {
-    /// The header of an object, or of a tray.
-    ///
-    /// # Safety
-    /// `index` must be that of an object or tray of the arena at this address, which must stay mapped.
-    #[inline(always)]
-    pub unsafe fn link<'a>(self, index: u32) -> &'a Link {
-        let at = self.0.wrapping_add((index & !TRAY) as usize * 8);
-        // SAFETY: the caller says that a header lies there; it is all atomics.
-        unsafe { &*at.cast::<Link>() }
-    }
-
-    /// A tray.
-    ///
-    /// # Safety
-    /// `head` must be that of a tray of the arena at this address, which must stay mapped.
-    #[inline(always)]
-    pub unsafe fn tray<'a>(self, head: u32) -> &'a Tray {
-        debug_assert!(head & TRAY != 0);
-        let at = self.0.wrapping_add((head & !TRAY) as usize * 8);
-        // SAFETY: the caller says that a tray lies there; it is all atomics.
-        unsafe { &*at.cast::<Tray>() }
-    }
-
-    /// Lets the processor fetch an object's header and first bytes; any index will do.
-    #[inline(always)]
-    pub fn fetch(self, index: u32) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        {
-            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let at = self.0.wrapping_add(index as usize * 8);
-            // SAFETY: a prefetch of whatever address reads nothing that anybody sees.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
-            // SAFETY: as above.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(48).cast()) };
-        }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = index;
-    }
-}
+use crate::items::Items;
+use crate::prim::{AcqRel, Acquire, AtomicU64, Relaxed};
+use crate::tray::TRAY;
 
 /// Objects that move together, and how many: on a tray, or linked by `next` from the first one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -143,8 +93,8 @@ impl Stack {
         self.0.load(Relaxed) >> 32 == 0
     }
 
-    #[cfg(test)]
-    pub const fn new() -> Stack {
+    #[cfg(any(test, loom))]
+    pub fn new() -> Stack {
         Stack(AtomicU64::new(0))
     }
 
@@ -170,7 +120,11 @@ impl Stack {
             let new = (batch.head() as u64) << 32 | old & 0xffff_ffff;
             // [OBJ-1] Publishes the batch's links, and what its last owners did before they freed the
             // objects. Pairs with [OBJ-2], [OBJ-3].
-            match self.0.compare_exchange_weak(old, new, AcqRel, Relaxed) {
+            #[cfg(not(mutant = "OBJ-1"))]
+            let order = AcqRel;
+            #[cfg(mutant = "OBJ-1")]
+            let order = Relaxed;
+            match self.0.compare_exchange_weak(old, new, order, Relaxed) {
                 Ok(_) => return,
                 Err(now) => old = now,
             }
@@ -183,7 +137,11 @@ impl Stack {
     /// The stack's batches must lie in the arena at `items`.
     pub unsafe fn pop(&self, items: Items) -> Option<Batch> {
         // [OBJ-2] Sees the links of the top batch, and after the exchange owns it. Pairs with [OBJ-1].
-        let mut old = self.0.load(Acquire);
+        #[cfg(not(mutant = "OBJ-2"))]
+        let (seen, order) = (Acquire, AcqRel);
+        #[cfg(mutant = "OBJ-2")]
+        let (seen, order) = (Relaxed, Relaxed);
+        let mut old = self.0.load(seen);
         loop {
             let head = (old >> 32) as u32;
             if head == 0 {
@@ -192,9 +150,10 @@ impl Stack {
             // SAFETY: it was the top of this stack a moment ago, so it is an object; if it is another's
             // by now, what is read is refused below by the tag.
             let below = unsafe { items.link(head) }.aux();
-            let new = (below as u64) << 32 | u64::from((old as u32).wrapping_add(1));
+            let tag = (old as u32).wrapping_add(u32::from(cfg!(not(mutant = "no-tag"))));
+            let new = (below as u64) << 32 | u64::from(tag);
             // As above, for the batch that comes to the top meanwhile.
-            match self.0.compare_exchange_weak(old, new, AcqRel, Acquire) {
+            match self.0.compare_exchange_weak(old, new, order, seen) {
                 // SAFETY: the batch is this caller's now.
                 Ok(_) => return Some(unsafe { batch_at(items, head) }),
                 Err(now) => old = now,
@@ -212,7 +171,11 @@ impl Stack {
         loop {
             let new = u64::from((old as u32).wrapping_add(1));
             // [OBJ-3] As [OBJ-2], for all of them. Pairs with [OBJ-1].
-            match self.0.compare_exchange_weak(old, new, AcqRel, Relaxed) {
+            #[cfg(not(mutant = "OBJ-3"))]
+            let order = AcqRel;
+            #[cfg(mutant = "OBJ-3")]
+            let order = Relaxed;
+            match self.0.compare_exchange_weak(old, new, order, Relaxed) {
                 Ok(_) => break,
                 Err(now) => old = now,
             }
@@ -244,7 +207,7 @@ unsafe fn batch_at(items: Items, head: u32) -> Batch {
     Batch::new(head, unsafe { items.link(second) }.aux())
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicU32;

@@ -17,6 +17,7 @@ mod trays;
 pub use audit::Census;
 
 use crate::chunk::Chunks;
+use crate::life::Life;
 use crate::stack::{Batch, Stack};
 use crate::{Grace, View, Watermarks};
 use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
@@ -83,10 +84,6 @@ pub enum Next {
 
 /// One CPU, as the worker sees it.
 struct Lane {
-    /// Retired, not yet under a grace period.
-    queued: Vec<Batch>,
-    /// Under the grace period of `Tender::period`.
-    waiting: Vec<Batch>,
     /// The watermarks are this many times as high.
     boost: u32,
     /// Failures seen so far.
@@ -112,8 +109,8 @@ pub struct Tender {
     pub setup: Setup,
     marks: Watermarks,
     lanes: Vec<Lane>,
-    period: Option<Cookie>,
-    is_hurried: bool,
+    /// Retired batches, with the CPU that they go back to.
+    life: Life<(u32, Batch)>,
     last_trim: Instant,
     trimmed: Vec<Batch>,
     leaving: Vec<Batch>,
@@ -125,8 +122,8 @@ pub struct Tender {
     pub closing: Option<crate::destroy::Closing>,
 }
 
-fn count(batches: &[Batch]) -> u64 {
-    batches.iter().map(|b| u64::from(b.len())).sum()
+fn count<'a>(batches: impl IntoIterator<Item = &'a Batch>) -> u64 {
+    batches.into_iter().map(|b| u64::from(b.len())).sum()
 }
 
 impl Tender {
@@ -134,14 +131,12 @@ impl Tender {
         let head = setup.view.head();
         let marks = Watermarks { low: head.low, high: head.high, batch: head.batch };
         let now = Instant::now();
-        let lane =
-            || Lane { queued: vec![], waiting: vec![], boost: 1, failed: 0, last_failure: now, least: 0 };
+        let lane = || Lane { boost: 1, failed: 0, last_failure: now, least: 0 };
         Tender {
             lanes: (0..head.copies).map(|_| lane()).collect(),
             setup,
             marks,
-            period: None,
-            is_hurried: false,
+            life: Life::default(),
             last_trim: now,
             trimmed: Vec::new(),
             leaving: Vec::new(),
@@ -164,7 +159,7 @@ impl Tender {
         self.period_step();
         let is_wanted = self.level();
         self.leave_step();
-        match self.period.is_some() || self.leave.is_some() {
+        match self.life.is_waiting() || self.leave.is_some() {
             _ if is_wanted => Next::Wanted,
             true => Next::Waiting,
             false => Next::Nothing,
@@ -173,8 +168,7 @@ impl Tender {
 
     /// True if no object waits for a grace period to be taken again.
     pub fn is_settled(&self) -> bool {
-        let is_empty = |lane: &Lane| lane.queued.is_empty() && lane.waiting.is_empty();
-        self.period.is_none() && self.lanes.iter().all(is_empty)
+        self.life.is_settled()
     }
 
     fn cpus(&self) -> std::ops::Range<u32> {
@@ -188,56 +182,28 @@ impl Tender {
             if cell.retired_len.load(Relaxed) == 0 {
                 continue;
             }
-            let queued = &mut self.lanes[cpu as usize].queued;
+            let queued = &mut self.life.queued;
             let mut taken = 0;
             // SAFETY: the stack holds batches of this cache.
             unsafe {
                 cell.retired.take_all(items, |batch| {
                     taken += batch.len() as i32;
-                    queued.push(batch);
+                    queued.push((cpu, batch));
                 });
             }
             cell.retired_len.fetch_sub(taken, Relaxed);
         }
     }
 
-    /// Starts a grace period for what is queued, or ends the one that is over.
+    /// Takes retired batches one step on; those whose grace period is over go to the depots of their homes.
     pub fn period_step(&mut self) {
-        let rcu = self.setup.rcu.clone();
         let early = self.setup.broken == Some(Broken::EarlyReuse);
-        if let Some(cookie) = self.period {
-            if rcu.is_over(cookie) || early {
-                self.mature();
-            } else if !self.is_hurried && self.setup.hurry && self.has_queued() {
-                // More waits behind it: the sooner it ends, the less memory is bound.
-                rcu.start(true);
-                self.is_hurried = true;
-                self.stats.hurried += 1;
-            }
+        let mature = self.life.step(&*self.setup.rcu, self.setup.hurry, early);
+        for (cpu, batch) in mature {
+            self.stats.matured += u64::from(batch.len());
+            self.deposit(cpu, batch);
         }
-        if self.period.is_none() && self.has_queued() {
-            for lane in &mut self.lanes {
-                lane.waiting.append(&mut lane.queued);
-            }
-            self.period = Some(rcu.start(false));
-            self.is_hurried = false;
-            self.stats.periods += 1;
-        }
-    }
-
-    fn has_queued(&self) -> bool {
-        self.lanes.iter().any(|lane| !lane.queued.is_empty())
-    }
-
-    /// The grace period is over: its objects go to the depots of their homes.
-    fn mature(&mut self) {
-        self.period = None;
-        for cpu in self.cpus() {
-            for batch in core::mem::take(&mut self.lanes[cpu as usize].waiting) {
-                self.stats.matured += u64::from(batch.len());
-                self.deposit(cpu, batch);
-            }
-        }
+        (self.stats.periods, self.stats.hurried) = (self.life.periods, self.life.hurried);
     }
 
     /// Puts a batch into a depot.
@@ -383,11 +349,8 @@ impl Tender {
     pub fn take_held(&mut self) -> Vec<Batch> {
         let mut all = core::mem::take(&mut self.trimmed);
         all.append(&mut self.leaving);
-        for lane in &mut self.lanes {
-            all.append(&mut lane.queued);
-            all.append(&mut lane.waiting);
-        }
-        (self.period, self.leave) = (None, None);
+        all.extend(self.life.take_all().into_iter().map(|(_, batch)| batch));
+        self.leave = None;
         all
     }
 }

@@ -6,11 +6,10 @@
 //! Keeps:   Y1 a tray is on one stack, or one taker's. Y2 without a tray at hand objects are linked by their headers.
 //! Checked: tests of `stack`, `audit` in every test of the crate, `torture mem`.
 
-use crate::cell::SLOTS;
 #[cfg(feature = "std")]
 use crate::link::LIVE;
 use crate::link::Link;
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use crate::prim::{AtomicU32, Relaxed};
 
 /// Set in the head of a batch that is a tray. Indexes stay below it.
 pub const TRAY: u32 = 1 << 31;
@@ -20,15 +19,22 @@ pub const TRAY: u32 = 1 << 31;
 #[cfg(feature = "std")]
 pub const END_OF_TRAYS: u32 = LIVE & !TRAY;
 
+/// The most objects on a CPU's list: the high watermark of small ones.
+pub const SLOTS: usize = 96;
+
 /// The most objects on a tray: a full list and the object that did not fit.
 pub const ROOM: usize = SLOTS + 2;
 
 /// Objects that move together; which ones is in the slots.
+#[cfg_attr(loom, derive(Default))]
 #[repr(C, align(8))]
 pub struct Tray {
     link: Link,
     len: AtomicU32,
+    #[cfg(not(loom))]
     slots: [AtomicU32; ROOM],
+    #[cfg(loom)]
+    slots: [AtomicU32; 2],
 }
 
 impl Tray {
@@ -42,10 +48,24 @@ impl Tray {
         self.len.store(len as u32, Relaxed);
     }
 
+    /// The header that stacks use.
+    #[cfg(loom)]
+    pub fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// Puts objects on it; a model's tray has room for two.
+    #[cfg(loom)]
+    pub fn load(&self, objects: &[u32]) {
+        self.slots.iter().zip(objects).for_each(|(slot, i)| slot.store(*i, Relaxed));
+        self.set_len(objects.len());
+    }
+
     /// All slots, as the numbers that they are.
     ///
     /// # Safety
     /// The tray must be the caller's for `'a`, and no other borrow of the slots be in use.
+    #[cfg(not(loom))]
     #[allow(clippy::mut_from_ref)] // Atomics, so that a tray may be looked at while it is another's.
     #[inline(always)]
     pub unsafe fn slots<'a>(&self) -> &'a mut [u32; ROOM] {

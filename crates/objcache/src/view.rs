@@ -11,8 +11,9 @@
 //!          from another CPU's, before it fails; the depots, not single lists, are what the worker fills.
 
 use crate::cell::{BOUND, Cell, FREE, HEAD, Head, RCU, SHIFT, SLOTS};
+use crate::items::Items;
 use crate::link::Index;
-use crate::stack::{Batch, Items, Stack};
+use crate::stack::{Batch, Stack};
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, Ordering::Relaxed};

@@ -89,7 +89,9 @@ pub fn row_under(name: &str, o: &Options, out: &mut impl Write) -> std::io::Resu
     let file = LIBRARIES.iter().find(|(n, _)| *n == name).and_then(|(_, file)| *file);
     let maps = std::fs::read_to_string("/proc/self/maps")?;
     match file {
-        Some(file) if maps.contains(&format!("/{file}")) => super::row(name, &Malloc { size: o.size }, o, out),
+        Some(file) if maps.contains(&format!("/{file}")) => {
+            super::row(name, &Malloc { size: o.size }, o, out)
+        }
         _ => Err(std::io::Error::other(format!("{name} is not preloaded"))),
     }
 }

@@ -51,16 +51,16 @@ impl Tender {
         let mut sum = Census { out: self.setup.chunks.out, ..Census::default() };
         sum.bytes = self.setup.chunks.bytes() as u64;
         for cpu in self.cpus() {
-            let (cell, lane) = (self.setup.view.cell(cpu), &self.lanes[cpu as usize]);
+            let cell = self.setup.view.cell(cpu);
             sum.on_cpus += cell.free.len() as u64;
             sum.in_depots += cell.depot_len.load(Relaxed).max(0) as u64;
             sum.loose += cell.loose_len.load(Relaxed).max(0) as u64;
             sum.retired += cell.rcu.len() as u64 + cell.retired_len.load(Relaxed).max(0) as u64;
-            sum.retired += count(&lane.queued);
-            sum.waiting += count(&lane.waiting);
             sum.failed += cell.failed.load(Relaxed);
             sum.misuse += cell.misuse.load(Relaxed);
         }
+        sum.retired += count(self.life.queued.iter().map(|(_, batch)| batch));
+        sum.waiting = count(self.life.waiting.iter().map(|(_, batch)| batch));
         sum.leaving = count(&self.trimmed) + count(&self.leaving);
         sum
     }
@@ -95,7 +95,7 @@ impl Tender {
             if is_whole { Ok(()) } else { Err(format!("{what}: not {} objects", list.len())) }
         };
         for cpu in 0..self.lanes.len() as u32 {
-            let (cell, lane) = (self.setup.view.cell(cpu), &self.lanes[cpu as usize]);
+            let cell = self.setup.view.cell(cpu);
             for (what, list) in [("free", &cell.free), ("rcu", &cell.rcu)] {
                 // One by one: what lies on a CPU is not linked.
                 list.iter().try_for_each(|i| meet(what, i))?;
@@ -109,9 +109,9 @@ impl Tender {
             for (what, stack) in stacks {
                 self.batches(stack).into_iter().try_for_each(|batch| walk(what, batch))?;
             }
-            lane.queued.iter().try_for_each(|batch| walk("queued", *batch))?;
-            lane.waiting.iter().try_for_each(|batch| walk("waiting", *batch))?;
         }
+        self.life.queued.iter().try_for_each(|(_, batch)| walk("queued", *batch))?;
+        self.life.waiting.iter().try_for_each(|(_, batch)| walk("waiting", *batch))?;
         self.trimmed.iter().try_for_each(|batch| walk("trimmed", *batch))?;
         self.leaving.iter().try_for_each(|batch| walk("leaving", *batch))?;
         let counted = census.out as i64 - census.live();
