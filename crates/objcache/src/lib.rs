@@ -13,6 +13,8 @@ mod stack;
 mod tray;
 #[cfg(not(loom))]
 mod view;
+#[cfg(loom)]
+mod view_model;
 
 #[cfg(all(feature = "std", not(loom)))]
 mod arena;
@@ -48,6 +50,7 @@ pub use {
     link::Link,
     stack::{Batch, Stack},
     tray::{TRAY, Tray},
+    view_model::View,
 };
 
 #[cfg(all(feature = "std", not(loom)))]
