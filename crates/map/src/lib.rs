@@ -31,4 +31,8 @@ pub use ring::{Next, Reader, Reservation, Ring};
 #[cfg(not(loom))]
 pub use stacks::Stacks;
 #[cfg(loom)]
-pub use {hash::lay_out, place::Memory, ring::lay_out_ring};
+pub use {
+    hash::lay_out,
+    place::{Memory, close_write, open_write, versioned},
+    ring::lay_out_ring,
+};

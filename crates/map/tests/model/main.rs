@@ -1,4 +1,4 @@
-//! Models of the ring and of a bucket of the hash, for loom.
+//! Models of the ring, of a bucket of the hash, and of versions, for loom.
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test -p nanoprobe-map --release --test model`.
 //!
@@ -10,6 +10,7 @@
 
 mod hash;
 mod ring;
+mod versions;
 
 /// Every execution with at most `bound` preemptions.
 fn model(bound: usize, run: impl Fn() + Sync + Send + 'static) {

@@ -232,7 +232,7 @@ fn a_handler_that_interrupts_an_operation_does_its_own_and_harms_nothing() {
             std::thread::yield_now();
         }
         let args = [sys::getpid() as usize, tid.load(Relaxed) as usize, SIGUSR2 as usize, 0, 0, 0];
-        let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while IN_HANDLER.load(Relaxed) < 2000 && std::time::Instant::now() < end {
             // SAFETY: tgkill takes numbers, and the thread lives: it waits for `stop`.
             let _ = unsafe { sys::syscall(sys::nr::TGKILL, args) };
