@@ -14,7 +14,6 @@ use crate::command;
 use crate::pin::{self, Gate};
 use crate::refscale::json;
 use objcache::{ObjectCache, View};
-use peers::Peer;
 use std::io::Write;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -34,17 +33,20 @@ pair: one thread takes and gives back at once. batch: 1000 taken, then 1000 give
 pair2: as pair, on two threads. cross: taken by a thread on one CPU, given back by another
 on the next; per object, both sides' work at the same time.
 objcache-locked is the cache of threads without rseq. jemalloc, mimalloc and tcmalloc are
-measured if their libraries are installed.
+measured, each preloaded into a process of its own, if their libraries are installed
+(Debian: libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4).
 
 Example: nanoprobe bench alloc --size 64 objcache malloc
 ";
 
-struct Options {
+pub struct Options {
     size: usize,
     count: usize,
     nruns: usize,
     json: bool,
     only: Vec<String>,
+    /// Measure malloc as this library, which is preloaded.
+    under: Option<String>,
 }
 
 /// Something that gives out objects.
@@ -74,18 +76,19 @@ pub fn alloc_main(args: &[String]) -> i32 {
 }
 
 fn names() -> Vec<&'static str> {
-    ["objcache", "objcache-locked"].into_iter().chain(peers::NAMES).collect()
+    ["objcache", "objcache-locked"].into_iter().chain(peers::names()).collect()
 }
 
 fn parse(args: &[String]) -> Result<Option<Options>, lexopt::Error> {
     use lexopt::prelude::*;
-    let mut o = Options { size: 64, count: 2_000_000, nruns: 9, json: false, only: Vec::new() };
+    let mut o = Options { size: 64, count: 2_000_000, nruns: 9, json: false, only: Vec::new(), under: None };
     let mut parser = lexopt::Parser::from_args(args);
     while let Some(arg) = parser.next()? {
         match arg {
             Long("size") => o.size = parser.value()?.parse::<usize>()?.clamp(8, 4088),
             Long("count") => o.count = parser.value()?.parse::<usize>()?.max(1000),
             Long("nruns") => o.nruns = parser.value()?.parse::<usize>()?.max(1),
+            Long(peers::UNDER) => o.under = Some(parser.value()?.string()?),
             Short('f') => o.json = json(&parser.value()?.string()?)?,
             Long("list") => {
                 names().iter().for_each(|name| println!("{name}"));
@@ -106,6 +109,9 @@ fn parse(args: &[String]) -> Result<Option<Options>, lexopt::Error> {
 }
 
 fn run(o: &Options, out: &mut impl Write) -> std::io::Result<()> {
+    if let Some(name) = &o.under {
+        return peers::row_under(name, o, out);
+    }
     if !o.json {
         let Options { size, count, nruns, .. } = o;
         writeln!(out, "alloc: size={size} count={count} nruns={nruns}, ns per object, medians")?;
@@ -123,13 +129,7 @@ fn run(o: &Options, out: &mut impl Write) -> std::io::Result<()> {
             }
         }
     }
-    for name in peers::NAMES.into_iter().filter(|name| wanted(name)) {
-        match Peer::load(name, o.size) {
-            Ok(peer) => row(name, &peer, o, out)?,
-            Err(why) => eprintln!("nanoprobe: {name} left out: {why}"),
-        }
-    }
-    Ok(())
+    peers::rows(o, wanted, out)
 }
 
 fn row<S: Source>(name: &str, source: &S, o: &Options, out: &mut impl Write) -> std::io::Result<()> {
@@ -287,5 +287,13 @@ mod tests {
         run(&parse(&args).unwrap().unwrap(), &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text.lines().count(), 5, "{text}");
+    }
+
+    #[test]
+    fn a_library_that_is_not_mapped_has_no_figures() {
+        let args = ["--count", "1000", "--nruns", "1", "--under", "jemalloc"].map(String::from);
+        let mut out = Vec::new();
+        assert!(run(&parse(&args).unwrap().unwrap(), &mut out).is_err());
+        assert!(out.is_empty());
     }
 }

@@ -25,7 +25,7 @@ pub struct Array {
     place: Place,
     entries: u32,
     value: usize,
-    #[cfg(feature = "std")]
+    #[cfg(all(feature = "std", not(loom)))]
     home: Option<(objcache::Arena, usize)>,
 }
 
@@ -34,7 +34,7 @@ impl Array {
     ///
     /// # Errors
     /// [`Error::Setup`].
-    #[cfg(feature = "std")]
+    #[cfg(all(feature = "std", not(loom)))]
     pub fn create(arena: &objcache::Arena, entries: u32, value_bytes: usize) -> Result<Array, Error> {
         if entries == 0 || value_bytes == 0 {
             return Err(Error::Setup(objcache::Error::ZeroSize));
@@ -62,13 +62,13 @@ impl Array {
             place,
             entries,
             value,
-            #[cfg(feature = "std")]
+            #[cfg(all(feature = "std", not(loom)))]
             home: None,
         }
     }
 
     /// Where it lies in its arena, for [`attach`](Self::attach); 0 if this is an attached one.
-    #[cfg(feature = "std")]
+    #[cfg(all(feature = "std", not(loom)))]
     pub fn offset(&self) -> usize {
         self.home.as_ref().map_or(0, |(_, offset)| *offset)
     }
@@ -138,7 +138,7 @@ impl Array {
     }
 }
 
-#[cfg(feature = "std")]
+#[cfg(all(feature = "std", not(loom)))]
 impl Array {
     /// Frees the array's memory.
     ///

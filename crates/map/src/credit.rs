@@ -8,7 +8,7 @@
 //! Checked: `credits_are_exact_under_threads` in tests/semantics.rs.
 
 use crate::place::Place;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::prim::{AtomicU64, Relaxed};
 
 /// Bytes per CPU: a line pair.
 const LINE: usize = 128;
@@ -32,7 +32,7 @@ impl Credits {
         Credits { place, copies, batch }
     }
 
-    #[cfg(feature = "std")]
+    #[cfg(all(feature = "std", not(loom)))]
     pub fn init(self, limit: u32) {
         self.all().store(u64::from(limit), Relaxed);
     }

@@ -33,7 +33,7 @@ pub enum Error {
     /// The record can never fit (E2BIG).
     TooLong,
     /// The map could not be made.
-    #[cfg(feature = "std")]
+    #[cfg(all(feature = "std", not(loom)))]
     Setup(objcache::Error),
 }
 
@@ -47,7 +47,7 @@ impl Error {
             Self::NoMemory => Errno::ENOMEM,
             Self::Busy => Errno::EBUSY,
             Self::Length { .. } => Errno::EINVAL,
-            #[cfg(feature = "std")]
+            #[cfg(all(feature = "std", not(loom)))]
             Self::Setup(error) => error.errno(),
         }
     }
@@ -67,7 +67,7 @@ impl fmt::Display for Error {
             Self::Busy => f.write_str("somebody else is changing the same place"),
             Self::Length { given, wanted } => write!(f, "{given} bytes given, the map has {wanted}"),
             Self::TooLong => f.write_str("the record is longer than the ring"),
-            #[cfg(feature = "std")]
+            #[cfg(all(feature = "std", not(loom)))]
             Self::Setup(error) => write!(f, "the map cannot be made: {error}"),
         }
     }
@@ -75,7 +75,7 @@ impl fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
-#[cfg(feature = "std")]
+#[cfg(all(feature = "std", not(loom)))]
 impl From<objcache::Error> for Error {
     fn from(error: objcache::Error) -> Error {
         Error::Setup(error)

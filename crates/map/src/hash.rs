@@ -12,12 +12,12 @@
 //!          reader to be safe, since elements have versions; the LRU is a second-chance clock.
 
 mod bucket;
-#[cfg(feature = "std")]
+#[cfg(all(feature = "std", not(loom)))]
 mod build;
 mod change;
 mod walk;
 
-#[cfg(feature = "std")]
+#[cfg(all(feature = "std", not(loom)))]
 pub use build::HashBuilder;
 
 use crate::credit::Credits;
@@ -50,7 +50,7 @@ const DATA: usize = 16;
 const END: u32 = 1 << 31;
 
 /// How often a reader or writer looks before it says Busy.
-const TRIES: u32 = 256;
+const TRIES: u32 = if cfg!(loom) { 3 } else { 256 };
 
 const PER_CPU: u32 = 1;
 const LRU: u32 = 2;
@@ -69,6 +69,18 @@ pub enum Flag {
     Exist,
 }
 
+/// Writes the head of an empty hash of one bucket and one CPU into a model's memory.
+#[cfg(loom)]
+pub fn lay_out(base: NonNull<u8>, key: usize, value: usize, limit: u32) {
+    // SAFETY: a model's memory.
+    let place = unsafe { Place::new(base) };
+    let words =
+        [(BUCKETS, 1), (KEY, key as u32), (VALUE, value as u32), (LIMIT, limit), (COPIES, 1), (KIND, PLAIN)];
+    words.into_iter().for_each(|(at, word)| place.u32(at).store(word, Relaxed));
+    place.at(HEAD).u64(0).store(u64::from(limit), Relaxed);
+    place.at(HEAD + Credits::size(1)).u32(4).store(END, Relaxed);
+}
+
 /// A hash with keys and values of fixed lengths.
 pub struct Hash {
     place: Place,
@@ -82,7 +94,7 @@ pub struct Hash {
     copies: u32,
     limit: u32,
     kind: u32,
-    #[cfg(feature = "std")]
+    #[cfg(all(feature = "std", not(loom)))]
     home: Option<(objcache::ObjectCache, usize)>,
 }
 
@@ -114,7 +126,7 @@ impl Hash {
             copies: if kind & PER_CPU != 0 { cpus } else { 1 },
             limit: get(LIMIT),
             kind,
-            #[cfg(feature = "std")]
+            #[cfg(all(feature = "std", not(loom)))]
             home: None,
         }
     }

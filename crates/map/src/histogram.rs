@@ -72,7 +72,7 @@ impl Histogram {
     ///
     /// # Errors
     /// [`crate::Error::Setup`].
-    #[cfg(feature = "std")]
+    #[cfg(all(feature = "std", not(loom)))]
     pub fn create(arena: &objcache::Arena, buckets: Buckets) -> Result<Histogram, crate::Error> {
         Ok(Histogram { counts: PercpuArray::create(arena, buckets.count() + 1)?, buckets })
     }

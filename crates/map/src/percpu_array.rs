@@ -6,7 +6,7 @@
 //! Keeps:   U1 a sum read while nobody adds is exact, whichever way the threads added.
 //! Checked: tests/semantics.rs, tests/other_process.rs.
 
-#[cfg(feature = "std")]
+#[cfg(all(feature = "std", not(loom)))]
 use crate::Error;
 use crate::place::Place;
 use core::ptr::NonNull;
@@ -26,7 +26,7 @@ pub struct PercpuArray {
     entries: u32,
     copies: u32,
     rseq: RseqOffset,
-    #[cfg(feature = "std")]
+    #[cfg(all(feature = "std", not(loom)))]
     home: Option<(objcache::Arena, usize)>,
 }
 
@@ -35,7 +35,7 @@ impl PercpuArray {
     ///
     /// # Errors
     /// [`Error::Setup`].
-    #[cfg(feature = "std")]
+    #[cfg(all(feature = "std", not(loom)))]
     pub fn create(arena: &objcache::Arena, entries: u32) -> Result<PercpuArray, Error> {
         if entries == 0 {
             return Err(Error::Setup(objcache::Error::ZeroSize));
@@ -63,13 +63,13 @@ impl PercpuArray {
             entries: place.u32(ENTRIES).load(Relaxed),
             copies: place.u32(COPIES).load(Relaxed),
             rseq,
-            #[cfg(feature = "std")]
+            #[cfg(all(feature = "std", not(loom)))]
             home: None,
         }
     }
 
     /// Where it lies in its arena; 0 if this is an attached one.
-    #[cfg(feature = "std")]
+    #[cfg(all(feature = "std", not(loom)))]
     pub fn offset(&self) -> usize {
         self.home.as_ref().map_or(0, |(_, offset)| *offset)
     }

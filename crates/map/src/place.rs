@@ -5,11 +5,10 @@
 //! Context: hit, signal, target, control.
 //! Keeps:   P1 all shared memory is read and written through atomics; bytes go in words of 8.
 //!          P2 a versioned read that succeeds saw the bytes of one write, whole.
-//! Checked: tests/other_process.rs, tests below.
+//! Checked: model `hash` (mutants MAP-1, MAP-2, MAP-3), tests/other_process.rs.
 
+use crate::prim::{Acquire, AtomicU32, AtomicU64, Relaxed, Release, fence};
 use core::ptr::NonNull;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 /// An address in the arena. What lies there is known to who made it.
 #[derive(Clone, Copy)]
@@ -19,6 +18,45 @@ pub struct Place(NonNull<u8>);
 unsafe impl Send for Place {}
 // SAFETY: as above.
 unsafe impl Sync for Place {}
+
+/// The memory of a model, by address: loom's atomics cannot lie anywhere.
+///
+/// A word is used as one of 64 bits or as two of 32, never as both.
+#[cfg(loom)]
+pub struct Memory {
+    halves: Vec<AtomicU32>,
+    words: Vec<AtomicU64>,
+}
+
+// loom runs all threads of a model on the thread of its test.
+#[cfg(loom)]
+std::thread_local! {
+    static MEMORY: core::cell::Cell<*const Memory> = const { core::cell::Cell::new(core::ptr::null()) };
+}
+
+#[cfg(loom)]
+impl Memory {
+    /// Zeros at the addresses below `bytes`, until the next call.
+    pub fn begin(bytes: usize) {
+        let halves = (0..bytes / 4).map(|_| AtomicU32::new(0)).collect();
+        let words = (0..bytes / 8).map(|_| AtomicU64::new(0)).collect();
+        // Never freed: models are many, but short-lived and small.
+        MEMORY.set(Box::leak(Box::new(Memory { halves, words })));
+    }
+
+    fn now() -> &'static Memory {
+        // SAFETY: set by `begin`, which a model calls first, to what is never freed.
+        unsafe { &*MEMORY.get() }
+    }
+
+    fn u32(&self, at: usize) -> &AtomicU32 {
+        &self.halves[at / 4]
+    }
+
+    fn u64(&self, at: usize) -> &AtomicU64 {
+        &self.words[at / 8]
+    }
+}
 
 impl Place {
     /// # Safety
@@ -40,16 +78,26 @@ impl Place {
 
     #[inline(always)]
     pub fn u32<'a>(self, offset: usize) -> &'a AtomicU32 {
-        let at = self.0.as_ptr().wrapping_add(offset).cast::<AtomicU32>();
-        // SAFETY: inside the arena, aligned by the layouts of this crate, used as atomics alone.
-        unsafe { &*at }
+        #[cfg(loom)]
+        return Memory::now().u32(self.0.as_ptr() as usize + offset);
+        #[cfg(not(loom))]
+        {
+            let at = self.0.as_ptr().wrapping_add(offset).cast::<AtomicU32>();
+            // SAFETY: inside the arena, aligned by the layouts of this crate, used as atomics alone.
+            unsafe { &*at }
+        }
     }
 
     #[inline(always)]
     pub fn u64<'a>(self, offset: usize) -> &'a AtomicU64 {
-        let at = self.0.as_ptr().wrapping_add(offset).cast::<AtomicU64>();
-        // SAFETY: as in `u32`.
-        unsafe { &*at }
+        #[cfg(loom)]
+        return Memory::now().u64(self.0.as_ptr() as usize + offset);
+        #[cfg(not(loom))]
+        {
+            let at = self.0.as_ptr().wrapping_add(offset).cast::<AtomicU64>();
+            // SAFETY: as in `u32`.
+            unsafe { &*at }
+        }
     }
 
     /// Writes bytes, in words; the last is filled up with zeros.
@@ -104,6 +152,7 @@ pub const fn words(bytes: usize) -> usize {
 pub fn open_write(version: &AtomicU32) {
     version.store(version.load(Relaxed) | 1, Relaxed);
     // [MAP-1] The odd version is seen before any of the new bytes. Pairs with [MAP-3].
+    #[cfg(not(mutant = "MAP-1"))]
     fence(Release);
 }
 
@@ -112,7 +161,11 @@ pub fn open_write(version: &AtomicU32) {
 pub fn close_write(version: &AtomicU32) {
     let next = version.load(Relaxed).wrapping_add(1);
     // [MAP-2] The bytes are seen with the even version. Pairs with [MAP-3], [MAP-4].
-    version.store(if next == 0 { 2 } else { next }, Release);
+    #[cfg(not(mutant = "MAP-2"))]
+    let order = Release;
+    #[cfg(mutant = "MAP-2")]
+    let order = Relaxed;
+    version.store(if next == 0 { 2 } else { next }, order);
 }
 
 /// What `read` reads if nobody changed it meanwhile; `None` otherwise.
@@ -125,6 +178,7 @@ pub fn versioned<T>(version: &AtomicU32, read: impl FnOnce() -> T) -> Option<T> 
         return None;
     }
     let got = read();
+    #[cfg(not(mutant = "MAP-3"))]
     fence(Acquire);
     (version.load(Relaxed) == before).then_some(got)
 }

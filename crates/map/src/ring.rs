@@ -6,15 +6,15 @@
 //! Keeps:   N1 a record is read whole, once, in the order of reservation. N2 produced = read + lost, exactly.
 //!          N3 a producer never waits: what does not fit is lost, and counted.
 //!          N4 a record that is reserved and not submitted holds up those behind it and nothing else.
-//! Checked: tests/ring.rs (two processes, signal handlers), `bench map-perf`.
+//! Checked: model `ring` (mutants MAP-12, MAP-13, no-turn), tests/ring.rs (two processes, signal handlers), `bench map-perf`.
 //! Source:  kernel `kernel/bpf/ringbuf.c` for order and headers. Departs: reservation by compare-exchange in
 //!          the place of a lock, so that a handler may interrupt a producer; the reader zeroes what it has
 //!          read, which tells a header that is not written yet from an old one.
 
 use crate::Error;
 use crate::place::{Place, words};
+use crate::prim::{AcqRel, Acquire, Relaxed, Release};
 use core::ptr::NonNull;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// Three line pairs in front of the bytes.
 const HEAD: usize = 384;
@@ -29,12 +29,19 @@ const OPEN: u32 = 1 << 30;
 const SKIP: u32 = 1 << 29;
 const LEN: u32 = SKIP - 1;
 
+/// Writes the head of a ring of `size` bytes into a model's memory.
+#[cfg(loom)]
+pub fn lay_out_ring(base: NonNull<u8>, size: usize) {
+    // SAFETY: a model's memory.
+    unsafe { Place::new(base) }.u64(SIZE).store(size as u64, Relaxed);
+}
+
 /// The producers' side of a ring.
 #[derive(Clone)]
 pub struct Ring {
     place: Place,
     size: usize,
-    #[cfg(feature = "std")]
+    #[cfg(all(feature = "std", not(loom)))]
     home: Option<(objcache::Arena, usize)>,
 }
 
@@ -51,7 +58,7 @@ impl Ring {
     ///
     /// # Errors
     /// [`Error::Setup`].
-    #[cfg(feature = "std")]
+    #[cfg(all(feature = "std", not(loom)))]
     pub fn create(arena: &objcache::Arena, bytes: usize) -> Result<Ring, Error> {
         let size = bytes.clamp(64, 1 << 28).next_power_of_two();
         let offset = arena.take(HEAD + size)?;
@@ -71,13 +78,13 @@ impl Ring {
         Ring {
             place,
             size: place.u64(SIZE).load(Relaxed) as usize,
-            #[cfg(feature = "std")]
+            #[cfg(all(feature = "std", not(loom)))]
             home: None,
         }
     }
 
     /// Where it lies in its arena; 0 if this is an attached one.
-    #[cfg(feature = "std")]
+    #[cfg(all(feature = "std", not(loom)))]
     pub fn offset(&self) -> usize {
         self.home.as_ref().map_or(0, |(_, offset)| *offset)
     }
@@ -115,6 +122,12 @@ impl Ring {
                 return Err(Error::Full);
             }
             // [MAP-9] Room is reserved once. Pairs with [MAP-12], [MAP-15].
+            #[cfg(mutant = "no-turn")]
+            {
+                reserved.store(old + pad + need, Release);
+                break (old + pad, pad);
+            }
+            #[cfg(not(mutant = "no-turn"))]
             match reserved.compare_exchange_weak(old, old + pad + need, AcqRel, Relaxed) {
                 Ok(_) => break (old + pad, pad),
                 Err(now) => old = now,
@@ -160,7 +173,11 @@ impl Reservation<'_> {
         self.is_done = true;
         // [MAP-13] The bytes are written before the record is no longer open.
         // Pairs with [MAP-12], [MAP-15].
-        self.ring.bytes(self.at).u32(0).store(PRESENT | flag | self.len as u32, Release);
+        #[cfg(not(mutant = "MAP-13"))]
+        let order = Release;
+        #[cfg(mutant = "MAP-13")]
+        let order = Relaxed;
+        self.ring.bytes(self.at).u32(0).store(PRESENT | flag | self.len as u32, order);
     }
 }
 
@@ -226,7 +243,11 @@ impl Reader {
         loop {
             // [MAP-12] A header that is not open any more comes with its bytes.
             // Pairs with [MAP-9], [MAP-10], [MAP-13].
-            let header = self.ring.bytes(self.at).u32(0).load(Acquire);
+            #[cfg(not(mutant = "MAP-12"))]
+            let order = Acquire;
+            #[cfg(mutant = "MAP-12")]
+            let order = Relaxed;
+            let header = self.ring.bytes(self.at).u32(0).load(order);
             if header & PRESENT == 0 {
                 let reserved = self.ring.place.u64(RESERVED).load(Acquire);
                 return if reserved == self.at { Next::Empty } else { Next::Open };
@@ -249,7 +270,9 @@ impl Reader {
     fn consume(&mut self, len: usize) {
         let bytes = 8 + words(len);
         let place = self.ring.bytes(self.at);
-        (0..bytes / 8).for_each(|n| place.u64(n * 8).store(0, Relaxed));
+        // A header has 32 bits; what stands beside it is zero all the time.
+        place.u32(0).store(0, Relaxed);
+        (1..bytes / 8).for_each(|n| place.u64(n * 8).store(0, Relaxed));
         self.at += bytes as u64;
         // [MAP-11] The zeros come before the room. Pairs with [MAP-8].
         self.ring.place.u64(CONSUMED).store(self.at, Release);

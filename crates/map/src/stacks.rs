@@ -31,7 +31,7 @@ pub struct Stacks {
     view: View<'static>,
     slots: u32,
     depth: u32,
-    #[cfg(feature = "std")]
+    #[cfg(all(feature = "std", not(loom)))]
     home: Option<(objcache::ObjectCache, usize)>,
 }
 
@@ -40,7 +40,7 @@ impl Stacks {
     ///
     /// # Errors
     /// [`Error::Setup`].
-    #[cfg(feature = "std")]
+    #[cfg(all(feature = "std", not(loom)))]
     pub fn create(arena: &objcache::Arena, slots: u32, depth: u32) -> Result<Stacks, Error> {
         let slots = slots.max(1).next_power_of_two();
         let cache =
@@ -68,13 +68,13 @@ impl Stacks {
             view,
             slots: place.u32(SLOTS).load(Relaxed),
             depth: place.u32(DEPTH).load(Relaxed),
-            #[cfg(feature = "std")]
+            #[cfg(all(feature = "std", not(loom)))]
             home: None,
         }
     }
 
     /// Where it lies in its arena; 0 if this is an attached one.
-    #[cfg(feature = "std")]
+    #[cfg(all(feature = "std", not(loom)))]
     pub fn offset(&self) -> usize {
         self.home.as_ref().map_or(0, |(_, offset)| *offset)
     }

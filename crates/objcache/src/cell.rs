@@ -1,7 +1,7 @@
 //! What a cache keeps per CPU.
 //!
 //! For:     `view` (any context) and `tend` (the worker).
-//! State:   a head with bound and limit, then one cell per CPU: two lists of that CPU, three stacks for all.
+//! State:   a head with bound and limit, then one cell per CPU: two lists of that CPU, four stacks for all.
 //! Context: hit, signal, target.
 //! Keeps:   C1 `free` and `rcu` are changed by sequences alone, or by the worker while the bound is 0 and the
 //!          process has been fenced.
@@ -11,8 +11,7 @@ use crate::stack::Stack;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 use percpu::List;
 
-/// The most objects on a CPU's list: the high watermark of small ones.
-pub const SLOTS: usize = 96;
+pub use crate::tray::SLOTS;
 
 /// In front of the cells.
 #[repr(C, align(128))]
@@ -36,17 +35,21 @@ pub struct Cell {
     pub free: List<SLOTS>,
     /// Objects that must see a grace period.
     pub rcu: List<SLOTS>,
-    pad: [u64; 14],
+    pad: [u64; 12],
     /// Batches to take.
     pub depot: Stack,
     /// Objects freed by threads without rseq.
     pub loose: Stack,
     /// Batches that must see a grace period.
     pub retired: Stack,
+    /// Trays without objects.
+    pub blank: Stack,
     /// Objects in each; they may lag behind the stacks.
     pub depot_len: AtomicI32,
     pub loose_len: AtomicI32,
     pub retired_len: AtomicI32,
+    /// Trays wanted and not got.
+    pub short: AtomicU32,
     /// Wanted and not got.
     pub failed: AtomicU64,
     /// Objects freed that were not live.

@@ -8,7 +8,9 @@
 //! Checked: tests/life.rs; census in `torture mem`.
 
 use crate::Arena;
-use crate::stack::{Batch, Items};
+use crate::items::Items;
+use crate::stack::Batch;
+use crate::tray::END_OF_TRAYS;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// The size of a chunk in bytes.
@@ -43,6 +45,8 @@ pub struct Chunks {
     unit: u32,
     /// Chunks in use, those with something to give at the end.
     mine: Vec<u32>,
+    /// Where chunks with trays lie.
+    trays: Vec<usize>,
     /// Objects handed out and not returned.
     pub out: u64,
 }
@@ -50,7 +54,7 @@ pub struct Chunks {
 impl Chunks {
     pub fn new(arena: Arena, owner: u32, unit: u32) -> Chunks {
         let items = Items(arena.base().as_ptr());
-        Chunks { arena, items, owner, unit, mine: Vec::new(), out: 0 }
+        Chunks { arena, items, owner, unit, mine: Vec::new(), trays: Vec::new(), out: 0 }
     }
 
     pub fn arena(&self) -> &Arena {
@@ -59,7 +63,7 @@ impl Chunks {
 
     /// Bytes in chunks.
     pub fn bytes(&self) -> usize {
-        self.mine.len() * CHUNK
+        (self.mine.len() + self.trays.len()) * CHUNK
     }
 
     /// Up to `want` objects, linked; fewer if the arena is full.
@@ -119,14 +123,13 @@ impl Chunks {
 
     /// Takes back every object of a list that nobody uses; `each` sees them first.
     pub fn put_back(&mut self, list: Batch, mut each: impl FnMut(u32)) {
-        let mut i = list.head();
-        for _ in 0..list.len() {
-            // SAFETY: an object of the list, which is the caller's.
-            let link = unsafe { self.items.link(i) };
-            let next = link.next();
+        let items = self.items;
+        let mut one = |i: u32| {
             each(i);
             let n = i / (CHUNK as u32 / 8);
             let chunk = self.arena.chunk(n);
+            // SAFETY: an object of the list, which is the caller's.
+            let link = unsafe { items.link(i) };
             link.set_next(chunk.head.load(Relaxed));
             link.set_aux(0);
             chunk.head.store(i, Relaxed);
@@ -135,8 +138,9 @@ impl Chunks {
             if chunk.len.load(Relaxed) == chunk.cut.load(Relaxed) {
                 self.release(n);
             }
-            i = next;
-        }
+        };
+        // SAFETY: the list is the caller's.
+        unsafe { list.for_each(items, &mut one) };
     }
 
     /// A chunk without objects in use goes back to the arena, unless it is the only one.
@@ -146,6 +150,36 @@ impl Chunks {
             // SAFETY: all its objects have returned, and readers of them have left: the worker puts
             // objects back after both grace periods only.
             unsafe { self.arena.give_back(n as usize * CHUNK, CHUNK) };
+        }
+    }
+
+    /// A chunk for trays.
+    pub fn take_tray_chunk(&mut self) -> Option<usize> {
+        let at = self.arena.take(CHUNK).ok()?;
+        if at / 8 + CHUNK / 8 > END_OF_TRAYS as usize {
+            // SAFETY: taken just now.
+            unsafe { self.arena.give_back(at, CHUNK) };
+            return None;
+        }
+        self.trays.push(at);
+        Some(at)
+    }
+
+    /// Chunks that objects lie in.
+    pub fn count(&self) -> usize {
+        self.mine.len()
+    }
+
+    /// Chunks that trays lie in.
+    pub fn tray_chunks(&self) -> usize {
+        self.trays.len()
+    }
+
+    /// Gives back the chunks that trays lie in.
+    pub fn release_trays(&mut self) {
+        for at in core::mem::take(&mut self.trays) {
+            // SAFETY: the cache has come to its end (contract of `destroy`), and every object is back.
+            unsafe { self.arena.give_back(at, CHUNK) };
         }
     }
 

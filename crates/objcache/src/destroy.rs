@@ -117,6 +117,7 @@ impl Tender {
         let objects = self.setup.chunks.out as i64;
         self.setup.chunks.release_all();
         if objects == 0 {
+            self.setup.chunks.release_trays();
             // SAFETY: nobody uses the cache any more (contract of `destroy`), and no object is left.
             unsafe { self.setup.chunks.arena().give_back(closing.setup_at, closing.setup_bytes) };
         }

@@ -6,7 +6,10 @@
 //! Keeps:   E1 the default domain's readers may run in signal handlers (flavour fast).
 //! Checked: tests/life.rs, `torture mem`.
 
-use rcu::{Cookie, Domain, Flavour};
+use rcu::Cookie;
+#[cfg(not(loom))]
+use rcu::{Domain, Flavour};
+#[cfg(not(loom))]
 use std::sync::{Arc, OnceLock};
 
 /// Grace periods that can be asked for and looked at, without waiting.
@@ -18,6 +21,7 @@ pub trait Grace: Send + Sync {
     fn is_over(&self, cookie: Cookie) -> bool;
 }
 
+#[cfg(not(loom))]
 impl Grace for Domain {
     fn start(&self, hurry: bool) -> Cookie {
         if hurry { self.start_poll_expedited() } else { self.start_poll() }
@@ -42,6 +46,7 @@ impl<T: Grace + ?Sized> Grace for &T {
 ///
 /// # Panics
 /// If there is no memory for it.
+#[cfg(not(loom))]
 pub fn domain() -> &'static Arc<Domain> {
     static DOMAIN: OnceLock<Arc<Domain>> = OnceLock::new();
     DOMAIN.get_or_init(|| {

@@ -8,7 +8,9 @@
 //!          K2 the mark is on a live object alone, so a second free is noticed.
 //! Checked: tests of `view`; `torture mem`.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+#[cfg(not(loom))]
+use crate::prim::AtomicU64;
+use crate::prim::{AtomicU32, Relaxed};
 
 /// An object's place in its arena, in units of 8 bytes; never 0. The same in every process that maps it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -29,14 +31,15 @@ impl Index {
     }
 }
 
-/// Set while the object is live. Indexes stay below it.
-const LIVE: u32 = 1 << 31;
+/// From here on: the object is live, and how far above is the CPU that it was taken on.
+pub const LIVE: u32 = 0xffff_0000;
 
 /// The first index that an arena cannot have: 16 GiB.
 #[cfg(feature = "std")]
-pub const END: u64 = LIVE as u64;
+pub const END: u64 = 1 << 31;
 
 /// The header of an object, seen as link and mark.
+#[cfg_attr(loom, derive(Default))]
 #[repr(C, align(8))]
 pub struct Link {
     next: AtomicU32,
@@ -66,12 +69,13 @@ impl Link {
     }
 
     /// Marks the object as live, taken on `cpu`.
+    #[cfg(not(loom))]
     #[inline(always)]
     pub fn make_live(&self, cpu: u32) {
         let both: *const Link = self;
         // SAFETY: the two words are 8 aligned bytes of atomics, borrowed through `self`.
         let both = unsafe { &*both.cast::<AtomicU64>() };
-        both.store(u64::from(LIVE | cpu) << 32, Relaxed);
+        both.store(u64::from(LIVE | cpu & !LIVE) << 32, Relaxed);
     }
 
     /// Takes the mark away.
@@ -84,6 +88,6 @@ impl Link {
     #[inline(always)]
     pub fn home(&self) -> Option<u32> {
         let aux = self.aux();
-        (aux & LIVE != 0).then_some(aux & !LIVE)
+        (aux >= LIVE).then_some(aux & !LIVE)
     }
 }

@@ -5,50 +5,13 @@
 //! Context: hit, signal, target. Lock-free: a failed try means that another one succeeded.
 //! Keeps:   T1 each batch is popped once, whole. T2 a pop that was overtaken does not succeed: the tag.
 //!          The tag has 32 bits: 4 billion pops while one is interrupted between two instructions.
-//! Checked: tests below; `torture mem`.
+//! Checked: model `stack` (mutants OBJ-1, OBJ-2, OBJ-3, no-tag), tests below; `torture mem`.
 
-use crate::link::Link;
-use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
+use crate::items::Items;
+use crate::prim::{AcqRel, Acquire, AtomicU64, Relaxed};
+use crate::tray::TRAY;
 
-/// Where objects lie: index to header.
-#[derive(Clone, Copy)]
-pub struct Items(pub *mut u8);
-
-// SAFETY: an address; what lies there is shared through atomics, or owned by who took it.
-unsafe impl Send for Items {}
-// SAFETY: as above.
-unsafe impl Sync for Items {}
-
-impl Items {
-    /// The header of an object.
-    ///
-    /// # Safety
-    /// `index` must be that of an object of the arena at this address, which must stay mapped.
-    #[inline(always)]
-    pub unsafe fn link<'a>(self, index: u32) -> &'a Link {
-        let at = self.0.wrapping_add(index as usize * 8);
-        // SAFETY: the caller says that an object's header lies there; it is all atomics.
-        unsafe { &*at.cast::<Link>() }
-    }
-}
-
-impl Items {
-    /// Lets the processor fetch an object's header; any number will do.
-    #[inline(always)]
-    pub fn fetch(self, index: u32) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        {
-            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let at = self.0.wrapping_add(index as usize * 8);
-            // SAFETY: a prefetch of whatever address reads nothing that anybody sees.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
-        }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = index;
-    }
-}
-
-/// Objects that move together, linked by `next`: the index of the first and how many there are.
+/// Objects that move together, and how many: on a tray, or linked by `next` from the first one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Batch {
     head: u32,
@@ -76,12 +39,43 @@ impl Batch {
         self.len == 0
     }
 
-    /// The batch with one more object in front.
+    #[inline(always)]
+    pub const fn is_tray(self) -> bool {
+        self.head & TRAY != 0
+    }
+
+    /// Shows every object to `each`, which may change its header; false if a linked batch is longer or shorter than
+    /// it says.
+    ///
+    /// # Safety
+    /// The batch must be the caller's, of the arena at `items`.
+    #[cfg(feature = "std")]
+    pub unsafe fn for_each(self, items: Items, mut each: impl FnMut(u32)) -> bool {
+        if self.is_tray() {
+            // SAFETY: the caller's tray.
+            unsafe { items.tray(self.head) }.iter().for_each(each);
+            return true;
+        }
+        let mut i = self.head;
+        for _ in 0..self.len {
+            if i == 0 {
+                return false;
+            }
+            // SAFETY: linked from the caller's own.
+            let next = unsafe { items.link(i) }.next();
+            each(i);
+            i = next;
+        }
+        i == 0
+    }
+
+    /// The linked batch with one more object in front.
     ///
     /// # Safety
     /// Batch and object must be the caller's, of the arena at `items`.
     #[inline(always)]
     pub unsafe fn with(self, items: Items, index: u32) -> Batch {
+        debug_assert!(!self.is_tray());
         // SAFETY: the caller's own object.
         unsafe { items.link(index) }.set_next(self.head);
         Batch { head: index, len: self.len + 1 }
@@ -93,20 +87,28 @@ impl Batch {
 pub struct Stack(AtomicU64);
 
 impl Stack {
-    #[cfg(test)]
-    pub const fn new() -> Stack {
+    /// True if there is nothing on it just now.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.0.load(Relaxed) >> 32 == 0
+    }
+
+    #[cfg(any(test, loom))]
+    pub fn new() -> Stack {
         Stack(AtomicU64::new(0))
     }
 
     /// Puts a batch on top.
     ///
     /// # Safety
-    /// The batch must not be empty; its objects must be of the arena at `items`, linked by `next`, and the
-    /// caller's own.
+    /// The batch must not be empty, but a tray may be; its objects must be of the arena at `items`, linked by `next` or on
+    /// the tray, and the caller's own.
     pub unsafe fn push(&self, items: Items, batch: Batch) {
         // SAFETY: the caller's own objects.
         let head = unsafe { items.link(batch.head()) };
-        if batch.len() > 1 {
+        if batch.is_tray() {
+            // Its length is in the tray.
+        } else if batch.len() > 1 {
             // SAFETY: a batch of two has a second object, which is the caller's.
             unsafe { items.link(head.next()) }.set_aux(batch.len());
         } else {
@@ -118,7 +120,11 @@ impl Stack {
             let new = (batch.head() as u64) << 32 | old & 0xffff_ffff;
             // [OBJ-1] Publishes the batch's links, and what its last owners did before they freed the
             // objects. Pairs with [OBJ-2], [OBJ-3].
-            match self.0.compare_exchange_weak(old, new, AcqRel, Relaxed) {
+            #[cfg(not(mutant = "OBJ-1"))]
+            let order = AcqRel;
+            #[cfg(mutant = "OBJ-1")]
+            let order = Relaxed;
+            match self.0.compare_exchange_weak(old, new, order, Relaxed) {
                 Ok(_) => return,
                 Err(now) => old = now,
             }
@@ -131,7 +137,11 @@ impl Stack {
     /// The stack's batches must lie in the arena at `items`.
     pub unsafe fn pop(&self, items: Items) -> Option<Batch> {
         // [OBJ-2] Sees the links of the top batch, and after the exchange owns it. Pairs with [OBJ-1].
-        let mut old = self.0.load(Acquire);
+        #[cfg(not(mutant = "OBJ-2"))]
+        let (seen, order) = (Acquire, AcqRel);
+        #[cfg(mutant = "OBJ-2")]
+        let (seen, order) = (Relaxed, Relaxed);
+        let mut old = self.0.load(seen);
         loop {
             let head = (old >> 32) as u32;
             if head == 0 {
@@ -140,9 +150,10 @@ impl Stack {
             // SAFETY: it was the top of this stack a moment ago, so it is an object; if it is another's
             // by now, what is read is refused below by the tag.
             let below = unsafe { items.link(head) }.aux();
-            let new = (below as u64) << 32 | u64::from((old as u32).wrapping_add(1));
+            let tag = (old as u32).wrapping_add(u32::from(cfg!(not(mutant = "no-tag"))));
+            let new = (below as u64) << 32 | u64::from(tag);
             // As above, for the batch that comes to the top meanwhile.
-            match self.0.compare_exchange_weak(old, new, AcqRel, Acquire) {
+            match self.0.compare_exchange_weak(old, new, order, seen) {
                 // SAFETY: the batch is this caller's now.
                 Ok(_) => return Some(unsafe { batch_at(items, head) }),
                 Err(now) => old = now,
@@ -160,7 +171,11 @@ impl Stack {
         loop {
             let new = u64::from((old as u32).wrapping_add(1));
             // [OBJ-3] As [OBJ-2], for all of them. Pairs with [OBJ-1].
-            match self.0.compare_exchange_weak(old, new, AcqRel, Relaxed) {
+            #[cfg(not(mutant = "OBJ-3"))]
+            let order = AcqRel;
+            #[cfg(mutant = "OBJ-3")]
+            let order = Relaxed;
+            match self.0.compare_exchange_weak(old, new, order, Relaxed) {
                 Ok(_) => break,
                 Err(now) => old = now,
             }
@@ -179,6 +194,10 @@ impl Stack {
 /// # Safety
 /// `head` must be the head of a batch that the caller owns.
 unsafe fn batch_at(items: Items, head: u32) -> Batch {
+    if head & TRAY != 0 {
+        // SAFETY: the caller's own.
+        return Batch::new(head, unsafe { items.tray(head) }.len());
+    }
     // SAFETY: the caller's own.
     let second = unsafe { items.link(head) }.next();
     if second == 0 {
@@ -188,7 +207,7 @@ unsafe fn batch_at(items: Items, head: u32) -> Batch {
     Batch::new(head, unsafe { items.link(second) }.aux())
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicU32;

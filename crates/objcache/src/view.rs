@@ -11,8 +11,9 @@
 //!          from another CPU's, before it fails; the depots, not single lists, are what the worker fills.
 
 use crate::cell::{BOUND, Cell, FREE, HEAD, Head, RCU, SHIFT, SLOTS};
+use crate::items::Items;
 use crate::link::Index;
-use crate::stack::{Batch, Items, Stack};
+use crate::stack::{Batch, Stack};
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
@@ -21,7 +22,8 @@ use percpu::{RseqOffset, current_cpu};
 /// A cache's memory as one process sees it: objects out and in.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
-    items: Items,
+    /// Where index 0 would have its payload: 8 bytes into the arena. With it an address is one addition.
+    payloads: *mut u8,
     cells: *mut u8,
     rseq: RseqOffset,
     batch: u32,
@@ -42,24 +44,25 @@ impl<'a> View<'a> {
     /// tends the cache: that one alone can be fenced.
     pub unsafe fn at(arena: NonNull<u8>, head: usize, rseq: RseqOffset) -> View<'a> {
         let cells = arena.as_ptr().wrapping_add(head + HEAD);
-        let mut view = View { items: Items(arena.as_ptr()), cells, rseq, batch: 0, life: PhantomData };
+        let payloads = arena.as_ptr().wrapping_add(size_of::<u64>());
+        let mut view = View { payloads, cells, rseq, batch: 0, life: PhantomData };
         view.batch = view.head().batch;
         view
     }
 
     #[inline(always)]
-    pub(crate) fn head(self) -> &'a Head {
+    pub(crate) fn head(&self) -> &'a Head {
         let head = self.cells.wrapping_sub(HEAD).cast::<Head>();
         // SAFETY: `at` was told that a head lies there for `'a`; only its atomic is written.
         unsafe { &*head }
     }
 
-    #[cfg(feature = "std")]
-    pub(crate) fn items(self) -> Items {
-        self.items
+    #[inline(always)]
+    pub(crate) fn items(&self) -> Items {
+        Items(self.payloads.wrapping_sub(size_of::<u64>()))
     }
 
-    pub(crate) fn cell(self, cpu: u32) -> &'a Cell {
+    pub(crate) fn cell(&self, cpu: u32) -> &'a Cell {
         debug_assert!(cpu < self.head().copies);
         let cell = self.cells.wrapping_add((cpu as usize) << SHIFT).cast::<Cell>();
         // SAFETY: a cell lies there for every CPU below `copies`; all of it is atomic.
@@ -67,22 +70,22 @@ impl<'a> View<'a> {
     }
 
     /// Bytes that each object has.
-    pub fn size(self) -> usize {
+    pub fn size(&self) -> usize {
         self.head().unit as usize - size_of::<u64>()
     }
 
     /// The address of an object.
     #[inline(always)]
-    pub fn payload(self, index: Index) -> NonNull<u8> {
-        let at = self.items.0.wrapping_add(index.0 as usize * 8 + 8);
+    pub fn payload(&self, index: Index) -> NonNull<u8> {
+        let at = self.payloads.wrapping_add(index.0 as usize * 8);
         // SAFETY: it is past the start of a mapping, so it is not null.
         unsafe { NonNull::new_unchecked(at) }
     }
 
     /// The index of an object by its address.
     #[inline(always)]
-    pub fn index_of(self, object: NonNull<u8>) -> Index {
-        Index(((object.as_ptr() as usize).wrapping_sub(self.items.0 as usize + 8) / 8) as u32)
+    pub fn index_of(&self, object: NonNull<u8>) -> Index {
+        Index(((object.as_ptr() as usize).wrapping_sub(self.payloads as usize) / 8) as u32)
     }
 
     /// Takes an object; `None` if there is none just now, which is counted.
@@ -94,11 +97,11 @@ impl<'a> View<'a> {
     /// # Cost
     /// `bench alloc`.
     #[inline(always)]
-    pub fn alloc(self) -> Option<Index> {
+    pub fn alloc(&self) -> Option<Index> {
         match self.pop::<FREE>() {
             Some((i, cpu)) => {
                 // SAFETY: the object was on the list and is ours now.
-                unsafe { self.items.link(i) }.make_live(cpu);
+                unsafe { self.items().link(i) }.make_live(cpu);
                 Some(Index(i))
             }
             None => self.alloc_slow(),
@@ -116,9 +119,9 @@ impl<'a> View<'a> {
     /// The index must have come from this cache, and no one may use the object afterwards, except readers
     /// that can tell that it has changed.
     #[inline(always)]
-    pub unsafe fn free(self, index: Index) {
+    pub unsafe fn free(&self, index: Index) {
         // SAFETY: an object of this cache (the caller's duty).
-        let link = unsafe { self.items.link(index.0) };
+        let link = unsafe { self.items().link(index.0) };
         let Some(home) = link.home() else { return self.refuse() };
         link.make_free();
         if !self.push::<FREE>(index.0) {
@@ -135,9 +138,9 @@ impl<'a> View<'a> {
     /// The index must have come from this cache. New readers must not be able to find the object; those
     /// that found it before must be readers of the cache's domain.
     #[inline(always)]
-    pub unsafe fn free_rcu(self, index: Index) {
+    pub unsafe fn free_rcu(&self, index: Index) {
         // SAFETY: an object of this cache (the caller's duty).
-        let link = unsafe { self.items.link(index.0) };
+        let link = unsafe { self.items().link(index.0) };
         let Some(home) = link.home() else { return self.refuse() };
         link.make_free();
         if !self.push::<RCU>(index.0) {
@@ -146,65 +149,96 @@ impl<'a> View<'a> {
     }
 
     #[inline(always)]
-    fn pop<const LIST: usize>(self) -> Option<(u32, u32)> {
+    fn pop<const LIST: usize>(&self) -> Option<(u32, u32)> {
         // SAFETY: `at` was told that cells are there for every CPU below the bound and that rseq fits.
-        unsafe { percpu::list_pop::<SHIFT, LIST, BOUND>(self.rseq, self.cells) }
+        unsafe { percpu::list_pop::<SHIFT, LIST, BOUND>(self.rseq, self.cells, self.items().0) }
     }
 
     #[inline(always)]
-    fn push<const LIST: usize>(self, index: u32) -> bool {
+    fn push<const LIST: usize>(&self, index: u32) -> bool {
         // SAFETY: as in `pop`; the limit is at most the lists' size (`ObjectCache` writes it).
         unsafe { percpu::list_push::<SHIFT, LIST, BOUND>(self.rseq, self.cells, index) }
     }
 
     #[cold]
-    fn refuse(self) {
+    fn refuse(&self) {
         self.here().misuse.fetch_add(1, Relaxed);
     }
 
     /// The cell of the CPU that the thread was on a moment ago.
-    fn here(self) -> &'a Cell {
+    fn here(&self) -> &'a Cell {
         self.cell(current_cpu() % self.head().copies)
     }
 
     /// # Safety
     /// As `Stack::push`.
-    unsafe fn put(self, stack: &Stack, len: &AtomicI32, batch: Batch) {
+    unsafe fn put(&self, stack: &Stack, len: &AtomicI32, batch: Batch) {
         // SAFETY: the caller's duties are the same.
-        unsafe { stack.push(self.items, batch) };
+        unsafe { stack.push(self.items(), batch) };
         len.fetch_add(batch.len() as i32, Relaxed);
     }
 
-    fn take(self, stack: &Stack, len: &AtomicI32) -> Option<Batch> {
+    fn take(&self, stack: &Stack, len: &AtomicI32) -> Option<Batch> {
         // SAFETY: stacks of a cell hold batches of this cache's objects.
-        let batch = unsafe { stack.pop(self.items) }?;
+        let batch = unsafe { stack.pop(self.items()) }?;
         len.fetch_sub(batch.len() as i32, Relaxed);
         Some(batch)
     }
 
-    /// Objects from a list of whatever CPU the thread is on, linked; at most `most`.
-    fn gather<const LIST: usize>(self, first: Batch, most: u32) -> Batch {
-        let mut room = [0; SLOTS];
-        let most = (most.saturating_sub(first.len()) as usize).min(SLOTS);
-        // SAFETY: as in `pop`.
-        let n =
-            unsafe { percpu::list_pop_all::<SHIFT, LIST, BOUND>(self.rseq, self.cells, &mut room[..most]) };
-        let mut batch = first;
-        for (at, i) in room[..n].iter().enumerate() {
-            // SAFETY: the object was on the list and is ours now.
-            batch = unsafe { batch.with(self.items, *i) };
-            // Who takes the batch apart finds in each object which one comes four later.
-            let later = if at >= 4 { room[at - 4] } else { 0 };
-            // SAFETY: as above.
-            unsafe { self.items.link(*i) }.set_aux(later);
+    /// A tray without objects, from this CPU or another; `None`, counted, if there is none.
+    fn blank(&self, cpu: u32) -> Option<u32> {
+        let copies = self.head().copies;
+        let found = (0..copies).find_map(|n| {
+            let stack = &self.cell((cpu + n) % copies).blank;
+            // SAFETY: the stack holds trays of this arena.
+            if stack.is_empty() { None } else { unsafe { stack.pop(self.items()) } }
+        });
+        if found.is_none() {
+            self.cell(cpu).short.fetch_add(1, Relaxed);
         }
-        batch
+        found.map(Batch::head)
+    }
+
+    /// An object of ours and others from a list of whatever CPU the thread is on, together at most `most`: on a tray
+    /// if there is one, or linked.
+    fn gather<const LIST: usize>(&self, index: u32, most: u32) -> Batch {
+        let others = (most as usize - 1).min(SLOTS);
+        let Some(head) = self.blank(current_cpu() % self.head().copies) else {
+            let mut room = [0; SLOTS];
+            let n = self.pop_all::<LIST>(&mut room[..others]);
+            return self.linked(index, &room[..n]);
+        };
+        // SAFETY: a tray of this arena.
+        let tray = unsafe { self.items().tray(head) };
+        // SAFETY: it was on the stack and is ours now.
+        let slots = unsafe { tray.slots() };
+        let n = self.pop_all::<LIST>(&mut slots[..others]);
+        slots[n] = index;
+        tray.set_len(n + 1);
+        Batch::new(head, n as u32 + 1)
+    }
+
+    fn pop_all<const LIST: usize>(&self, room: &mut [u32]) -> usize {
+        // SAFETY: as in `pop`.
+        unsafe { percpu::list_pop_all::<SHIFT, LIST, BOUND>(self.rseq, self.cells, room) }
+    }
+
+    fn push_all(&self, items: &[u32]) -> usize {
+        // SAFETY: as in `push`; the objects are the caller's.
+        unsafe { percpu::list_push_all::<SHIFT, FREE, BOUND>(self.rseq, self.cells, items) }
+    }
+
+    fn linked(&self, index: u32, others: &[u32]) -> Batch {
+        others.iter().chain([&index]).fold(Batch::default(), |batch, i| {
+            // SAFETY: the objects were on the list and are ours now.
+            unsafe { batch.with(self.items(), *i) }
+        })
     }
 
     /// The CPU's list is empty, or closed, or the thread has no rseq: a batch from elsewhere.
     #[cold]
     #[inline(never)]
-    fn alloc_slow(self) -> Option<Index> {
+    fn alloc_slow(&self) -> Option<Index> {
         let copies = self.head().copies;
         let cpu = current_cpu() % copies;
         let near = |c: &Cell| match self.rseq.is_some() {
@@ -218,29 +252,11 @@ impl<'a> View<'a> {
         found.map(|batch| self.split(cpu, batch))
     }
 
-    /// Takes the first object of a batch that is ours; the rest goes to the CPU's list, as far as it has room.
-    fn split(self, cpu: u32, batch: Batch) -> Index {
-        // SAFETY: the batch is ours.
-        let first = unsafe { self.items.link(batch.head()) };
-        let mut rest = Batch::new(first.next(), batch.len() - 1);
-        first.make_live(cpu);
-        let mut room = [0; SLOTS];
-        let mut next = rest.head();
-        let count = (rest.len() as usize).min(SLOTS);
-        // Where each begins, and where what does not fit would begin.
-        for slot in &mut room[..count] {
-            *slot = next;
-            // SAFETY: the rest is ours.
-            let link = unsafe { self.items.link(next) };
-            // Also a batch's length may stand there, in its second object: a hint that helps nobody.
-            self.items.fetch(link.aux());
-            next = link.next();
-        }
-        let all = &room[..count];
-        // SAFETY: as in `push`; the objects are ours.
-        let done = unsafe { percpu::list_push_all::<SHIFT, FREE, BOUND>(self.rseq, self.cells, all) };
-        let head = if done < count { room[done] } else { next };
-        rest = Batch::new(head, rest.len() - done as u32);
+    /// Takes one object of a batch that is ours; the rest goes to the CPU's list, as far as it has room.
+    fn split(&self, cpu: u32, batch: Batch) -> Index {
+        let (one, rest) = if batch.is_tray() { self.unload(cpu, batch) } else { self.unlink(batch) };
+        // SAFETY: the object is ours.
+        unsafe { self.items().link(one) }.make_live(cpu);
         if !rest.is_empty() {
             let cell = self.cell(cpu);
             let (stack, len) = match self.rseq.is_some() {
@@ -250,21 +266,59 @@ impl<'a> View<'a> {
             // SAFETY: the rest is ours.
             unsafe { self.put(stack, len, rest) };
         }
-        Index(batch.head())
+        Index(one)
+    }
+
+    /// One object of a tray, and the tray if objects are left on it.
+    fn unload(&self, cpu: u32, batch: Batch) -> (u32, Batch) {
+        // SAFETY: a tray of this arena.
+        let tray = unsafe { self.items().tray(batch.head()) };
+        // SAFETY: it was on the stack and is ours now.
+        let slots = unsafe { tray.slots() };
+        let last = batch.len() as usize - 1;
+        let done = self.push_all(&slots[..last]);
+        // Those that are taken next; each of them lets the one eight later be fetched.
+        slots[done.saturating_sub(8)..done].iter().for_each(|i| self.items().fetch(*i));
+        let one = slots[last];
+        slots.copy_within(done..last, 0);
+        tray.set_len(last - done);
+        let rest = Batch::new(batch.head(), (last - done) as u32);
+        if rest.is_empty() {
+            // SAFETY: the tray is ours.
+            unsafe { self.cell(cpu).blank.push(self.items(), rest) };
+        }
+        (one, rest)
+    }
+
+    /// The first of linked objects, and those that did not go to the list.
+    fn unlink(&self, batch: Batch) -> (u32, Batch) {
+        let items = self.items();
+        // SAFETY: the batch is ours.
+        let first = unsafe { items.link(batch.head()) };
+        let mut room = [0; SLOTS];
+        let mut next = first.next();
+        // Threads without rseq put nothing on lists, and need not look where each begins.
+        let count = if self.rseq.is_some() { (batch.len() as usize - 1).min(SLOTS) } else { 0 };
+        for slot in &mut room[..count] {
+            *slot = next;
+            // SAFETY: linked from our own.
+            next = unsafe { items.link(next) }.next();
+        }
+        let done = self.push_all(&room[..count]);
+        let head = if done < count { room[done] } else { next };
+        (batch.head(), Batch::new(head, batch.len() - 1 - done as u32))
     }
 
     /// The CPU's list is full, or closed, or the thread has no rseq: half of it goes home.
     #[cold]
     #[inline(never)]
-    fn overflow(self, index: u32, home: u32) {
-        // SAFETY: the caller of `free` gave the object up.
-        let one = unsafe { Batch::default().with(self.items, index) };
-        let batch = self.gather::<FREE>(one, self.batch);
-        if batch.len() == 1 {
+    fn overflow(&self, index: u32, home: u32) {
+        if !self.rseq.is_some() {
             let cell = self.here();
-            // SAFETY: one object of ours.
-            return unsafe { self.put(&cell.loose, &cell.loose_len, one) };
+            // SAFETY: the caller of `free` gave the object up.
+            return unsafe { self.put(&cell.loose, &cell.loose_len, self.linked(index, &[])) };
         }
+        let batch = self.gather::<FREE>(index, self.batch.max(2));
         let home = self.cell(home % self.head().copies);
         // SAFETY: the batch is ours.
         unsafe { self.put(&home.depot, &home.depot_len, batch) };
@@ -273,10 +327,12 @@ impl<'a> View<'a> {
     /// The CPU's list of objects to retire is full: it goes where the worker finds it.
     #[cold]
     #[inline(never)]
-    fn retire(self, index: u32, home: u32) {
-        // SAFETY: the caller of `free_rcu` gave the object up; readers do not look at headers.
-        let one = unsafe { Batch::default().with(self.items, index) };
-        let batch = self.gather::<RCU>(one, u32::MAX);
+    fn retire(&self, index: u32, home: u32) {
+        let batch = match self.rseq.is_some() {
+            true => self.gather::<RCU>(index, u32::MAX),
+            // Readers do not look at headers.
+            false => self.linked(index, &[]),
+        };
         let home = self.cell(home % self.head().copies);
         // SAFETY: the batch is ours.
         unsafe { self.put(&home.retired, &home.retired_len, batch) };

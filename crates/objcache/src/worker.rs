@@ -3,16 +3,19 @@
 //! For:     refill, trim and grace periods, since takers may not call the system.
 //! State:   the caches; one thread while there are any.
 //! Context: control.
-//! Keeps:   R1 it never waits for a reader. R2 nobody needs to wake it: it looks every 50 us while there is
-//!          something to do, more and more rarely, at last every 10 ms, while there is not.
+//! Keeps:   R1 it never waits for a reader. R2 nobody needs to wake it: it looks every 50 us while a depot is low,
+//!          every 100 us while a grace period is under way, else more and more rarely, at last every 10 ms.
 //! Checked: tests/life.rs.
 
 use crate::arena::Inner;
-use crate::tend::Tender;
+use crate::tend::{Next, Tender};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-const BUSY_NS: u64 = 50_000;
+/// While depots run low.
+const WANTED_NS: u64 = 50_000;
+/// While a grace period is waited for.
+const WAITING_NS: u64 = 100_000;
 const IDLE_NS: u64 = 10_000_000;
 
 pub type Shared = Arc<Mutex<Tender>>;
@@ -65,7 +68,7 @@ impl Worker {
     }
 
     fn work(&self) {
-        let mut nap = BUSY_NS;
+        let mut nap = WANTED_NS;
         loop {
             let seen = self.kick.load(Relaxed);
             let tenders = {
@@ -77,12 +80,16 @@ impl Worker {
                 }
                 state.tenders.clone()
             };
-            let mut is_busy = false;
+            let mut next = Next::Nothing;
             for tender in &tenders {
-                is_busy |= lock(tender).pass();
+                next = next.max(lock(tender).pass());
             }
             drop(tenders);
-            nap = if is_busy { BUSY_NS } else { (nap * 2).min(IDLE_NS) };
+            nap = match next {
+                Next::Wanted => WANTED_NS,
+                Next::Waiting => WAITING_NS,
+                Next::Nothing => (nap * 2).min(IDLE_NS),
+            };
             let _ = sys::futex_wait(&self.kick, seen, Some(nap));
         }
     }

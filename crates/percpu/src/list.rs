@@ -12,9 +12,14 @@
 use crate::{RseqOffset, arch};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Up to `CAP` numbers; last in, first out. Zeros are an empty list.
+/// Up to `CAP` numbers, last in, first out, and one more in front of them. Zeros are an empty list.
+///
+/// The front is what makes a push and the pop after it cheap: the pop waits for the number alone, where it would
+/// wait for the length too, and the next push for the length that the pop has stored.
 #[repr(C)]
 pub struct List<const CAP: usize> {
+    /// A number, or 0; taken first, and put first if it is free.
+    front: AtomicU64,
     /// The length in the lowest 16 bits, above it the number of changes.
     word: AtomicU64,
     slots: [AtomicU32; CAP],
@@ -24,7 +29,7 @@ impl<const CAP: usize> List<CAP> {
     /// How many numbers there are.
     #[inline(always)]
     pub fn len(&self) -> usize {
-        self.word.load(Relaxed) as usize & 0xffff
+        (self.word.load(Relaxed) as usize & 0xffff) + usize::from(self.front.load(Relaxed) != 0)
     }
 
     /// True without numbers.
@@ -34,37 +39,47 @@ impl<const CAP: usize> List<CAP> {
 
     /// The numbers; exact while nobody changes the list.
     pub fn iter(&self) -> impl Iterator<Item = u32> {
-        self.slots.iter().take(self.len()).map(|slot| slot.load(Relaxed))
+        let (front, len) = (self.front.load(Relaxed) as u32, self.word.load(Relaxed) as usize & 0xffff);
+        let slots = self.slots.iter().take(len).map(|slot| slot.load(Relaxed));
+        slots.chain((front != 0).then_some(front))
     }
 
     /// Empties the list. For who keeps its CPU out: while L3 holds.
     pub fn clear(&self) {
+        self.front.store(0, Relaxed);
         self.word.store((self.word.load(Relaxed) | 0xffff).wrapping_add(1), Relaxed);
     }
 }
 
-/// Takes the last number of the calling CPU's list: the number, and the CPU. `None` if nothing was done.
+/// Takes the front of the calling CPU's list, or else its last number: the number, and the CPU. `None` if nothing was
+/// done.
+///
+/// A number that will be taken some calls later is thought to name what lies 8 times it behind `near`, and that is
+/// fetched into the cache; any address will do.
 ///
 /// The [`List`] of CPU `c` is `DISP + (c << SHIFT)` bytes from `base`, the bound (a `u32`) `BOUND` bytes from
 /// it. Nothing is done without rseq, on a CPU not below the bound, or if the list is empty.
 ///
 /// # Safety
 /// * `offset` must fit the calling thread (contract of [`RseqOffset::new`]).
-/// * The bound must be readable, and each CPU below it must have its list, aligned to 8.
+/// * The bound must be readable, and each CPU below it must have its list, aligned to 8, with 16 readable bytes
+///   before it.
 /// * The lists must be changed by functions of this file alone, and by [`List::clear`] while L3 holds.
 #[inline(always)]
 pub unsafe fn list_pop<const SHIFT: u32, const DISP: usize, const BOUND: isize>(
     offset: RseqOffset,
     base: *mut u8,
+    near: *const u8,
 ) -> Option<(u32, u32)> {
     if !offset.is_some() {
         return None;
     }
     // SAFETY: the caller's duties are the same.
-    unsafe { arch::rseq_list_pop::<SHIFT, DISP, BOUND>(offset.get(), base) }
+    unsafe { arch::rseq_list_pop::<SHIFT, DISP, BOUND>(offset.get(), base, near) }
 }
 
-/// Puts a number, not 0, on the calling CPU's list; false if it was not put, or the list is at its limit.
+/// Puts a number, not 0, in front of the calling CPU's list, or on it; false if it was not put: the list is at its
+/// limit.
 ///
 /// # Safety
 /// As [`list_pop`]; and behind the bound must be the limit (a `u32`), at most the `CAP` of the lists and
@@ -101,6 +116,8 @@ pub unsafe fn list_push_all<const SHIFT: u32, const DISP: usize, const BOUND: is
 }
 
 /// Takes the last numbers of the calling CPU's list, as many as there are and `items` has room for; how many.
+///
+/// The front stays.
 ///
 /// # Safety
 /// As [`list_pop`].

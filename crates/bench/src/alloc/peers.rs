@@ -1,77 +1,97 @@
 //! Other allocators: the C library's, and those whose libraries are installed.
 //!
 //! For:     `bench alloc`.
-//! State:   none; a library that was loaded stays.
+//! State:   none. Each library is measured in a child that has it preloaded, as its users run it: one that is loaded
+//!          later finds no room for its thread's variables, or reaches them by a slower way.
 //! Context: control.
-//! Keeps:   P1 a name that cannot be measured is left out with the reason.
-//! Checked: `each_allocator_has_a_row_and_loses_nothing`.
+//! Keeps:   P1 a row under a library's name was measured in a process that has it mapped; without it the row says so.
+//! Checked: `each_allocator_has_a_row_and_loses_nothing`, `a_library_that_is_not_mapped_has_no_figures`.
 
-use super::Source;
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use super::{Options, Source};
+use std::ffi::c_void;
+use std::io::Write;
+use std::process::{Command, Stdio};
 use std::ptr::NonNull;
 
-pub const NAMES: [&str; 5] = ["malloc", "jemalloc", "mimalloc", "tcmalloc", "tcmalloc-minimal"];
+/// Names and what is preloaded (table).
+const LIBRARIES: [(&str, Option<&str>); 5] = [
+    ("malloc", None),
+    ("jemalloc", Some("libjemalloc.so.2")),
+    ("mimalloc", Some("libmimalloc.so.2")),
+    ("tcmalloc", Some("libtcmalloc.so.4")),
+    ("tcmalloc-minimal", Some("libtcmalloc_minimal.so.4")),
+];
+
+/// The option by which a child is told what it measures.
+pub const UNDER: &str = "under";
 
 unsafe extern "C" {
     fn malloc(size: usize) -> *mut c_void;
     fn free(object: *mut c_void);
-    fn dlopen(file: *const c_char, mode: c_int) -> *mut c_void;
-    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
 }
 
-const RTLD_NOW: c_int = 2;
-
-type Malloc = unsafe extern "C" fn(usize) -> *mut c_void;
-type Free = unsafe extern "C" fn(*mut c_void);
-
-pub struct Peer {
-    size: usize,
-    malloc: Malloc,
-    free: Free,
+/// The names of all.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    LIBRARIES.iter().map(|(name, _)| *name)
 }
 
-fn symbol(library: *mut c_void, name: &CStr) -> Result<*mut c_void, String> {
-    // SAFETY: the library was opened and stays open; the name is a string.
-    let found = unsafe { dlsym(library, name.as_ptr()) };
-    if found.is_null() { Err(format!("it has no {}", name.to_string_lossy())) } else { Ok(found) }
+/// Whatever this process calls malloc.
+pub struct Malloc {
+    pub size: usize,
 }
 
-impl Peer {
-    /// The allocator of that name, in the place of malloc for this benchmark alone.
-    pub fn load(name: &str, size: usize) -> Result<Peer, String> {
-        let file = match name {
-            "jemalloc" => "libjemalloc.so.2",
-            "mimalloc" => "libmimalloc.so.2",
-            "tcmalloc" => "libtcmalloc.so.4",
-            "tcmalloc-minimal" => "libtcmalloc_minimal.so.4",
-            _ => return Ok(Peer { size, malloc, free }),
-        };
-        let file_name = CString::new(file).unwrap_or_default();
-        // SAFETY: the string lives for the call; the libraries are made to be loaded.
-        let library = unsafe { dlopen(file_name.as_ptr(), RTLD_NOW) };
-        if library.is_null() {
-            return Err(format!("{file} is not installed"));
-        }
-        let (take, give) = if name == "mimalloc" { (c"mi_malloc", c"mi_free") } else { (c"malloc", c"free") };
-        let (take, give) = (symbol(library, take)?, symbol(library, give)?);
-        // SAFETY: the symbol is a function of this type in every such library.
-        let malloc = unsafe { std::mem::transmute::<*mut c_void, Malloc>(take) };
-        // SAFETY: as above.
-        let free = unsafe { std::mem::transmute::<*mut c_void, Free>(give) };
-        Ok(Peer { size, malloc, free })
-    }
-}
-
-impl Source for Peer {
+impl Source for Malloc {
     #[inline(always)]
     fn take(&self) -> Option<NonNull<u8>> {
         // SAFETY: malloc takes any size.
-        NonNull::new(unsafe { (self.malloc)(self.size) }.cast())
+        NonNull::new(unsafe { malloc(self.size) }.cast())
     }
 
     #[inline(always)]
     unsafe fn give(&self, object: NonNull<u8>) {
-        // SAFETY: from this allocator's malloc, once (the caller's promise).
-        unsafe { (self.free)(object.as_ptr().cast()) };
+        // SAFETY: from this malloc, once (the caller's promise).
+        unsafe { free(object.as_ptr().cast()) };
+    }
+}
+
+/// The rows of the named allocators, those that are libraries from children.
+pub fn rows(o: &Options, wanted: impl Fn(&str) -> bool, out: &mut impl Write) -> std::io::Result<()> {
+    for (name, library) in LIBRARIES.iter().filter(|(name, _)| wanted(name)) {
+        match library {
+            None => super::row(name, &Malloc { size: o.size }, o, out)?,
+            Some(file) => in_child(name, file, o, out)?,
+        }
+    }
+    Ok(())
+}
+
+fn in_child(name: &str, file: &str, o: &Options, out: &mut impl Write) -> std::io::Result<()> {
+    let mut child = Command::new(std::env::current_exe()?);
+    child.args(["bench", "alloc", "--under", name, "--size", &o.size.to_string()]);
+    child.args(["--count", &o.count.to_string(), "--nruns", &o.nruns.to_string()]);
+    if o.json {
+        child.args(["-f", "json"]);
+    }
+    // What the loader says about a library that is not there is said better below.
+    child.env("LD_PRELOAD", file).stderr(Stdio::null());
+    let got = child.output()?;
+    if got.status.success() && !got.stdout.is_empty() {
+        return out.write_all(&got.stdout);
+    }
+    if o.json {
+        return writeln!(out, "{{\"name\":\"{name}\",\"missing\":\"{file} is not installed\"}}");
+    }
+    writeln!(out, "{name:<16} not installed ({file})")
+}
+
+/// The row of the library that this process was started under.
+pub fn row_under(name: &str, o: &Options, out: &mut impl Write) -> std::io::Result<()> {
+    let file = LIBRARIES.iter().find(|(n, _)| *n == name).and_then(|(_, file)| *file);
+    let maps = std::fs::read_to_string("/proc/self/maps")?;
+    match file {
+        Some(file) if maps.contains(&format!("/{file}")) => {
+            super::row(name, &Malloc { size: o.size }, o, out)
+        }
+        _ => Err(std::io::Error::other(format!("{name} is not preloaded"))),
     }
 }

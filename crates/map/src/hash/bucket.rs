@@ -5,13 +5,13 @@
 //! Context: hit, signal, target. Who finds the lock taken gives up after a bounded time.
 //! Keeps:   K1 one changer of a chain at a time. K2 readers need no lock: a key that is found is found; that
 //!          it is not there counts only if the chain did not change meanwhile.
-//! Checked: tests/semantics.rs, tests/other_process.rs.
+//! Checked: model `hash` (mutants MAP-20, MAP-21, MAP-22, no-second-look), tests/semantics.rs,
+//!          tests/other_process.rs.
 
 use super::{BUSY, DATA, END, Hash, NEXT, SUM, TRIES, VERSION};
 use crate::Error;
 use crate::place::{Place, versioned};
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicU32, fence};
+use crate::prim::{Acquire, AtomicU32, Relaxed, Release, fence, spin};
 
 pub struct Bucket<'a> {
     pub number: u32,
@@ -25,7 +25,11 @@ pub struct Locked<'a>(pub Bucket<'a>);
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
         // [MAP-20] What was done to the chain is visible to the next one. Pairs with [MAP-21], [MAP-29].
-        self.0.changes.store(self.0.changes.load(Relaxed).wrapping_add(1), Release);
+        #[cfg(not(mutant = "MAP-20"))]
+        let order = Release;
+        #[cfg(mutant = "MAP-20")]
+        let order = Relaxed;
+        self.0.changes.store(self.0.changes.load(Relaxed).wrapping_add(1), order);
     }
 }
 
@@ -44,7 +48,7 @@ impl<'a> Bucket<'a> {
             return Some(found);
         }
         fence(Acquire);
-        (self.changes.load(Relaxed) == before).then_some(None)
+        (self.changes.load(Relaxed) == before || cfg!(mutant = "no-second-look")).then_some(None)
     }
 
     /// Takes the lock, trying at most so often.
@@ -52,10 +56,14 @@ impl<'a> Bucket<'a> {
         for _ in 0..tries {
             let old = self.changes.load(Relaxed);
             // [MAP-21] Sees what the last one did. Pairs with [MAP-20].
-            if old & 1 == 0 && self.changes.compare_exchange_weak(old, old + 1, Acquire, Relaxed).is_ok() {
+            #[cfg(not(mutant = "MAP-21"))]
+            let order = Acquire;
+            #[cfg(mutant = "MAP-21")]
+            let order = Relaxed;
+            if old & 1 == 0 && self.changes.compare_exchange_weak(old, old + 1, order, Relaxed).is_ok() {
                 return Some(Locked(self));
             }
-            core::hint::spin_loop();
+            spin();
         }
         None
     }
@@ -98,7 +106,7 @@ impl Hash {
         for _ in 0..TRIES {
             match bucket.steady(|| self.find_once(&bucket, hash, key, &mut read)) {
                 Some(found) => return found.ok_or(Error::NotFound),
-                None => core::hint::spin_loop(),
+                None => spin(),
             }
         }
         Err(self.said_busy())
@@ -114,7 +122,11 @@ impl Hash {
         read: &mut impl FnMut(Place, u32) -> T,
     ) -> Option<Option<T>> {
         // [MAP-22] Sees what the element's maker wrote. Pairs with [MAP-23].
-        let mut index = bucket.head.load(Acquire);
+        #[cfg(not(mutant = "MAP-22"))]
+        let order = Acquire;
+        #[cfg(mutant = "MAP-22")]
+        let order = Relaxed;
+        let mut index = bucket.head.load(order);
         let mut steps = 0;
         while index & END == 0 {
             if index == 0 || steps > self.limit {
@@ -128,7 +140,7 @@ impl Hash {
                 .filter(Option::is_some);
             }
             // [MAP-27] As [MAP-22], for the next one. Pairs with [MAP-23], [MAP-24].
-            index = element.u32(NEXT).load(Acquire);
+            index = element.u32(NEXT).load(order);
             steps += 1;
         }
         // Another bucket's end: the element was taken for another key while we stood on it.

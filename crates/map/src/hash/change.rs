@@ -4,14 +4,14 @@
 //! State:   chains.
 //! Context: hit, signal, target.
 //! Keeps:   see `hash`.
-//! Checked: tests/semantics.rs.
+//! Checked: model `hash` (mutant MAP-23), tests/semantics.rs.
 
 use super::bucket::{Locked, hash_of_key};
 use super::{DATA, END, EVICTED, Flag, HAND, Hash, LRU, NEXT, PER_CPU, PLAIN, SUM, USED, VERSION};
 use crate::Error;
 use crate::place::{Place, close_write, open_write};
+use crate::prim::{Relaxed, Release};
 use core::ptr::NonNull;
-use core::sync::atomic::Ordering::{Relaxed, Release};
 use objcache::Index;
 
 impl Hash {
@@ -199,7 +199,11 @@ impl Hash {
         self.element(index).u32(NEXT).store(next, Relaxed);
         let link = if before == 0 { locked.0.head } else { self.element(before).u32(NEXT) };
         // [MAP-23] The element is seen whole. Pairs with [MAP-22], [MAP-25], [MAP-27], [MAP-28].
-        link.store(index, Release);
+        #[cfg(not(mutant = "MAP-23"))]
+        let order = Release;
+        #[cfg(mutant = "MAP-23")]
+        let order = Relaxed;
+        link.store(index, order);
         Ok(old.map(|(_, old)| old))
     }
 

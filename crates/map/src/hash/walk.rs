@@ -5,7 +5,7 @@
 //! Context: control; also in another process.
 //! Keeps:   I1 a walk ends. I2 a key that is in the map all the time is met once.
 //! Checked: tests/semantics.rs, tests/other_process.rs.
-#![cfg(feature = "std")]
+#![cfg(all(feature = "std", not(loom)))]
 
 use super::bucket::Bucket;
 use super::{DATA, END, Flag, Hash, NEXT, TRIES, VERSION};

@@ -9,7 +9,7 @@
 use super::{Tender, count};
 use crate::stack::{Batch, Stack};
 use core::sync::atomic::Ordering::Relaxed;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 
 /// Where a cache's objects are. Exact while nobody takes or gives.
@@ -33,7 +33,7 @@ pub struct Census {
     pub failed: u64,
     /// Frees of objects that were not live so far.
     pub misuse: u64,
-    /// Bytes in chunks.
+    /// Bytes in chunks, those of trays too.
     pub bytes: u64,
 }
 
@@ -51,16 +51,16 @@ impl Tender {
         let mut sum = Census { out: self.setup.chunks.out, ..Census::default() };
         sum.bytes = self.setup.chunks.bytes() as u64;
         for cpu in self.cpus() {
-            let (cell, lane) = (self.setup.view.cell(cpu), &self.lanes[cpu as usize]);
+            let cell = self.setup.view.cell(cpu);
             sum.on_cpus += cell.free.len() as u64;
             sum.in_depots += cell.depot_len.load(Relaxed).max(0) as u64;
             sum.loose += cell.loose_len.load(Relaxed).max(0) as u64;
             sum.retired += cell.rcu.len() as u64 + cell.retired_len.load(Relaxed).max(0) as u64;
-            sum.retired += count(&lane.queued);
-            sum.waiting += count(&lane.waiting);
             sum.failed += cell.failed.load(Relaxed);
             sum.misuse += cell.misuse.load(Relaxed);
         }
+        sum.retired += count(self.life.queued.iter().map(|(_, batch)| batch));
+        sum.waiting = count(self.life.waiting.iter().map(|(_, batch)| batch));
         sum.leaving = count(&self.trimmed) + count(&self.leaving);
         sum
     }
@@ -71,44 +71,56 @@ impl Tender {
     pub fn audit(&mut self) -> Result<Census, String> {
         let census = self.census();
         let met = RefCell::new(HashSet::new());
-        let meet = |what: &str, i: u32| -> Result<u32, String> {
+        let meet = |what: &str, i: u32| -> Result<(), String> {
             // SAFETY: an object on a list of this cache.
             let link = unsafe { self.setup.view.items().link(i) };
             if link.home().is_some() {
                 return Err(format!("{what}: object {i} is live"));
             }
             let is_new = met.borrow_mut().insert(i);
-            if is_new { Ok(link.next()) } else { Err(format!("{what}: object {i} is on two lists")) }
+            if is_new { Ok(()) } else { Err(format!("{what}: object {i} is on two lists")) }
         };
+        let trays = Cell::new(0);
         let walk = |what: &str, list: Batch| -> Result<(), String> {
-            let mut i = list.head();
-            for n in 0..list.len() {
-                if i == 0 {
-                    return Err(format!("{what}: {n} objects on a list of {}", list.len()));
+            let mut found = Ok(());
+            trays.set(trays.get() + u32::from(list.is_tray()));
+            let each = |i| {
+                if found.is_ok() {
+                    found = meet(what, i);
                 }
-                i = meet(what, i)?;
-            }
-            if i != 0 { Err(format!("{what}: more than {} objects", list.len())) } else { Ok(()) }
+            };
+            // SAFETY: nobody takes or gives (contract of `audit`).
+            let is_whole = unsafe { list.for_each(self.setup.view.items(), each) };
+            found?;
+            if is_whole { Ok(()) } else { Err(format!("{what}: not {} objects", list.len())) }
         };
         for cpu in 0..self.lanes.len() as u32 {
-            let (cell, lane) = (self.setup.view.cell(cpu), &self.lanes[cpu as usize]);
+            let cell = self.setup.view.cell(cpu);
             for (what, list) in [("free", &cell.free), ("rcu", &cell.rcu)] {
                 // One by one: what lies on a CPU is not linked.
-                list.iter().try_for_each(|i| meet(what, i).map(drop))?;
+                list.iter().try_for_each(|i| meet(what, i))?;
             }
-            for (what, stack) in [("depot", &cell.depot), ("loose", &cell.loose), ("retired", &cell.retired)]
-            {
+            let stacks = [
+                ("depot", &cell.depot),
+                ("loose", &cell.loose),
+                ("retired", &cell.retired),
+                ("blank", &cell.blank),
+            ];
+            for (what, stack) in stacks {
                 self.batches(stack).into_iter().try_for_each(|batch| walk(what, batch))?;
             }
-            lane.queued.iter().try_for_each(|batch| walk("queued", *batch))?;
-            lane.waiting.iter().try_for_each(|batch| walk("waiting", *batch))?;
         }
+        self.life.queued.iter().try_for_each(|(_, batch)| walk("queued", *batch))?;
+        self.life.waiting.iter().try_for_each(|(_, batch)| walk("waiting", *batch))?;
         self.trimmed.iter().try_for_each(|batch| walk("trimmed", *batch))?;
         self.leaving.iter().try_for_each(|batch| walk("leaving", *batch))?;
         let counted = census.out as i64 - census.live();
         let total = met.borrow().len() as i64;
         if total != counted {
             return Err(format!("{total} free objects on lists whose lengths add up to {counted}"));
+        }
+        if trays.get() != self.trays {
+            return Err(format!("{} trays on stacks, {} made", trays.get(), self.trays));
         }
         Ok(census)
     }

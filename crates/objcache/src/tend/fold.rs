@@ -60,7 +60,7 @@ impl Tender {
         };
         for cpu in self.cpus() {
             let cell = self.setup.view.cell(cpu);
-            self.lanes[cpu as usize].queued.extend(take(&cell.rcu));
+            self.life.queued.extend(take(&cell.rcu).map(|batch| (cpu, batch)));
             if let Some(batch) = all.then(|| take(&cell.free)).flatten() {
                 // SAFETY: the batch was the CPU's, and is the worker's now.
                 unsafe { cell.depot.push(items, batch) };

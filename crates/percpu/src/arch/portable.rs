@@ -28,6 +28,7 @@ pub unsafe fn rseq_store_if(_: isize, _: u32, _: *mut u64, _: u64, _: u64) -> bo
 pub unsafe fn rseq_list_pop<const SHIFT: u32, const DISP: usize, const BOUND: isize>(
     _: isize,
     _: *mut u8,
+    _: *const u8,
 ) -> Option<(u32, u32)> {
     None
 }

@@ -8,21 +8,27 @@
 
 use core::arch::asm;
 
-// A list of one CPU: at DISP a word (length in 16 bits, changes above), then its slots of 4 bytes. The bound
-// is at BOUND from `base`, the limit of the length behind it. Labels and outputs do not go together yet, so 0 says that nothing was done.
+// A list of one CPU: at DISP the front (8 bytes, 0 for none), a word (length in 16 bits, changes above), then its
+// slots of 4 bytes. The bound is at BOUND from `base`, the limit of the length behind it. Labels and outputs do not
+// go together yet, so 0 says that nothing was done. Where a sequence may change the front or the word, it chooses
+// the address and the value, and one instruction stores.
 
 // In: `off` area, `base` first byte of CPU 0.
-// Out: `i` = the item, `t` = first byte of the CPU. Clobbered: one scratch register, flags.
+// Out: `i` = the item, `t` = first byte of the CPU. Clobbered: two scratch registers, flags. What an item that is eight
+// slots away names, `near` + 8 times it, is fetched: any address will do for that.
 /// # Safety
 /// As [`crate::list_pop`].
 #[inline(always)]
 pub unsafe fn rseq_list_pop<const SHIFT: u32, const DISP: usize, const BOUND: isize>(
     off: isize,
     base: *mut u8,
+    near: *const u8,
 ) -> Option<(u32, u32)> {
     let (t, i): (u64, u64);
     // SAFETY: area, bound and every CPU's list are readable and the lists writable (contract of this
-    // function); a word's length is at most the number of slots, since `rseq_list_push` keeps it so.
+    // function); a word's length is at most the number of slots, since `rseq_list_push` keeps it so. What is read
+    // eight slots before the first ones is the list's own word, or what lies up to 16 bytes before it, which is
+    // readable (contract).
     unsafe {
         asm!(
             begin!(),
@@ -31,13 +37,23 @@ pub unsafe fn rseq_list_pop<const SHIFT: u32, const DISP: usize, const BOUND: is
             "jae 7f",
             "shl {t}, {shift}",
             "add {t}, {base}",
-            "mov {w}, qword ptr [{t} + {disp}]",
+            "mov {i:e}, dword ptr [{t} + {disp}]",
+            "lea {a}, [{t} + {disp}]",
+            "xor {w:e}, {w:e}",
+            "test {i:e}, {i:e}",
+            "jnz 8f",
+            "mov {w}, qword ptr [{t} + {disp} + 8]",
+            "add {a}, 8",
             "movzx {i:e}, {w:x}",
             "test {i:e}, {i:e}",
             "jz 4f",
-            "mov {i:e}, dword ptr [{t} + {i} * 4 + {disp} + 4]",
+            "mov {p:e}, dword ptr [{t} + {i} * 4 + {disp} - 20]",
+            "prefetcht0 [{near} + {p} * 8]",
+            "prefetcht0 [{near} + {p} * 8 + 48]",
+            "mov {i:e}, dword ptr [{t} + {i} * 4 + {disp} + 12]",
             "add {w}, 0xffff",
-            "mov qword ptr [{t} + {disp}], {w}",
+            "8:",
+            "mov qword ptr [{a}], {w}",
             commit!(),
             "jmp 6b",
             "7:",
@@ -46,6 +62,9 @@ pub unsafe fn rseq_list_pop<const SHIFT: u32, const DISP: usize, const BOUND: is
             ".popsection",
             t = out(reg) t,
             w = out(reg) _,
+            a = out(reg) _,
+            p = out(reg) _,
+            near = in(reg) near,
             i = out(reg) i,
             off = in(reg) off,
             base = in(reg) base,
@@ -79,13 +98,19 @@ pub unsafe fn rseq_list_push<const SHIFT: u32, const DISP: usize, const BOUND: i
             "jae 7f",
             "shl {t}, {shift}",
             "add {t}, {base}",
-            "mov {w}, qword ptr [{t} + {disp}]",
+            "lea {n}, [{t} + {disp}]",
+            "mov {w:e}, {item:e}",
+            "cmp dword ptr [{t} + {disp}], 0",
+            "je 8f",
+            "mov {w}, qword ptr [{t} + {disp} + 8]",
             "movzx {n:e}, {w:x}",
             "cmp {n:e}, dword ptr [{base} + {bound} + 4]",
             "jae 7f",
-            "mov dword ptr [{t} + {n} * 4 + {disp} + 8], {item:e}",
+            "mov dword ptr [{t} + {n} * 4 + {disp} + 16], {item:e}",
+            "lea {n}, [{t} + {disp} + 8]",
             "add {w}, 0x10001",
-            "mov qword ptr [{t} + {disp}], {w}",
+            "8:",
+            "mov qword ptr [{n}], {w}",
             commit!(),
             "jmp 6b",
             "7:",
@@ -128,14 +153,14 @@ pub unsafe fn rseq_list_push_all<const SHIFT: u32, const DISP: usize, const BOUN
             "jae 7f",
             "shl {t}, {shift}",
             "add {t}, {base}",
-            "mov {w}, qword ptr [{t} + {disp}]",
+            "mov {w}, qword ptr [{t} + {disp} + 8]",
             "movzx {i:e}, {w:x}",
             "mov {k:e}, dword ptr [{base} + {bound} + 4]",
             "sub {k:e}, {i:e}",
             "jbe 7f",
             "cmp {k:e}, {count:e}",
             "cmova {k:e}, {count:e}",
-            "lea {i}, [{t} + {i} * 4 + {disp} + 8]",
+            "lea {i}, [{t} + {i} * 4 + {disp} + 16]",
             "mov {n:e}, {k:e}",
             "8:",
             "sub {n:e}, 1",
@@ -146,7 +171,7 @@ pub unsafe fn rseq_list_push_all<const SHIFT: u32, const DISP: usize, const BOUN
             "9:",
             "imul {x}, {k}, 0x10001",
             "add {w}, {x}",
-            "mov qword ptr [{t} + {disp}], {w}",
+            "mov qword ptr [{t} + {disp} + 8], {w}",
             commit!(),
             "jmp 6b",
             "7:",
@@ -193,13 +218,13 @@ pub unsafe fn rseq_list_pop_all<const SHIFT: u32, const DISP: usize, const BOUND
             "jae 7f",
             "shl {t}, {shift}",
             "add {t}, {base}",
-            "mov {w}, qword ptr [{t} + {disp}]",
+            "mov {w}, qword ptr [{t} + {disp} + 8]",
             "movzx {i:e}, {w:x}",
             "mov {k:e}, {count:e}",
             "cmp {i:e}, {k:e}",
             "cmovb {k:e}, {i:e}",
             "sub {i:e}, {k:e}",
-            "lea {i}, [{t} + {i} * 4 + {disp} + 8]",
+            "lea {i}, [{t} + {i} * 4 + {disp} + 16]",
             "mov {n:e}, {k:e}",
             "8:",
             "sub {n:e}, 1",
@@ -210,7 +235,7 @@ pub unsafe fn rseq_list_pop_all<const SHIFT: u32, const DISP: usize, const BOUND
             "9:",
             "add {w}, 0x10000",
             "sub {w}, {k}",
-            "mov qword ptr [{t} + {disp}], {w}",
+            "mov qword ptr [{t} + {disp} + 8], {w}",
             commit!(),
             "jmp 6b",
             "7:",
