@@ -11,10 +11,12 @@
 //!          instruction is moved whole, prefixes included, and is not emulated; `syscall` is allowed as the
 //!          first instruction.
 
+mod emulate;
 mod live;
 mod memory;
 mod relocate;
 mod scan;
+mod slot;
 mod sweep;
 
 use iced_x86::{Code as Op, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
@@ -22,11 +24,13 @@ use iced_x86::{Code as Op, Decoder, DecoderOptions, FlowControl, Instruction, Mn
 use crate::code::{Code, INSN_MAX_BYTES, Insn};
 use crate::reason::Forbidden;
 
+pub use emulate::{Emulation, RSP, Registers, Store};
 pub use live::RegSet;
 pub(crate) use live::liveness;
 pub use memory::{MemoryAccess, memory_accesses};
 pub(crate) use relocate::{len_bound, relocate};
 pub(crate) use scan::scan;
+pub use slot::{At, NoSlot, RELEASE_FRAME_BYTES, Resume, SLOT_CODE_BYTES, SlotCode};
 pub(crate) use sweep::{follow, source, sweep};
 
 /// Length of a jump that reaches 2 GiB either way.
