@@ -155,6 +155,13 @@ pub struct Info {
     rest: [u64; 13],
 }
 
+impl Info {
+    /// What the kernel would say of a fault.
+    pub const fn new(signal: i32, code: i32, addr: u64) -> Info {
+        Info { signal, errno: 0, code, pad: 0, addr, rest: [0; 13] }
+    }
+}
+
 /// A thread as the kernel saved it before a handler, and as it restores it afterwards.
 #[derive(Debug)]
 #[repr(C)]

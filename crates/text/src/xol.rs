@@ -22,9 +22,9 @@ mod settle;
 #[cfg(test)]
 mod tests;
 
-pub use area::{Area, AreaError, Binding, Options, Scheme, Sync};
 #[cfg(feature = "broken")]
 pub use area::Broken;
+pub use area::{Area, AreaError, Binding, Options, Scheme, Sync};
 pub use journal::Event;
 #[cfg(any(test, feature = "broken"))]
 pub use journal::Journal;

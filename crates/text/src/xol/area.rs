@@ -176,7 +176,8 @@ impl Area {
         }
         let code = reserve(near, len)?;
         let release = Release::new(options.scheme, is_wakeup_lost(&options), pages);
-        let empty = || Slot { owner: AtomicU64::new(0), stamp: AtomicU64::new(0), code: UnsafeCell::new(None) };
+        let empty =
+            || Slot { owner: AtomicU64::new(0), stamp: AtomicU64::new(0), code: UnsafeCell::new(None) };
         let mut area = Area {
             code,
             view: std::ptr::null_mut(),
@@ -187,17 +188,34 @@ impl Area {
             written: AtomicU64::new(0),
             slept: AtomicU64::new(0),
         };
-        area.map_views()?;
+        area.view = area.map_views(None)? as *mut u8;
+        area.make_routines();
         Ok(area)
     }
 
-    /// Makes both views anew, over those that are there, with every slot free.
-    fn map_views(&mut self) -> Result<(), AreaError> {
+    /// Makes both views and the control page anew, over those that are there. Where the writable view is.
+    fn map_views(&self, view: Option<u64>) -> Result<u64, AreaError> {
         let (len, call) = (self.pages * 4096, |what| move |errno| AreaError::Call(what, errno));
         let fd = sys::memfd(c"nanoprobe-xol", len).map_err(call("memfd_create"))?;
-        let mapped = self.map_file(fd, len);
+        let mapped = self.map_file(fd, len, view);
         sys::close(fd);
-        mapped.map_err(call("mmap"))?;
+        mapped.map_err(call("mmap"))
+    }
+
+    fn map_file(&self, fd: i32, len: usize, view: Option<u64>) -> Result<u64, Errno> {
+        let (fixed, rw) = (mm::MAP_SHARED | mm::MAP_FIXED, mm::PROT_READ | mm::PROT_WRITE);
+        // SAFETY: the range is this area's, reserved by `near`, and in a forked child nobody is in it.
+        unsafe { mm::map(self.code, len, mm::PROT_EXEC, fixed, fd) }?;
+        let anonymous = mm::MAP_PRIVATE | mm::MAP_ANONYMOUS | mm::MAP_FIXED;
+        // SAFETY: as above: the last page of the range.
+        unsafe { mm::map(self.code + len as u64, 4096, rw, anonymous, -1) }?;
+        let how = if view.is_some() { fixed } else { mm::MAP_SHARED };
+        // SAFETY: a free address, or the old view, which nobody uses.
+        unsafe { mm::map(view.unwrap_or(0), len, rw, how, fd) }
+    }
+
+    /// Fills the first slot of each page, and takes those out of use that are beyond the limit.
+    fn make_routines(&self) {
         for page in 0..self.pages {
             self.control().bitmap[page].store(1, Relaxed);
             self.write(page * PAGE_SLOTS, self.release.bytes(page));
@@ -206,32 +224,19 @@ impl Area {
         for number in usable.skip(if self.options.limit == 0 { usize::MAX } else { self.options.limit }) {
             self.take_for_ever(number);
         }
-        Ok(())
-    }
-
-    fn map_file(&mut self, fd: i32, len: usize) -> Result<(), Errno> {
-        let fixed = mm::MAP_SHARED | mm::MAP_FIXED;
-        // SAFETY: the range is this area's, reserved by `near`, and in a forked child nobody is in it.
-        unsafe { mm::map(self.code, len, mm::PROT_EXEC, fixed, fd) }?;
-        let control = self.code + len as u64;
-        let anonymous = mm::MAP_PRIVATE | mm::MAP_ANONYMOUS | mm::MAP_FIXED;
-        // SAFETY: as above: the last page of the range.
-        unsafe { mm::map(control, 4096, mm::PROT_READ | mm::PROT_WRITE, anonymous, -1) }?;
-        let (at, how) = if self.view.is_null() { (0, mm::MAP_SHARED) } else { (self.view as u64, fixed) };
-        // SAFETY: a free address, or the old view, which the executable one has just left.
-        self.view = unsafe { mm::map(at, len, mm::PROT_READ | mm::PROT_WRITE, how, fd) }? as *mut u8;
-        Ok(())
     }
 
     /// Gives the child of a fork slots of its own at the same addresses, all free. True if that worked.
     ///
     /// # Safety
     /// The caller must be the only thread of the process, and not in a slot.
-    pub unsafe fn renew(&mut self) -> bool {
-        for slot in &mut self.slots {
-            *slot.owner.get_mut() = 0;
+    pub unsafe fn renew(&self) -> bool {
+        self.slots.iter().for_each(|slot| slot.owner.store(0, Relaxed));
+        let done = self.map_views(Some(self.view as u64)).is_ok();
+        if done {
+            self.make_routines();
         }
-        self.map_views().is_ok()
+        done
     }
 
     pub(super) fn control(&self) -> &Control {

@@ -167,7 +167,9 @@ impl Area {
         let control = self.control();
         let out_of_use = (self.pages * (PAGE_SLOTS - 1) - self.slots()) as u32;
         let taken: u32 = match self.options.scheme {
-            Scheme::Dynamic => control.bitmap[..self.pages].iter().map(|w| w.load(Acquire).count_ones() - 1).sum(),
+            Scheme::Dynamic => {
+                control.bitmap[..self.pages].iter().map(|w| w.load(Acquire).count_ones() - 1).sum()
+            }
             Scheme::Cached => control.users.iter().map(|n| n.load(Acquire) & !WRITER).sum(),
         };
         taken - out_of_use

@@ -55,7 +55,8 @@ pub(super) struct Release {
 impl Release {
     /// For each of `pages` pages. A broken one looks for sleepers too early.
     pub fn new(scheme: Scheme, wakes_early: bool, pages: usize) -> Release {
-        let built = (0..pages).map(|page| Builder::new(((pages - page) * 4096) as u64).build(scheme, wakes_early));
+        let built =
+            (0..pages).map(|page| Builder::new(((pages - page) * 4096) as u64).build(scheme, wakes_early));
         let (routines, mut marks): (Vec<_>, Vec<_>) = built.map(|b| (b.bytes, b.marks)).unzip();
         Release { routines, marks: marks.swap_remove(0) }
     }

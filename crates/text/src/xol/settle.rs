@@ -88,7 +88,9 @@ impl Area {
             let overflow = if matches!(rax as u8, 1 | 0x80) { OVERFLOW } else { 0 };
             regs.flags = regs.flags & !(LOW_FLAGS | OVERFLOW) | rax >> 8 & LOW_FLAGS | overflow;
         }
-        for (nth, register) in SAVED.iter().take(usize::from(mark.saved)).enumerate().filter(|(_, r)| **r < 16) {
+        for (nth, register) in
+            SAVED.iter().take(usize::from(mark.saved)).enumerate().filter(|(_, r)| **r < 16)
+        {
             // SAFETY: as above.
             regs.general[usize::from(*register)] = unsafe { load(entry - 8 * (nth as u64 + 1)) };
         }

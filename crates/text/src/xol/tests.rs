@@ -231,7 +231,8 @@ fn no_slot_is_entered_between_its_write_and_its_synchronisation() {
         for sync in [Sync::Range, Sync::Broadcast] {
             for broken in [None, Some(Broken::NoSync)] {
                 let journal = Arc::new(Journal::default());
-                let options = Options { scheme, sync, broken, limit: 4, journal: Some(journal.clone()), pages: 1 };
+                let options =
+                    Options { scheme, sync, broken, limit: 4, journal: Some(journal.clone()), pages: 1 };
                 let world = World::new(options);
                 for n in 0..100 {
                     hit(&world, &world.adder(n), &Binding::new(), 0);
@@ -245,7 +246,7 @@ fn no_slot_is_entered_between_its_write_and_its_synchronisation() {
 }
 
 /// Runs `add rdi,rsi` in a slot near the machine's code; stops at an int3 in the release routine, if one is asked for.
-fn run_in_slot(machine: &mut Machine, area: &mut Area, start: &State, stop: Option<usize>) -> Exit {
+fn run_in_slot(machine: &mut Machine, area: &Area, start: &State, stop: Option<usize>) -> Exit {
     let code = SlotCode::of(&INSN, SITE).unwrap();
     let routine = area.release.bytes(0).to_vec();
     if let Some(stop) = stop {
@@ -289,7 +290,7 @@ fn registers_flags_and_red_zone_survive_and_a_thread_is_settled_from_every_instr
     let mut machine = Machine::new();
     let mut settled = 0;
     for scheme in SCHEMES {
-        let mut area = Area::near(SITE, Options { scheme, ..Options::default() }).unwrap();
+        let area = Area::near(SITE, Options { scheme, ..Options::default() }).unwrap();
         let starts: Vec<usize> = area.release.starts().collect();
         for seed in 0..20 {
             let start = start(seed);
@@ -297,13 +298,13 @@ fn registers_flags_and_red_zone_survive_and_a_thread_is_settled_from_every_instr
             assert_eq!(want.rip, SITE + 3);
             for waiters in [0, 1] {
                 area.control().waiters.store(waiters, SeqCst);
-                let exit = run_in_slot(&mut machine, &mut area, &start, None);
+                let exit = run_in_slot(&mut machine, &area, &start, None);
                 let regs = Registers { general: exit.state.regs, flags: exit.state.flags, rip: exit.rip };
                 check_same(&want, &regs, &exit.stack, "run through");
                 assert_eq!(exit.fx, want.fx);
                 assert_eq!(area.users(), 0);
                 for stop in &starts {
-                    let exit = run_in_slot(&mut machine, &mut area, &start, Some(*stop));
+                    let exit = run_in_slot(&mut machine, &area, &start, Some(*stop));
                     let mut regs =
                         Registers { general: exit.state.regs, flags: exit.state.flags, rip: exit.rip };
                     if exit.rip != area.code + *stop as u64 {
@@ -327,7 +328,7 @@ fn registers_flags_and_red_zone_survive_and_a_thread_is_settled_from_every_instr
 #[test]
 fn a_forked_child_has_slots_of_its_own() {
     for scheme in SCHEMES {
-        let mut world = World::of(scheme);
+        let world = World::of(scheme);
         let (code, binding) = (world.adder(9), Binding::new());
         hit(&world, &code, &binding, 1);
         let held = world.area.enter(&code, &binding).unwrap();
@@ -336,7 +337,8 @@ fn a_forked_child_has_slots_of_its_own() {
         if child == 0 {
             // SAFETY: the child has one thread, which is not in a slot.
             let renewed = unsafe { world.area.renew() };
-            let good = renewed && world.area.users() == 0 && hit(&world, &world.adder(3), &Binding::new(), 1) == 4;
+            let good =
+                renewed && world.area.users() == 0 && hit(&world, &world.adder(3), &Binding::new(), 1) == 4;
             // SAFETY: ends the child at once.
             unsafe { libc::_exit(i32::from(!good)) };
         }
