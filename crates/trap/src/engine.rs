@@ -194,11 +194,12 @@ impl Engine {
         Ok(Probe { registered, at })
     }
 
-    /// The mapping of an address, which is added to the table if it is new.
+    /// The mapping of an address; all mappings of its file are put into the table.
     fn module(&self, at: u64) -> Result<Module, ProbeError> {
-        let found = crate::module::all()?.into_iter().find(|module| module.range.contains(&at));
-        let module = found.filter(|m| m.is_private && m.is_text).ok_or(ProbeError::NotText(at))?;
-        self.add_modules([module.clone()]);
+        let all = crate::module::all()?;
+        let found = all.iter().find(|module| module.range.contains(&at));
+        let module = found.filter(|m| m.is_private && m.is_text).ok_or(ProbeError::NotText(at))?.clone();
+        self.add_modules(all.into_iter().filter(|other| other.file == module.file));
         Ok(module)
     }
 
@@ -206,15 +207,16 @@ impl Engine {
         let _writing = lock(&self.0.space.writing);
         // SAFETY: `writing` makes us the only writer.
         let mut table = unsafe { self.0.modules.copy() };
-        let before = table.len();
+        let mut is_changed = false;
         for module in new {
             if !table.contains(&module) {
                 table
                     .retain(|old| old.range.end <= module.range.start || module.range.end <= old.range.start);
                 table.push(module);
+                is_changed = true;
             }
         }
-        if table.len() != before || before == 0 {
+        if is_changed {
             let old = self.0.modules.replace(table);
             self.0.domain.synchronize();
             drop(old);

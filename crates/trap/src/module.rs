@@ -40,6 +40,11 @@ pub(crate) fn all() -> std::io::Result<Vec<Module>> {
     Ok(maps.lines().filter_map(parse).collect())
 }
 
+/// The mapping of an address.
+pub(crate) fn of(at: u64) -> Option<Module> {
+    all().ok()?.into_iter().find(|module| module.range.contains(&at))
+}
+
 fn parse(line: &str) -> Option<Module> {
     let mut words = line.split_whitespace();
     let (start, end) = words.next()?.split_once('-')?;

@@ -80,8 +80,7 @@ impl OwnSpace {
         let bytes = &insn.bytes[..usize::from(insn.len)];
         let (emulation, code) = prepare(bytes, at).map_err(|why| SpaceError(why.errno()))?;
         let area = inner.area_for(at, code.as_ref()).map_err(|_| SpaceError(ENOTSUPP))?;
-        // SAFETY: `install` holds `writing`.
-        let module = unsafe { inner.modules.find(at) }.ok_or(SpaceError(EFAULT))?;
+        let module = crate::module::of(at).ok_or(SpaceError(EFAULT))?;
         let uprobe = inner.registry.find(module.file, module.offset_of(at)).ok_or(SpaceError(EFAULT))?;
         let config = *lock(&inner.config);
         Ok(Site {
@@ -107,15 +106,9 @@ impl Space for OwnSpace {
     }
 
     fn addresses(&self, file: FileId, offset: u64, _: bool) -> Vec<u64> {
-        let Some(inner) = running() else { return Vec::new() };
-        let _writing = lock(&self.writing);
-        // SAFETY: `writing` makes us the only writer.
-        let table = unsafe { inner.modules.copy() };
-        table
-            .iter()
-            .filter(|m| m.file == file && m.is_private && m.is_text)
-            .filter_map(|m| m.addr_of(offset))
-            .collect()
+        let all = crate::module::all().unwrap_or_default();
+        let here = all.iter().filter(|module| module.file == file && module.is_private && module.is_text);
+        here.filter_map(|module| module.addr_of(offset)).collect()
     }
 
     fn has_breakpoint(&self, at: u64) -> Result<bool, SpaceError> {

@@ -143,7 +143,9 @@ fn find_slots() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let ours = maps.lines().filter(|line| line.contains("nanoprobe-xol"));
     let mut found = 0;
-    for (line, place) in ours.filter(|line| line.split_whitespace().nth(1).unwrap().contains('x')).zip(SLOTS.chunks(2)) {
+    for (line, place) in
+        ours.filter(|line| line.split_whitespace().nth(1).unwrap().contains('x')).zip(SLOTS.chunks(2))
+    {
         let (start, end) = line.split_whitespace().next().unwrap().split_once('-').unwrap();
         place[0].store(u64::from_str_radix(start, 16).unwrap(), SeqCst);
         place[1].store(u64::from_str_radix(end, 16).unwrap(), SeqCst);
@@ -305,7 +307,8 @@ fn a_program_that_steps_itself_gets_a_trap_for_each_instruction() {
         let count = Count::new();
         let starts = [9, 10, 11, 14];
         find_slots();
-        let probes: Vec<_> = starts.iter().map(|start| engine.probe(at + start, count.clone()).unwrap()).collect();
+        let probes: Vec<_> =
+            starts.iter().map(|start| engine.probe(at + start, count.clone()).unwrap()).collect();
         find_slots();
         assert_eq!(call(at, 4, 0), 5);
         engine.remove(probes);
@@ -321,9 +324,7 @@ fn a_program_that_steps_itself_gets_a_trap_for_each_instruction() {
 fn a_push_to_a_bad_stack_faults_as_the_push_itself() {
     let (engine, _alone) = engine(Config::default());
     // mov r8,rsp; mov rsp,rdi; push rsi; mov rsp,r8; mov eax,9; ret
-    let at = text(&[
-        0x49, 0x89, 0xe0, 0x48, 0x89, 0xfc, 0x56, 0x4c, 0x89, 0xc4, 0xb8, 9, 0, 0, 0, 0xc3,
-    ]);
+    let at = text(&[0x49, 0x89, 0xe0, 0x48, 0x89, 0xfc, 0x56, 0x4c, 0x89, 0xc4, 0xb8, 9, 0, 0, 0, 0xc3]);
     extern "C" fn on_bad_stack(_: i32, info: *mut Info, context: *mut Context) {
         // SAFETY: the kernel's.
         let (info, context) = unsafe { (&*info, &mut *context) };
