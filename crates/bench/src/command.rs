@@ -10,8 +10,8 @@ use std::io::StdoutLock;
 
 /// Runs the benchmark that the arguments name; the exit status.
 ///
-/// `refscale`, `synchronize`, `breakpoint`, `seeds`, `rhltable`, `alloc`, `htab-mem` and `map-perf` stand first and
-/// have arguments of their own; all else is for the `trig-` benchmarks, which speak the language of the kernel's driver.
+/// `refscale`, `synchronize`, `breakpoint`, `seeds`, `rhltable`, `alloc`, `htab-mem`, `map-perf` and `xol` stand first
+/// and have arguments of their own; all else is for the `trig-` benchmarks, which speak the language of the kernel's driver.
 pub fn bench_main(args: &[String]) -> i32 {
     match args.split_first() {
         Some((name, rest)) if name == "refscale" => crate::refscale_main(rest),
@@ -25,6 +25,7 @@ pub fn bench_main(args: &[String]) -> i32 {
         }
         Some((name, rest)) if name == "seeds" => crate::seeds_main(rest),
         Some((name, rest)) if name == "rhltable" => crate::rhltable_main(rest),
+        Some((name, rest)) if name == "xol" => crate::xol_main(rest),
         Some((name, rest)) if name == crate::trigger::TARGET => crate::trigger::target_main(rest),
         _ => crate::trigger_main(args),
     }

@@ -13,6 +13,7 @@ mod summary;
 mod synchronize;
 mod trigger;
 mod urcu;
+mod xol;
 
 pub use alloc::alloc_main;
 pub use breakpoint::{breakpoint_main, seeds_main};
@@ -25,3 +26,4 @@ pub use seeds::uprobe_seeds_main;
 pub use summary::Summary;
 pub use synchronize::synchronize_main;
 pub use trigger::trigger_main;
+pub use xol::xol_main;

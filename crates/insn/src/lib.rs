@@ -13,6 +13,9 @@ mod reason;
 mod relocate;
 mod targets;
 
+pub use arch::x86_64::{
+    At, Emulation, NoSlot, RELEASE_FRAME_BYTES, RSP, Registers, Resume, SLOT_CODE_BYTES, SlotCode, Store,
+};
 pub use arch::x86_64::{MemoryAccess, RegSet, memory_accesses};
 pub use code::{Code, Insn};
 pub use coverage::{Coverage, coverage_of_entries, coverage_of_instructions};

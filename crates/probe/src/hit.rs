@@ -139,17 +139,8 @@ impl Registry {
         let Some((found, token)) = inner.find(Key(file, offset)) else { return Hit::Unknown };
         // SAFETY: `find` left us with a section or a reference that keeps it.
         let node: &Node = unsafe { found.as_ref() };
-        let hit = match node.value.is_ready() {
-            // SAFETY: inside the entry side; with `Refcount`, under `registering`, taken here.
-            true => {
-                let counted = inner.entry.kind == Protection::Refcount;
-                let _reading = counted.then(|| node.value.registering.read());
-                // SAFETY: as above.
-                let said = unsafe { node.value.call_consumers(regs, |_, _| {}) };
-                if said.remove { Hit::Remove } else { Hit::Handled }
-            }
-            false => node.value.not_ready(inner),
-        };
+        // SAFETY: as above.
+        let hit = unsafe { call_found(inner, node, regs) };
         let keep = hit == Hit::Remove && (token.is_none() || node.value.try_get());
         if let Some(token) = token {
             inner.entry.leave(token);
@@ -164,6 +155,36 @@ impl Registry {
         }
         hit
     }
+
+    /// The same for signal handlers: no lock is taken but with `Protection::Refcount`, and a breakpoint that all
+    /// consumers want removed stays, for [`UprobeRef::unhook`] to take out later.
+    pub fn hit_and_stay(&self, file: FileId, offset: u64, regs: &mut Regs) -> Hit {
+        let inner = &*self.inner;
+        let Some((found, token)) = inner.find(Key(file, offset)) else { return Hit::Unknown };
+        // SAFETY: `find` left us with a section or a reference that keeps it.
+        let hit = unsafe { call_found(inner, found.as_ref(), regs) };
+        match token {
+            Some(token) => inner.entry.leave(token),
+            // SAFETY: the reference that `find` took, not used again.
+            None => unsafe { put(inner, found) },
+        }
+        hit
+    }
+}
+
+/// Calls the consumers of a uprobe that was found.
+///
+/// # Safety
+/// The caller must have the section or the reference that `Inner::find` gave for the node.
+unsafe fn call_found(inner: &Inner, node: &Node, regs: &mut Regs) -> Hit {
+    if !node.value.is_ready() {
+        return node.value.not_ready(inner);
+    }
+    let counted = inner.entry.kind == Protection::Refcount;
+    let _reading = counted.then(|| node.value.registering.read());
+    // SAFETY: inside the entry side; with `Refcount`, under `registering`, taken here.
+    let said = unsafe { node.value.call_consumers(regs, |_, _| {}) };
+    if said.remove { Hit::Remove } else { Hit::Handled }
 }
 
 impl Inner {

@@ -14,6 +14,7 @@ pub mod ptrace;
 mod raw;
 pub mod remote;
 pub mod sched;
+pub mod signal;
 mod sigstack;
 pub mod wait;
 
@@ -22,6 +23,6 @@ pub use cpu::{getcpu, membarrier, membarrier_cmd};
 pub use errno::Errno;
 pub use futex::{futex_wait, futex_wait_shared, futex_wake, futex_wake_shared};
 pub use id::{getpid, gettid};
-pub use memfd::memfd_inheritable;
+pub use memfd::{close, memfd, memfd_inheritable};
 pub use raw::{check, nr, syscall};
 pub use sigstack::on_signal_stack;

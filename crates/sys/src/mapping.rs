@@ -21,6 +21,8 @@ pub const MAP_SHARED: usize = 1;
 pub const MAP_PRIVATE: usize = 2;
 /// No file behind it.
 pub const MAP_ANONYMOUS: usize = 0x20;
+/// At the given address, in the place of what is there.
+pub const MAP_FIXED: usize = 0x10;
 /// At the given address, or an error if something is there.
 pub const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
 /// No swap is set aside for it.
@@ -98,6 +100,25 @@ impl PrivateMapping {
     pub fn len_bytes(&self) -> usize {
         self.0.len_bytes()
     }
+}
+
+/// Maps `len` bytes at `at`, or anywhere if that is 0, as mmap(2) does with these arguments; where it is.
+///
+/// # Safety
+/// With [`MAP_FIXED`], what is mapped there must be the caller's to give up.
+pub unsafe fn map(at: u64, len: usize, prot: usize, flags: usize, fd: i32) -> Result<u64, Errno> {
+    // SAFETY: without MAP_FIXED nothing is replaced; with it, by the caller's duty.
+    let base = check(unsafe { syscall(nr::MMAP, [at as usize, len, prot, flags, fd as usize, 0]) })?;
+    Ok(base as u64)
+}
+
+/// Unmaps `len` bytes at `at`.
+///
+/// # Safety
+/// Nothing there may be used any more.
+pub unsafe fn unmap(at: u64, len: usize) -> Result<(), Errno> {
+    // SAFETY: the caller's duty.
+    check(unsafe { syscall(nr::MUNMAP, [at as usize, len, 0, 0, 0, 0]) }).map(drop)
 }
 
 /// Gives whole pages back to the system; they read as zeros afterwards. `advice` as for madvise(2).

@@ -18,6 +18,22 @@ pub fn memfd_inheritable(name: &CStr, len_bytes: usize) -> Result<i32, Errno> {
     Ok(fd as i32)
 }
 
+/// The same, closed by an exec.
+pub fn memfd(name: &CStr, len_bytes: usize) -> Result<i32, Errno> {
+    const CLOEXEC: usize = 1;
+    // SAFETY: the kernel copies the string, borrowed for the call.
+    let fd = check(unsafe { syscall(nr::MEMFD_CREATE, [name.as_ptr() as usize, CLOEXEC, 0, 0, 0, 0]) })?;
+    // SAFETY: ftruncate takes numbers only, and nobody has mapped the new file.
+    check(unsafe { syscall(nr::FTRUNCATE, [fd, len_bytes, 0, 0, 0, 0]) })?;
+    Ok(fd as i32)
+}
+
+/// Closes a descriptor; mappings of its file stay.
+pub fn close(fd: i32) {
+    // SAFETY: close takes a number; a wrong one is an error that nobody needs.
+    let _ = unsafe { syscall(nr::CLOSE, [fd as usize, 0, 0, 0, 0, 0]) };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -27,6 +27,21 @@ pub fn read_process(pid: i32, addr: u64, into: &mut [u8]) -> Result<usize, Errno
     check(unsafe { syscall(nr::PROCESS_VM_READV, args) })
 }
 
+/// Writes `bytes` at `addr` of process `pid`, and says how many came; what the process may not write is refused.
+///
+/// # Errors
+/// As for [`read_process`].
+///
+/// # Safety
+/// If `pid` is the caller's own, the bytes must be no memory that Rust code relies on.
+pub unsafe fn write_process(pid: i32, addr: u64, bytes: &[u8]) -> Result<usize, Errno> {
+    let local = IoVec { base: bytes.as_ptr() as usize, len: bytes.len() };
+    let remote = IoVec { base: addr as usize, len: bytes.len() };
+    let args = [pid as usize, &raw const local as usize, 1, &raw const remote as usize, 1, 0];
+    // SAFETY: the kernel reads `bytes`, borrowed for the call; what it overwrites is the caller's duty.
+    check(unsafe { syscall(nr::PROCESS_VM_WRITEV, args) })
+}
+
 /// True if two processes share one address space.
 ///
 /// # Errors

@@ -1,9 +1,14 @@
 #![doc = include_str!("../README.md")]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod assemble;
+mod live;
 mod patch;
 mod trampoline;
+// Slots are memory that this process executes: the one part that needs unsafe code.
+#[allow(unsafe_code)]
+pub mod xol;
 
+pub use live::OwnText;
 pub use patch::{JUMP_LEN, Patch, island_jump, jump, jump_target};
 pub use trampoline::{Body, PcPlace, Request, Rollback, SavedReg, Trampoline, slow_routine};

@@ -12,10 +12,12 @@
 //!          first instruction.
 
 mod depth;
+mod emulate;
 mod live;
 mod memory;
 mod relocate;
 mod scan;
+mod slot;
 mod sweep;
 
 use iced_x86::{Code as Op, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
@@ -24,11 +26,13 @@ use crate::code::{Code, INSN_MAX_BYTES, Insn};
 use crate::reason::Forbidden;
 
 pub(crate) use depth::Depths;
+pub use emulate::{Emulation, RSP, Registers, Store};
 pub use live::RegSet;
 pub(crate) use live::liveness;
 pub use memory::{MemoryAccess, memory_accesses};
 pub(crate) use relocate::{len_bound, relocate};
 pub(crate) use scan::scan;
+pub use slot::{At, NoSlot, RELEASE_FRAME_BYTES, Resume, SLOT_CODE_BYTES, SlotCode};
 pub(crate) use sweep::{follow, source, sweep};
 
 /// Length of a jump that reaches 2 GiB either way.
