@@ -21,7 +21,7 @@ use image::lookup::{LookupError, find_file, find_module};
 use image::select::{Selected, chosen_implementation};
 use image::spec::Place;
 use image::{ElfImage, ImageAddr, ImageError, Module, NoMatch, Process, Reason, Spec, When, select};
-use insn::{Asked, Code, Flow, Placement, Refusal, Table, place};
+use insn::{Asked, Code, Flow, Placement, Refusal, place};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use text::JUMP_LEN;
@@ -133,7 +133,7 @@ impl Loaded {
         starts.dedup();
         let pointers: Vec<u64> = image.code_pointers().iter().map(|a| a.0).collect();
         let codes = codes(&image);
-        let read = |table: &Table| {
+        let read = |table: &insn::Table| {
             let at = ImageAddr(table.at);
             let found = match &table.within {
                 None => image.rel32_table_targets(at),
