@@ -125,11 +125,12 @@ fn frames(base: u64, bytes: &[u8]) -> Vec<(u64, u64)> {
 const ENTRIES: usize = 4096;
 
 impl Loaded<'_> {
+    #[allow(dead_code)] // not every test over it needs it
     pub fn flow(&self) -> Flow {
         Flow::analyse(&self.codes, &self.starts, &self.indirect, &|table| self.table(table))
     }
 
-    #[allow(dead_code)] // the differential test has no use for it
+    #[allow(dead_code)] // nor this
     pub fn flow_near(&self, near: &[Range<u64>]) -> Flow {
         Flow::analyse_near(&self.codes, &self.starts, &self.indirect, &|table| self.table(table), near)
     }
