@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use crate::arch::native;
-use crate::code::Code;
+use crate::code::{Code, Insn};
 use crate::flow::Flow;
 use crate::ladder::Ladder;
 use crate::place::Asked;
@@ -80,14 +80,22 @@ pub fn coverage_of_instructions(flow: &Flow, codes: &[Code<'_>], functions: &[Ra
     let mut coverage = Coverage::default();
     for function in functions {
         let Some(code) = Code::holding(codes, function.start) else { continue };
-        let mut at = function.start;
-        while at < function.end {
-            let Some(class) = native::decode(code.from_addr(at), at) else { break };
-            coverage.add(flow, code, &alone(at, function));
-            at = class.insn.end();
+        for insn in instructions(codes, function) {
+            coverage.add(flow, code, &alone(insn.addr, function));
         }
     }
     coverage
+}
+
+/// The instructions of a function one behind the other from its start, up to its end or the first byte that is none.
+pub fn instructions<'a>(codes: &'a [Code<'_>], function: &Range<u64>) -> impl Iterator<Item = Insn> + 'a {
+    let (mut at, end) = (function.start, function.end);
+    std::iter::from_fn(move || {
+        let code = Code::holding(codes, at).filter(|_| at < end)?;
+        let insn = native::decode(code.from_addr(at), at)?.insn;
+        at = insn.end();
+        Some(insn)
+    })
 }
 
 fn alone<'a>(site: u64, function: &Range<u64>) -> Asked<'a> {

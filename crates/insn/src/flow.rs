@@ -15,6 +15,7 @@ use std::ops::Range;
 use crate::arch::native;
 use crate::code::Code;
 use crate::reason::{Reason, Refusal, Rung};
+use crate::tables::{Table, Tables};
 use crate::targets::Targets;
 
 /// What refers to an address.
@@ -45,10 +46,11 @@ impl Flow {
     /// Reads all `code` once and returns what it jumps to.
     ///
     /// `function_starts` is sorted. `indirect_targets` are the code addresses that the file keeps in data
-    /// (relocations, landing pads). `table_reader` is called once with each address outside code that may be a jump
-    /// table, and returns the code addresses that it holds, in table order, or none; what lies behind the start of the
-    /// next table and what is outside code is ignored. It is asked about position-independent tables (32-bit offsets from the table, formed by `lea`) and
-    /// absolute ones (64-bit, the base of a scaled load or jump), and is not told which.
+    /// (relocations, landing pads). `table_reader` is called once with each [`Table`] that there may be outside code,
+    /// and returns the code addresses that it holds, in table order, or none; what lies behind the start of the next
+    /// table and what is outside code is ignored. It is asked about position-independent tables (32-bit offsets from the
+    /// table or from a label, formed by `lea`) and absolute ones (64-bit, the base of a scaled load or jump), and is not
+    /// told which.
     ///
     /// # Cost
     /// 16 to 20 ns an instruction (2026-11, AMD EPYC): `cargo test --release -p nanoprobe-insn --test real -- --ignored
@@ -57,11 +59,11 @@ impl Flow {
         code: &[Code<'_>],
         function_starts: &[u64],
         indirect_targets: &[u64],
-        table_reader: &dyn Fn(u64) -> Vec<u64>,
+        table_reader: &dyn Fn(&Table) -> Vec<u64>,
     ) -> Flow {
         debug_assert!(function_starts.is_sorted());
         let mut targets = Targets::new(code);
-        let mut tables = Vec::new();
+        let mut tables = Tables::default();
         for segment in code {
             native::sweep(segment, within(function_starts, segment.range()), &mut targets, &mut tables);
         }
@@ -81,14 +83,14 @@ impl Flow {
         code: &[Code<'_>],
         function_starts: &[u64],
         indirect_targets: &[u64],
-        table_reader: &dyn Fn(u64) -> Vec<u64>,
+        table_reader: &dyn Fn(&Table) -> Vec<u64>,
         near: &[Range<u64>],
     ) -> Flow {
         // A jump, its padding and its island.
         let margin = native::SHORT_BRANCH_REACH + 2 * u64::from(native::JUMP_BYTES);
         let wanted = widen(near, margin);
         let mut targets = Targets::new(code);
-        let mut tables = Vec::new();
+        let mut tables = Tables::default();
         let mut flow = Flow { targets: Targets::new(&[]), starts: function_starts.to_vec(), analysed: None };
         let around = widen(near, margin + native::SHORT_BRANCH_REACH);
         let mut parts: Vec<Code<'_>> = Vec::new();
@@ -120,14 +122,10 @@ impl Flow {
     }
 
     /// What is known from data: tables, code pointers, function starts.
-    fn add_data(&mut self, mut tables: Vec<u64>, indirect: &[u64], table_reader: &dyn Fn(u64) -> Vec<u64>) {
-        tables.sort_unstable();
-        tables.dedup();
-        for (number, table) in tables.iter().enumerate() {
-            let limit = table_limit(*table, &tables[number + 1..]);
-            for target in table_reader(*table).into_iter().take(limit) {
-                self.targets.insert(target);
-            }
+    fn add_data(&mut self, tables: Tables, indirect: &[u64], table_reader: &dyn Fn(&Table) -> Vec<u64>) {
+        let function = |addr| self.start_before(addr).zip(self.next_start(addr).or(Some(u64::MAX)));
+        for target in tables.read(&|addr| function(addr).map(|(start, end)| start..end), table_reader) {
+            self.targets.insert(target);
         }
         for target in indirect.iter().chain(&self.starts) {
             self.targets.insert(*target);
@@ -224,16 +222,6 @@ impl Flow {
     }
 }
 
-/// How many 4-byte entries fit between a table and the next address, of those in `above`, that may be one.
-///
-/// Where a table ends is not written anywhere, and tables stand side by side: without this, each would be read on
-/// through its successors with the wrong base (17 M targets that are none in librustc_driver).
-fn table_limit(table: u64, above: &[u64]) -> usize {
-    const ENTRY_BYTES: u64 = 4;
-    let next = above.iter().find(|next| (*next - table).is_multiple_of(ENTRY_BYTES));
-    next.map_or(usize::MAX, |next| ((next - table) / ENTRY_BYTES) as usize)
-}
-
 /// Those of some sorted addresses that are in `range`.
 fn within(starts: &[u64], range: Range<u64>) -> &[u64] {
     let from = starts.partition_point(|start| *start < range.start);
@@ -260,7 +248,7 @@ fn widen(ranges: &[Range<u64>], margin: u64) -> Vec<Range<u64>> {
 mod tests {
     use super::*;
 
-    fn analyse(base: u64, bytes: &[u8], starts: &[u64], tables: &dyn Fn(u64) -> Vec<u64>) -> Flow {
+    fn analyse(base: u64, bytes: &[u8], starts: &[u64], tables: &dyn Fn(&Table) -> Vec<u64>) -> Flow {
         Flow::analyse(&[Code { base, bytes }], starts, &[], tables)
     }
 
@@ -284,7 +272,7 @@ mod tests {
         let bytes = [0x48, 0x8d, 0x05, 0, 0x10, 0, 0, 0x48, 0x8d, 0x0d, 0xf9, 0x0f, 0, 0, 0x90, 0x90];
         let asked = std::cell::RefCell::new(vec![]);
         let flow = analyse(0x1000, &bytes, &[0x1000], &|table| {
-            asked.borrow_mut().push(table);
+            asked.borrow_mut().push(table.at);
             vec![0x100f, 0x9999]
         });
         assert_eq!(*asked.borrow(), [0x2007]);
@@ -296,7 +284,7 @@ mod tests {
         // lea rax,[rip+0x1000] -> 0x2007; lea rcx,[rip+0x1001] -> 0x200f, two entries on; nop x 8
         let head = [0x48, 0x8d, 0x05, 0, 0x10, 0, 0, 0x48, 0x8d, 0x0d, 0x01, 0x10, 0, 0];
         let bytes = [&head[..], &[0x90; 8]].concat();
-        let flow = analyse(0x1000, &bytes, &[0x1000], &|table| match table {
+        let flow = analyse(0x1000, &bytes, &[0x1000], &|table| match table.at {
             0x2007 => vec![0x100f, 0x1010, 0x1011],
             _ => vec![0x1012, 0x1013, 0x1014],
         });
@@ -309,10 +297,30 @@ mod tests {
         // jmp [rax*8+0x402000]
         let bytes = [0xff, 0x24, 0xc5, 0x00, 0x20, 0x40, 0x00, 0x90];
         let flow = analyse(0x401000, &bytes, &[0x401000], &|table| {
-            assert_eq!(table, 0x402000);
+            assert_eq!(table.at, 0x402000);
             vec![0x401007]
         });
         assert!(flow.is_target(0x401007));
+    }
+
+    /// glibc's vfprintf: found by `torture anywhere`, whose lua ended with SIGILL when a window stood there.
+    #[test]
+    fn a_table_of_offsets_from_a_label_of_the_function_is_read_with_the_label_as_base() {
+        // 0x1000: lea rax,[rip+0x1000] -> 0x2007; 0x1007: lea rdi,[rip+2] -> 0x1010, a label; jmp rax; 0x1010: nops
+        let bytes = [0x48, 0x8d, 0x05, 0, 0x10, 0, 0, 0x48, 0x8d, 0x3d, 2, 0, 0, 0, 0xff, 0xe0];
+        let bytes = [&bytes[..], &[0x90; 32]].concat();
+        let asked = std::cell::RefCell::new(vec![]);
+        let flow = analyse(0x1000, &bytes, &[0x1000, 0x1020], &|table| {
+            asked.borrow_mut().push(table.clone());
+            if table.base == 0x1010 { vec![0x1012, 0x1018] } else { vec![] }
+        });
+        let plain = Table { at: 0x2007, base: 0x2007, within: None };
+        let by_label = Table { at: 0x2007, base: 0x1010, within: Some(0x1000..0x1020) };
+        assert_eq!(*asked.borrow(), [plain, by_label]);
+        assert!(flow.is_target(0x1012) && flow.is_target(0x1018));
+        // A function's start is no label: it is the address of a function.
+        let flow = analyse(0x1000, &bytes, &[0x1000, 0x1010], &|table| vec![table.base + 1]);
+        assert!(!flow.is_target(0x1011));
     }
 
     #[test]

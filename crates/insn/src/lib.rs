@@ -11,6 +11,7 @@ mod padding;
 mod place;
 mod reason;
 mod relocate;
+mod tables;
 mod targets;
 
 pub use arch::x86_64::{
@@ -18,7 +19,7 @@ pub use arch::x86_64::{
 };
 pub use arch::x86_64::{MemoryAccess, RegSet, memory_accesses};
 pub use code::{Code, Insn};
-pub use coverage::{Coverage, coverage_of_entries, coverage_of_instructions};
+pub use coverage::{Coverage, coverage_of_entries, coverage_of_instructions, instructions};
 pub use exits::{Exits, NoExits};
 pub use flow::{Flow, Source};
 pub use place::{Asked, Hook, Placement, Pun, no_room, place};
@@ -26,3 +27,4 @@ pub use reason::{Forbidden, Reason, Refusal, Rung};
 pub use relocate::{
     Displaced, Origin, Unreachable, relocate, relocate_len_bound, relocate_part, relocate_taken,
 };
+pub use tables::Table;

@@ -135,7 +135,17 @@ impl Loaded {
         starts.dedup();
         let pointers: Vec<u64> = image.code_pointers().iter().map(|a| a.0).collect();
         let codes = codes(&image);
-        let read = |table: u64| image.rel32_table_targets(ImageAddr(table)).iter().map(|a| a.0).collect();
+        let read = |table: &insn::Table| {
+            let at = ImageAddr(table.at);
+            let found = match &table.within {
+                None => image.rel32_table_targets(at),
+                Some(r) => {
+                    let within = ImageAddr(r.start)..ImageAddr(r.end);
+                    image.rel32_label_targets(at, ImageAddr(table.base), &within)
+                }
+            };
+            found.iter().map(|a| a.0).collect()
+        };
         let flow = Flow::analyse(&codes, &starts, &pointers, &read);
         Loaded { image, flow }
     }

@@ -12,6 +12,7 @@ use std::io::Write;
 type Torture = (&'static str, &'static str, fn(&[String]) -> i32);
 
 const ALL: &[Torture] = &[
+    ("anywhere", "real programs with a thousand random instructions probed at a time", crate::anywhere_main),
     ("attach", "attach and detach under busy threads", crate::attach_main),
     ("mem", "objects taken, given and retired in any context, and broken caches", crate::mem_main),
     ("rcu", "reader flavours and grace periods, and broken ones", crate::rcu_main),

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod anywhere;
 mod attach;
 mod dispatch;
 mod duration;
@@ -9,6 +10,7 @@ mod rhltable;
 mod rng;
 mod uprobe;
 
+pub use anywhere::anywhere_main;
 pub use attach::{attach_main, attach_target_main};
 pub use dispatch::torture_main;
 pub use duration::duration;

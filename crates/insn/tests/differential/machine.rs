@@ -28,12 +28,46 @@ const INT3: u8 = 0xcc;
 /// CF, PF, AF, ZF, SF, DF, OF.
 pub const FLAGS: u64 = 0xcd5;
 
-/// General registers by hardware number, flags, the legacy vector and x87 area.
+/// General registers by hardware number, flags, the legacy vector area, and what the kernel saves behind it: upper
+/// halves, mask registers, registers 16 to 31.
 #[derive(Clone)]
 pub struct State {
     pub regs: [u64; 16],
     pub flags: u64,
     pub xmm: [u8; 256],
+    /// From `WIDE` on; empty for their initial state.
+    pub wide: Vec<u8>,
+}
+
+impl State {
+    /// Sets every byte of the mask registers.
+    pub fn fill_masks(&mut self, byte: u8) {
+        let masks = wide_parts().into_iter().find(|(number, ..)| *number == MASKS);
+        let Some((_, range)) = masks else { return };
+        if let Some(masks) = self.wide.get_mut(range) {
+            masks.fill(byte);
+        }
+    }
+}
+
+/// Where a frame's extended area has its parts, by byte; the header is before it.
+const WIDE: usize = 576;
+pub const WIDE_LEN: usize = 2688 - WIDE;
+const MASKS: u32 = 5;
+
+/// (number, bytes in `State::wide`) of each part that this processor has: upper halves, masks, upper quarters, the
+/// registers above 15.
+pub fn wide_parts() -> Vec<(u32, std::ops::Range<usize>)> {
+    let is_saved = |number: &u32| {
+        let saved = std::arch::x86_64::__cpuid_count(0xd, 0);
+        saved.eax >> number & 1 != 0
+    };
+    let part = |number: u32| {
+        let leaf = std::arch::x86_64::__cpuid_count(0xd, number);
+        let start = leaf.ebx as usize - WIDE;
+        (number, start..start + leaf.eax as usize)
+    };
+    [2, MASKS, 6, 7].into_iter().filter(is_saved).map(part).filter(|(_, r)| r.end <= WIDE_LEN).collect()
 }
 
 /// How and where a run ended.
@@ -68,6 +102,7 @@ struct Exchange {
     fx: [u8; FX_LEN],
     driver: [i64; 23],
     driver_fp: Vec<u8>,
+    parts: Vec<(u32, std::ops::Range<usize>)>,
 }
 
 static EXCHANGE: AtomicPtr<Exchange> = AtomicPtr::new(std::ptr::null_mut());
@@ -149,7 +184,7 @@ impl Machine {
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let rx = libc::PROT_READ | libc::PROT_EXEC;
         let rw = libc::PROT_READ | libc::PROT_WRITE;
-        let zero = State { regs: [0; 16], flags: 0, xmm: [0; 256] };
+        let zero = State { regs: [0; 16], flags: 0, xmm: [0; 256], wide: vec![] };
         let exchange = Box::new(Exchange {
             phase: Phase::Idle,
             start: zero.clone(),
@@ -161,6 +196,7 @@ impl Machine {
             fx: [0; FX_LEN],
             driver: [0; 23],
             driver_fp: Vec::with_capacity(1 << 16),
+            parts: wide_parts(),
         });
         let exchange = Box::into_raw(exchange);
         EXCHANGE.store(exchange, SeqCst);
@@ -262,7 +298,7 @@ extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut c
         }
         gregs[libc::REG_EFL as usize] = (exchange.start.flags & FLAGS | 0x202) as i64;
         gregs[libc::REG_RIP as usize] = exchange.start_rip as i64;
-        clean_fp(fp, &exchange.start.xmm);
+        clean_fp(fp, &exchange.start, &exchange.parts);
         return;
     }
     exchange.phase = Phase::Idle;
@@ -277,6 +313,12 @@ extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut c
     // SAFETY: all signals that we handle have that field.
     exchange.fault = unsafe { info.si_addr() } as u64;
     exchange.fx.copy_from_slice(&fp[..FX_LEN]);
+    // Only bytes of parts: what lies between them is nobody's. The vector was made by the last start, long enough.
+    exchange.exit.wide.clear();
+    exchange.exit.wide.resize(WIDE_LEN, 0);
+    for (_, range) in exchange.parts.iter().filter(|(_, r)| WIDE + r.end <= fp.len()) {
+        exchange.exit.wide[range.clone()].copy_from_slice(&fp[WIDE + range.start..WIDE + range.end]);
+    }
     *gregs = exchange.driver;
     fp.copy_from_slice(&exchange.driver_fp);
 }
@@ -296,15 +338,22 @@ fn fp_len(context: &libc::ucontext_t) -> usize {
     if word(464) == MAGIC { word(480) as usize } else { FX_LEN }
 }
 
-/// x87 and upper vector halves as after a reset, masked exceptions, and the given xmm registers.
-fn clean_fp(fp: &mut [u8], xmm: &[u8; 256]) {
+/// x87 as after a reset, masked exceptions, and the vector registers of `state`.
+fn clean_fp(fp: &mut [u8], state: &State, parts: &[(u32, std::ops::Range<usize>)]) {
     fp[..464].fill(0);
     fp[0..2].copy_from_slice(&0x037f_u16.to_le_bytes());
     fp[24..28].copy_from_slice(&0x1f80_u32.to_le_bytes());
     fp[28..32].copy_from_slice(&0xffff_u32.to_le_bytes());
-    fp[160..416].copy_from_slice(xmm);
-    if fp.len() > FX_LEN {
-        // Only x87 and SSE are in use; the rest is in its initial state.
-        fp[512..520].copy_from_slice(&3_u64.to_le_bytes());
+    fp[160..416].copy_from_slice(&state.xmm);
+    if fp.len() <= FX_LEN {
+        return;
     }
+    // x87 and SSE are in use, and what the state has; the rest is in its initial state.
+    let mut in_use = 3_u64;
+    let len = fp.len();
+    for (number, range) in parts.iter().filter(|(_, r)| WIDE + r.end <= len && r.end <= state.wide.len()) {
+        fp[WIDE + range.start..WIDE + range.end].copy_from_slice(&state.wide[range.clone()]);
+        in_use |= 1 << number;
+    }
+    fp[512..520].copy_from_slice(&in_use.to_le_bytes());
 }

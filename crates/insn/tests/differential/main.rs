@@ -6,6 +6,8 @@
 mod cases;
 #[path = "../real/elf.rs"]
 mod elf;
+mod encodings;
+mod every;
 mod machine;
 mod random;
 
@@ -167,6 +169,9 @@ fn difference(here: &Exit, there: &Exit, free: Option<std::ops::Range<usize>>) -
     }
     if here.fx != there.fx {
         return Some("vector or x87 state differs");
+    }
+    if here.state.wide != there.state.wide {
+        return Some("upper vector or mask registers differ");
     }
     if here.data != there.data {
         return Some("data differs");

@@ -6,7 +6,7 @@
 //! Keeps:   G1 the same seed gives the same cases.
 //! Checked: by rerunning a printed seed.
 
-use crate::machine::{CODE, CODE_LEN, DATA, DATA_LEN, FLAGS, STACK, STACK_LEN, State};
+use crate::machine::{CODE, CODE_LEN, DATA, DATA_LEN, FLAGS, STACK, STACK_LEN, State, WIDE_LEN};
 
 /// A generator of random numbers (splitmix64).
 pub struct Random(u64);
@@ -74,7 +74,9 @@ impl Random {
             regs[1] = self.below(4); // a small rcx for loops, shifts and repeats
         }
         let direction = if self.one_in(8) { 0 } else { 0x400 };
-        State { regs, flags: self.next() & FLAGS & !direction, xmm: self.bytes() }
+        let flags = self.next() & FLAGS & !direction;
+        let wide = (0..WIDE_LEN / 8).flat_map(|_| self.next().to_le_bytes()).collect();
+        State { regs, flags, xmm: self.bytes(), wide }
     }
 
     /// Every register points into data, so that hardly any instruction faults.

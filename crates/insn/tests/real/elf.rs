@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use insn::{Code, Flow};
+use insn::{Code, Flow, Table};
 use object::read::elf::{ElfFile64, FileHeader};
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SegmentFlags, SymbolKind};
 
@@ -125,25 +125,29 @@ fn frames(base: u64, bytes: &[u8]) -> Vec<(u64, u64)> {
 const ENTRIES: usize = 4096;
 
 impl Loaded<'_> {
+    #[allow(dead_code)] // not every test over it needs it
     pub fn flow(&self) -> Flow {
         Flow::analyse(&self.codes, &self.starts, &self.indirect, &|table| self.table(table))
     }
 
-    #[allow(dead_code)] // the differential test has no use for it
+    #[allow(dead_code)] // nor this
     pub fn flow_near(&self, near: &[Range<u64>]) -> Flow {
         Flow::analyse_near(&self.codes, &self.starts, &self.indirect, &|table| self.table(table), near)
     }
 
-    /// The entries of a jump table: 32-bit offsets from it, or 64-bit addresses, up to the first that is no code.
-    pub fn table(&self, table: u64) -> Vec<u64> {
-        let Some(segment) = self.data.iter().find(|segment| segment.range().contains(&table)) else {
+    /// The entries of a jump table: 32-bit offsets, or 64-bit addresses, up to the first that is no code.
+    pub fn table(&self, table: &Table) -> Vec<u64> {
+        let Some(segment) = self.data.iter().find(|segment| segment.range().contains(&table.at)) else {
             return vec![];
         };
-        let bytes = segment.from_addr(table);
-        let is_code = |addr: &u64| self.codes.iter().any(|code| code.range().contains(addr));
-        let offsets = bytes
-            .chunks_exact(4)
-            .map(|word| table.wrapping_add_signed(i64::from(i32::from_le_bytes(word.try_into().unwrap()))));
+        let bytes = segment.from_addr(table.at);
+        let is_code = |addr: &u64| match &table.within {
+            Some(within) => within.contains(addr),
+            None => self.codes.iter().any(|code| code.range().contains(addr)),
+        };
+        let offsets = bytes.chunks_exact(4).map(|word| {
+            table.base.wrapping_add_signed(i64::from(i32::from_le_bytes(word.try_into().unwrap())))
+        });
         let addresses = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
         offsets.take(ENTRIES).take_while(is_code).chain(addresses.take(ENTRIES).take_while(is_code)).collect()
     }

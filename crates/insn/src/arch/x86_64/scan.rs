@@ -13,6 +13,7 @@
 use std::ops::Range;
 
 use crate::code::Code;
+use crate::tables::Tables;
 use crate::targets::Targets;
 
 /// Words looked at before it is asked whether one of them was of interest.
@@ -24,7 +25,7 @@ pub(crate) fn scan(
     wanted: &[Range<u64>],
     decoded: &[Range<u64>],
     targets: &mut Targets,
-    tables: &mut Vec<u64>,
+    tables: &mut Tables,
 ) {
     let (Some(first), Some(last)) = (wanted.first(), wanted.last()) else { return };
     let hull = first.start..last.end;
@@ -147,16 +148,16 @@ fn absolute(code: &Code<'_>, hull: &Range<u64>, found: &mut dyn FnMut(usize, u64
 }
 
 /// The displacement of every `[reg*8+disp32]` that a jump, call or load may have.
-fn absolute_tables(code: &Code<'_>, tables: &mut Vec<u64>) {
+fn absolute_tables(code: &Code<'_>, tables: &mut Tables) {
     for (at, bytes) in code.bytes.windows(3).enumerate() {
         if bytes[2] & 0xc7 == 0xc5 && bytes[1] & 0xc7 == 0x04 && matches!(bytes[0], 0xff | 0x8b) {
-            tables.push(word_at(code.bytes, at + 3) as i32 as u64);
+            tables.add(word_at(code.bytes, at + 3) as i32 as u64);
         }
     }
 }
 
 /// The operand of every `lea reg,[rip+disp32]`, if it is outside code.
-fn loads_of_addresses(code: &Code<'_>, targets: &Targets, tables: &mut Vec<u64>) {
+fn loads_of_addresses(code: &Code<'_>, targets: &Targets, tables: &mut Tables) {
     const LEA: u8 = 0x8d;
     for (number, chunk) in code.bytes.chunks(16).enumerate() {
         if !chunk.iter().fold(false, |any, byte| any | (*byte == LEA)) {
@@ -168,7 +169,7 @@ fn loads_of_addresses(code: &Code<'_>, targets: &Targets, tables: &mut Vec<u64>)
                 let displacement = i64::from(word_at(code.bytes, at + 2) as i32);
                 let operand = (code.base + at as u64 + 6).wrapping_add_signed(displacement);
                 if !targets.in_code(operand) {
-                    tables.push(operand);
+                    tables.add(operand);
                 }
             }
         }

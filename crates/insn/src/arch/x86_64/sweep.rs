@@ -7,16 +7,18 @@
 //!          the set, and so is every byte of code that an instruction refers to relative to rip.
 //!          G2 every address outside code that a `lea` forms, and every absolute base of a scaled load or
 //!          jump, is in the list: it may be a jump table.
+//!          G3 so is every `lea` with where it stands: a table's entries may be offsets from a label of the function.
 //! Checked: flow tests; tests/objdump.rs compares all direct targets of libc with `objdump -d`.
 
 use iced_x86::{Code as Op, Decoder, DecoderOptions, Instruction, OpKind, Register};
 
 use crate::code::Code;
 use crate::flow::Source;
+use crate::tables::{Lea, Tables};
 use crate::targets::Targets;
 
 /// Adds all that `code[range]` refers to; `starts` are the sorted function starts in it.
-pub(crate) fn sweep(code: &Code<'_>, starts: &[u64], targets: &mut Targets, tables: &mut Vec<u64>) {
+pub(crate) fn sweep(code: &Code<'_>, starts: &[u64], targets: &mut Targets, tables: &mut Tables) {
     let mut decoder = Decoder::with_ip(64, code.bytes, code.base, DecoderOptions::NONE);
     let mut insn = Instruction::default();
     let mut starts = starts.iter().copied().chain([u64::MAX]);
@@ -47,7 +49,7 @@ pub(super) fn is_absolute(base: u64) -> bool {
 }
 
 #[inline]
-fn collect(insn: &Instruction, absolute: bool, targets: &mut Targets, tables: &mut Vec<u64>) {
+fn collect(insn: &Instruction, absolute: bool, targets: &mut Targets, tables: &mut Tables) {
     if insn.op0_kind() == OpKind::NearBranch64 {
         targets.insert(insn.near_branch64());
         return;
@@ -55,13 +57,14 @@ fn collect(insn: &Instruction, absolute: bool, targets: &mut Targets, tables: &m
     match insn.memory_base() {
         Register::RIP => {
             let at = insn.memory_displacement64();
-            if !targets.insert(at) && insn.code() == Op::Lea_r64_m {
-                tables.push(at);
+            let is_code = targets.insert(at);
+            if insn.code() == Op::Lea_r64_m {
+                tables.add_lea(Lea { at: insn.ip(), to: at }, is_code);
             }
         }
         Register::None if insn.memory_index_scale() == 8 && insn.memory_index() != Register::None => {
             if matches!(insn.code(), Op::Jmp_rm64 | Op::Call_rm64 | Op::Mov_r64_rm64) {
-                tables.push(insn.memory_displacement64());
+                tables.add(insn.memory_displacement64());
             }
         }
         _ => {}
