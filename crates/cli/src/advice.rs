@@ -82,6 +82,11 @@ pub fn cannot_watch(error: &WatchError, pid: Option<i32>) -> i32 {
             let checked = [format!("/proc/sys/kernel/perf_event_paranoid: {paranoid}")];
             fail(error, &checked, &[format!("sudo nanoprobe watch ...{at}"), soft])
         }
+        WatchError::NoRecords { .. } => {
+            let checked = "counting alone is allowed; values take the capabilities BPF and PERFMON, or root";
+            let values = format!("nanoprobe watch --soft --values SPEC...{at}   # page protection, by ptrace alone");
+            fail(error, &[checked.into()], &[format!("sudo nanoprobe watch --values ...{at}"), values])
+        }
         WatchError::NoHardware { .. } => fail(error, &[], &[soft]),
         WatchError::NoSymbol { near, .. } if !near.is_empty() => {
             fail(error, &[], &[format!("nanoprobe watch 'w:BIN:{}:LENGTH:w'{at}", near[0])])

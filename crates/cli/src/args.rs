@@ -141,9 +141,12 @@ pub struct WatchArgs {
     /// Protect pages in the place of debug registers: any number, but slow, and the process is held by ptrace
     #[arg(long)]
     pub soft: bool,
-    /// Print each access: thread, place in the code, value before and after (with --soft)
-    #[arg(long, requires = "soft")]
+    /// Print each access: value before and after, thread, place in the code
+    #[arg(long)]
     pub values: bool,
+    /// Print the calls that led to it too, as far as frame pointers lead (implies --values)
+    #[arg(long)]
+    pub stack: bool,
     /// Count forked children's accesses too (not with --soft)
     #[arg(long, conflicts_with = "soft")]
     pub children: bool,

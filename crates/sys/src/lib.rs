@@ -13,6 +13,7 @@ pub mod perf;
 pub mod ptrace;
 mod raw;
 pub mod remote;
+pub mod ringbuf;
 pub mod sched;
 mod sigstack;
 pub mod wait;

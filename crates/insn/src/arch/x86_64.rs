@@ -16,6 +16,7 @@ mod memory;
 mod relocate;
 mod scan;
 mod sweep;
+mod trap;
 
 use iced_x86::{Code as Op, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
@@ -28,6 +29,7 @@ pub use memory::{MemoryAccess, memory_accesses};
 pub(crate) use relocate::{len_bound, relocate};
 pub(crate) use scan::scan;
 pub(crate) use sweep::{follow, source, sweep};
+pub use trap::accessor_before;
 
 /// Length of a jump that reaches 2 GiB either way.
 pub(crate) const JUMP_BYTES: u8 = 5;

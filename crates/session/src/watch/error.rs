@@ -86,6 +86,11 @@ pub enum WatchError {
         /// The kernel's answer.
         errno: Errno,
     },
+    /// The kernel does not take programs here, by which values and stacks are recorded.
+    NoRecords {
+        /// Its answer.
+        errno: Errno,
+    },
     /// Its page cannot be protected: the reason.
     NoPage {
         /// The watch.
@@ -131,6 +136,9 @@ impl fmt::Display for WatchError {
             }
             Self::NotAllowed { errno, .. } => write!(f, "the kernel refuses breakpoints: {errno}"),
             Self::NoHardware { errno } => write!(f, "there are no debug registers here: {errno}"),
+            Self::NoRecords { errno } => {
+                write!(f, "the kernel refuses to record values at debug registers: {errno}")
+            }
             Self::NoPage { name, addr, why } => {
                 write!(f, "cannot protect the page of {name} at {addr:#x}: {why}")
             }

@@ -10,8 +10,8 @@
 //!          Not kept: if this process is killed by SIGKILL, the pages stay protected.
 //! Checked: testkit `watching`.
 
-use super::step::{self, Puppet, Stepped, Touch};
-use super::{Access, Watch, WatchError};
+use super::step::{self, Puppet, Stepped};
+use super::{Access, At, Detail, Touch, Watch, WatchError};
 use crate::attach::find_syscall;
 use crate::memory::Memory;
 use crate::process;
@@ -64,6 +64,7 @@ pub struct Soft {
     queue: VecDeque<(i32, Status)>,
     /// The thread whose long system call runs with the pages open.
     open_for: Option<i32>,
+    detail: Detail,
     counts: Vec<u64>,
     touches: Vec<Touch>,
     receipt: SoftReceipt,
@@ -96,7 +97,7 @@ impl Soft {
     ///
     /// # Errors
     /// See [`WatchError`]; then the process is as before.
-    pub fn arm(pid: i32, watches: Vec<Watch>) -> Result<Soft, WatchError> {
+    pub fn arm(pid: i32, watches: Vec<Watch>, detail: Detail) -> Result<Soft, WatchError> {
         let began = Instant::now();
         let memory = Memory::open(pid)?;
         let world = World::stop(pid)?;
@@ -126,6 +127,7 @@ impl Soft {
             threads: tids.iter().copied().collect(),
             queue: VecDeque::new(),
             open_for: None,
+            detail,
             counts,
             touches: Vec::new(),
             receipt: SoftReceipt::default(),
@@ -263,13 +265,21 @@ impl Soft {
         self.mend_action(&mut puppet)?;
         let touched = step::touched(&self.memory, &regs, &self.watches).unwrap_or_default();
         let before: Vec<u64> = touched.iter().map(|n| step::value(&self.memory, &self.watches[*n])).collect();
+        let callers = match self.detail {
+            Detail::Stacks => step::callers(&self.memory, &regs),
+            _ => Vec::new(),
+        };
         step::protect(&mut puppet, &self.own())?;
         let stepped = puppet.step()?;
         if stepped == Stepped::Done {
             for (watch, before) in touched.into_iter().zip(before) {
                 let after = step::value(&self.memory, &self.watches[watch]);
                 self.counts[watch] += 1;
-                self.touches.push(Touch { watch, tid, ip: regs.rip, before, after });
+                if self.detail > Detail::Count {
+                    let (at, callers) = (At::Instruction(regs.rip), callers.clone());
+                    let (pid, before, after) = (self.pid, Some(before), Some(after));
+                    self.touches.push(Touch { watch, pid, tid, at, before, after, callers });
+                }
             }
         }
         match stepped {
@@ -435,7 +445,12 @@ impl Soft {
         self.watches.iter().zip(self.counts.iter().copied())
     }
 
-    /// The accesses since the last call.
+    /// A watch by its number.
+    pub fn watch(&self, number: usize) -> Option<&Watch> {
+        self.watches.get(number)
+    }
+
+    /// The accesses since the last call; none if only counts were wanted.
     pub fn take_touches(&mut self) -> Vec<Touch> {
         std::mem::take(&mut self.touches)
     }

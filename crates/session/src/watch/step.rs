@@ -7,6 +7,7 @@
 //!          Q2 a signal that cannot be blocked is sent again.
 //! Checked: testkit `watching`.
 
+use super::touch::FRAMES_MAX;
 use super::{Access, Watch};
 use crate::error::Broken;
 use crate::memory::Memory;
@@ -21,21 +22,6 @@ const SIGSTOP: i32 = 19;
 /// Signals that an instruction itself can raise: SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV, SIGSYS. Blocked, they
 /// would reset the handler.
 const OWN_FAULTS: u64 = 1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 10 | 1 << 30;
-
-/// One access to watched bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Touch {
-    /// Which watch, by its number.
-    pub watch: usize,
-    /// Who.
-    pub tid: i32,
-    /// The instruction.
-    pub ip: u64,
-    /// The watched bytes before, as a little-endian number.
-    pub before: u64,
-    /// And after.
-    pub after: u64,
-}
 
 /// How a step ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,4 +146,25 @@ fn register(r: &Regs, number: u8) -> u64 {
 /// Protects pages by calls of a puppet.
 pub(super) fn protect(puppet: &mut Puppet, pages: &[(u64, u64)]) -> Result<(), Errno> {
     pages.iter().try_for_each(|(addr, prot)| puppet.call(nr::MPROTECT, [*addr, 4096, *prot, 0]).map(drop))
+}
+
+/// Return addresses, innermost first, as far as frame pointers lead.
+pub(super) fn callers(memory: &Memory, regs: &Regs) -> Vec<u64> {
+    let (mut frame, mut found) = (regs.rbp, Vec::new());
+    while found.len() < FRAMES_MAX && frame % 8 == 0 {
+        let mut words = [0u8; 16];
+        if memory.read(frame, &mut words).is_err() {
+            break;
+        }
+        let [next, address] = [0, 8].map(|at| u64::from_le_bytes(words[at..at + 8].try_into().unwrap_or_default()));
+        if address == 0 {
+            break;
+        }
+        found.push(address);
+        if next <= frame {
+            break;
+        }
+        frame = next;
+    }
+    found
 }
