@@ -84,7 +84,8 @@ pub fn cannot_watch(error: &WatchError, pid: Option<i32>) -> i32 {
         }
         WatchError::NoRecords { .. } => {
             let checked = "counting alone is allowed; values take the capabilities BPF and PERFMON, or root";
-            let values = format!("nanoprobe watch --soft --values SPEC...{at}   # page protection, by ptrace alone");
+            let values =
+                format!("nanoprobe watch --soft --values SPEC...{at}   # page protection, by ptrace alone");
             fail(error, &[checked.into()], &[format!("sudo nanoprobe watch --values ...{at}"), values])
         }
         WatchError::NoHardware { .. } => fail(error, &[], &[soft]),

@@ -389,6 +389,9 @@ pub fn detach_line(receipt: &Receipt) -> String {
     }
     let verdict = if receipt.is_verified { "yes" } else { "NO" };
     let mut parts = vec![format!("{} sites restored in {}", receipt.restored, time(receipt.took))];
+    if receipt.pages > 0 {
+        parts.push(format!("{} pages have their own protection again", receipt.pages));
+    }
     if receipt.handed_over > 0 {
         parts.push(format!("{} handed to another nanoprobe", receipt.handed_over));
     }

@@ -9,6 +9,7 @@
 
 use crate::args::{Format, WatchArgs};
 use crate::engine::subject;
+use crate::guard::Guard;
 use crate::render::{Writer, time};
 use crate::run::check_subject;
 use crate::stop::{Stop, Woke};
@@ -37,10 +38,10 @@ pub fn watch(args: WatchArgs) -> i32 {
     if let Err(code) = check_subject(&args.run, "watch") {
         return code;
     }
-    front::run(args.run.pid, |stop, _| run(&args, &specs, stop))
+    front::run(args.run.pid, |stop, guard| run(&args, &specs, stop, guard))
 }
 
-fn run(args: &WatchArgs, specs: &[WatchSpec], stop: Stop) -> i32 {
+fn run(args: &WatchArgs, specs: &[WatchSpec], stop: Stop, guard: &mut Guard) -> i32 {
     let writer = match Writer::open(&args.run) {
         Ok(writer) => writer,
         Err(why) => return advice::fail(&why, &[], &[]),
@@ -49,6 +50,7 @@ fn run(args: &WatchArgs, specs: &[WatchSpec], stop: Stop) -> i32 {
         Ok(subject) => subject,
         Err(code) => return code,
     };
+    guard.tell(pid);
     match arm(args, specs, pid) {
         Ok(subject) => {
             Run { args, stop, writer, subject, launched, pid, places: Places::new(pid), shown: 0 }.run()
@@ -63,15 +65,22 @@ fn run(args: &WatchArgs, specs: &[WatchSpec], stop: Stop) -> i32 {
 }
 
 enum Subject {
-    Hard(Hard),
+    Hard(Box<Hard>),
     Soft(Box<Soft>),
 }
 
 fn arm(args: &WatchArgs, specs: &[WatchSpec], pid: i32) -> Result<Subject, i32> {
     session::check_process(pid).map_err(|b| advice::cannot_attach(&b))?;
+    if args.soft {
+        // The process would not survive our death during an access: the kernel shall look for memory elsewhere. Not
+        // allowed to everybody, and then as before.
+        let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
+    }
     let armed = resolve(pid, specs).and_then(|watches| match args.soft {
         true => Soft::arm(pid, watches, detail(args)).map(|soft| Subject::Soft(Box::new(soft))),
-        false => Hard::arm(pid, watches, args.children, detail(args)).map(Subject::Hard),
+        false => {
+            Hard::arm(pid, watches, args.children, detail(args)).map(|hard| Subject::Hard(Box::new(hard)))
+        }
     });
     armed.map_err(|error| advice::cannot_watch(&error, args.run.pid))
 }
@@ -290,12 +299,14 @@ impl Run<'_> {
             Subject::Hard(hard) => hard.lost(),
             Subject::Soft(_) => 0,
         };
-        let SoftReceipt { faults, calls, blind_calls, children, is_verified, was_gone } = receipt;
+        let SoftReceipt { faults, calls, kernel_changes, map_calls, blind_calls, .. } = receipt;
+        let SoftReceipt { children, is_verified, was_gone, .. } = receipt;
         if self.writer.format == Format::Json {
             let data = json!({
                 "hits": hits, "handled": hits, "skipped": {}, "left_out": 0,
                 "detach_verified": is_verified && !was_gone, "target_gone": was_gone,
                 "faults": faults, "calls_made_again": calls, "blind_calls": blind_calls,
+                "kernel_changes": kernel_changes, "map_calls": map_calls,
                 "children_freed": children, "shown": self.shown, "lost": lost,
             });
             self.writer.line(&json!({"type": "receipt", "data": data}).to_string());
@@ -304,6 +315,18 @@ impl Run<'_> {
             eprintln!(
                 "nanoprobe: {blind_calls} system calls waited with the pages open; accesses meanwhile were missed"
             );
+        }
+        if kernel_changes > 0 {
+            eprintln!(
+                "nanoprobe: {kernel_changes} times a system call changed a watched value: such writes are the kernel's, \
+                 and in no count"
+            );
+        }
+        if let Subject::Soft(soft) = &self.subject
+            && !was_gone
+        {
+            soft.lapsed()
+                .for_each(|(w, why)| eprintln!("nanoprobe: {} was not watched to the end: {why}", w.name));
         }
         if lost > 0 {
             eprintln!(

@@ -71,6 +71,35 @@ pub(crate) fn pid_namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |m| m.ino())
 }
 
+/// Who controls something of ours in a process, named for ever.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Controller {
+    pub pid: i32,
+    /// In clock ticks since boot.
+    pub start_time: u64,
+    /// By inode.
+    pub pid_namespace: u64,
+}
+
+impl Controller {
+    /// This process.
+    pub fn ourselves() -> Controller {
+        let pid = sys::getpid().cast_signed();
+        Controller { pid, start_time: start_time(pid).unwrap_or(0), pid_namespace: pid_namespace() }
+    }
+
+    /// One in another pid namespace cannot be looked up from here, and is taken to live.
+    pub fn is_alive(&self) -> bool {
+        if self.pid_namespace != pid_namespace() {
+            return true;
+        }
+        // One that was killed a moment ago may still wait for its parent.
+        let status = Status::of(self.pid);
+        let is_ending = status.is_none_or(|s| !s.has_memory || matches!(s.state, 'Z' | 'X'));
+        !is_ending && start_time(self.pid) == Some(self.start_time)
+    }
+}
+
 /// The live threads of a process.
 pub(crate) fn threads(pid: i32) -> Vec<i32> {
     let Ok(dir) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };

@@ -18,6 +18,7 @@ mod touch;
 pub use error::WatchError;
 pub use hard::Hard;
 pub use places::Places;
+pub(crate) use soft::recover;
 pub use soft::{Soft, SoftReceipt};
 pub use spec::{Access, Watch, WatchSpec, resolve};
 pub use touch::{At, Detail, Touch};

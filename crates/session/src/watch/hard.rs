@@ -53,6 +53,7 @@ impl Hard {
         detail: Detail,
     ) -> Result<Hard, WatchError> {
         account(pid, &watches)?;
+        crate::recover(pid)?;
         sched::raise_descriptor_limit();
         let _hurry = Hurry::begin();
         let began = Instant::now();

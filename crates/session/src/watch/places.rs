@@ -82,11 +82,8 @@ impl Places {
             let start = module.addr(function.range().start).0;
             Some(Holder { start, name: function.name()?.to_owned(), is_function: true })
         });
-        let file = || Holder {
-            start: module.bias.0,
-            name: module.file_name().to_owned(),
-            is_function: false,
-        };
+        let file =
+            || Holder { start: module.bias.0, name: module.file_name().to_owned(), is_function: false };
         Some(function.unwrap_or_else(file))
     }
 }

@@ -98,7 +98,8 @@ fn touch(bytes: &[u8], last: &mut Last) -> Option<Touch> {
     let before = last.next(watch, pid, after, word(LOST)?);
     let frames = usize::try_from(word(STACK_BYTES)? as i64).unwrap_or(0) / 8;
     // The first is the stop itself.
-    let callers = (1..frames.min(FRAMES_MAX)).filter_map(|n| word(STACK + n)).take_while(|a| *a != 0).collect();
+    let callers =
+        (1..frames.min(FRAMES_MAX)).filter_map(|n| word(STACK + n)).take_while(|a| *a != 0).collect();
     Some(Touch { watch, pid, tid, at: At::Behind(word(IP)?), before, after, callers })
 }
 
@@ -120,9 +121,9 @@ fn program(number: usize, watch: &Watch, lost: i32, ring: i32, with_stack: bool)
         op(0x95, 0, 0, 0, 0), // exit
         op(0xbf, 7, 0, 0, 0), // r7 = the count of lost
         op(0x18, 1, 1, 0, ring),
-        0,                                 // r1 = the ring
+        0,                                   // r1 = the ring
         op(0xb7, 2, 0, 0, 8 * words as i32), // r2 = bytes
-        op(0xb7, 3, 0, 0, 0),              // r3 = no flags
+        op(0xb7, 3, 0, 0, 0),                // r3 = no flags
         op(0x85, 0, 0, 0, helper::RINGBUF_RESERVE),
         op(0x55, 0, 0, 4, 0), // if r0 != 0, skip four
         op(0xb7, 1, 0, 0, 1), // r1 = 1
@@ -132,14 +133,14 @@ fn program(number: usize, watch: &Watch, lost: i32, ring: i32, with_stack: bool)
         op(0xbf, 8, 0, 0, 0), // r8 = the record
         op(0x7a, 8, 0, at(WATCH), number as i32),
         op(0x85, 0, 0, 0, helper::GET_CURRENT_PID_TGID),
-        op(0x7b, 8, 0, at(WHO), 0),        // record.who = r0
-        op(0x79, 1, 7, 0, 0),              // r1 = lost so far
-        op(0x7b, 8, 1, at(LOST), 0),       // record.lost = r1
-        op(0x79, 1, 6, CONTEXT_RIP, 0),    // r1 = rip
-        op(0x7b, 8, 1, at(IP), 0),         // record.ip = r1
-        op(0x7a, 8, 0, at(VALUE), 0),      // record.value = 0
-        op(0x7a, 8, 0, at(STACK_BYTES), 0), // record.stack_bytes = 0
-        op(0xbf, 1, 8, 0, 0),              // r1 = record
+        op(0x7b, 8, 0, at(WHO), 0),          // record.who = r0
+        op(0x79, 1, 7, 0, 0),                // r1 = lost so far
+        op(0x7b, 8, 1, at(LOST), 0),         // record.lost = r1
+        op(0x79, 1, 6, CONTEXT_RIP, 0),      // r1 = rip
+        op(0x7b, 8, 1, at(IP), 0),           // record.ip = r1
+        op(0x7a, 8, 0, at(VALUE), 0),        // record.value = 0
+        op(0x7a, 8, 0, at(STACK_BYTES), 0),  // record.stack_bytes = 0
+        op(0xbf, 1, 8, 0, 0),                // r1 = record
         op(0x07, 1, 0, 0, 8 * VALUE as i32), // r1 += 8 * VALUE
         op(0xb7, 2, 0, 0, watch.len as i32), // r2 = bytes
         op(0x18, 3, 0, 0, half(watch.addr)),
@@ -149,13 +150,13 @@ fn program(number: usize, watch: &Watch, lost: i32, ring: i32, with_stack: bool)
     ];
     if with_stack {
         code.extend([
-            op(0xbf, 1, 6, 0, 0),                 // r1 = the context
-            op(0xbf, 2, 8, 0, 0),                 // r2 = record
-            op(0x07, 2, 0, 0, 8 * STACK as i32),  // r2 += 8 * STACK
+            op(0xbf, 1, 6, 0, 0),                     // r1 = the context
+            op(0xbf, 2, 8, 0, 0),                     // r2 = record
+            op(0x07, 2, 0, 0, 8 * STACK as i32),      // r2 += 8 * STACK
             op(0xb7, 3, 0, 0, 8 * FRAMES_MAX as i32), // r3 = bytes
-            op(0xb7, 4, 0, 0, USER_STACK),        // r4 = flags
+            op(0xb7, 4, 0, 0, USER_STACK),            // r4 = flags
             op(0x85, 0, 0, 0, helper::GET_STACK),
-            op(0x7b, 8, 0, at(STACK_BYTES), 0),   // record.stack_bytes = r0
+            op(0x7b, 8, 0, at(STACK_BYTES), 0), // record.stack_bytes = r0
         ]);
     }
     code.extend([
