@@ -144,7 +144,7 @@ pub struct WatchArgs {
     /// Print each access: value before and after, thread, place in the code
     #[arg(long)]
     pub values: bool,
-    /// Print the calls that led to it too, as far as frame pointers lead (implies --values)
+    /// Print with each access its callers too, as far as frame pointers lead (implies --values)
     #[arg(long)]
     pub stack: bool,
     /// Count forked children's accesses too (not with --soft)

@@ -209,7 +209,10 @@ impl Run<'_> {
         };
         let name = watch.map_or("?", |w| &w.name).to_owned();
         let (ip, place) = self.places.of_access(touch.at);
-        let callers: Vec<String> = touch.callers.iter().map_while(|a| self.places.of_caller(*a)).collect();
+        let callers = match self.args.stack {
+            true => self.places.callers(ip, &touch.stack),
+            false => Vec::new(),
+        };
         let Touch { pid, tid, before, after, .. } = touch;
         if self.writer.format == Format::Json {
             let mut data = json!({

@@ -13,7 +13,7 @@ mod reason;
 mod relocate;
 mod targets;
 
-pub use arch::x86_64::{MemoryAccess, RegSet, accessor_before, memory_accesses};
+pub use arch::x86_64::{MemoryAccess, RegSet, accessor_before, has_plain_stack, memory_accesses};
 pub use code::{Code, Insn};
 pub use coverage::{Coverage, coverage_of_entries, coverage_of_instructions};
 pub use exits::{Exits, NoExits};

@@ -21,4 +21,4 @@ pub use places::Places;
 pub(crate) use soft::recover;
 pub use soft::{Soft, SoftReceipt};
 pub use spec::{Access, Watch, WatchSpec, resolve};
-pub use touch::{At, Detail, Touch};
+pub use touch::{At, Detail, Stack, Touch};

@@ -13,6 +13,7 @@
  *   move         ten stores to `region`'s second page, which is then moved away and stored to ten times there;
  *                another page takes its place and gets ten stores
  *   vanish       `region`'s third page is unmapped
+ *   deep         ten stores to `plain` by `leaf`, called by `inner`, called by `outer`, which have frame pointers
  *   spawn        posix_spawn of a program that ends with 0
  * The answer to all is
  *   done plain=P shared=S cells=C traps=T segvs=V read=R child=X region=N
@@ -153,6 +154,21 @@ static void reprotect(void) {
     pthread_join(one, NULL);
 }
 
+#define FRAMED __attribute__((noinline, noipa, optimize("no-omit-frame-pointer", "no-optimize-sibling-calls")))
+
+__attribute__((noinline, noipa)) void leaf(uint64_t value) {
+    plain = value;
+}
+
+FRAMED void inner(uint64_t value) {
+    leaf(value);
+    plain_stores++;
+}
+
+FRAMED void outer(void) {
+    for (uint64_t i = 0; i < 10; i++) inner(i);
+}
+
 static void store_ten(volatile uint64_t *at) {
     for (uint64_t i = 0; i < 10; i++) *at = i;
 }
@@ -195,6 +211,8 @@ static void obey(const char *line) {
         move();
     } else if (!strcmp(line, "vanish\n")) {
         munmap(region + 8192, 4096);
+    } else if (!strcmp(line, "deep\n")) {
+        outer();
     } else if (!strcmp(line, "spawn\n")) {
         spawn();
     } else if (!strcmp(line, "many\n")) {

@@ -236,12 +236,42 @@ fn debug_registers_too_tell_values_threads_and_places_of_every_write() -> Result
         assert_eq!((&shared[0]["before"], &shared[799]["after"]), (&0.into(), &800.into()), "{outcome}");
         let tids: std::collections::BTreeSet<_> = plain.iter().map(|a| a["tid"].to_string()).collect();
         assert_eq!(tids.len(), 8 + 40, "{outcome}");
-        let is_named = |a: &serde_json::Value, names: [&str; 2]| {
+        let is_in = |a: &serde_json::Value, names: &[&str]| {
             a["place"].as_str().is_some_and(|p| names.iter().any(|n| p.starts_with(n)))
         };
-        assert!(plain.iter().all(|a| is_named(a, ["store_plain+0x", "visitor+0x"])), "{outcome}");
-        assert!(shared.iter().all(|a| is_named(a, ["writer+0x", "writer+0x"])), "{outcome}");
+        assert!(plain.iter().all(|a| is_in(a, &["store_plain+0x", "visitor+0x", "writer+0x"])), "{outcome}");
+        assert!(shared.iter().all(|a| is_in(a, &["writer+0x"])), "{outcome}");
     }
+    Ok(())
+}
+
+#[test]
+fn both_kinds_name_the_same_instruction_and_its_callers() -> Result<()> {
+    let target = target()?;
+    let mut seen = Vec::new();
+    for soft in [false, true] {
+        if !soft && !has_hardware()? {
+            continue;
+        }
+        let mut running = target.spawn()?;
+        let plain = spec(&target, "plain:8:w");
+        let mut arguments = vec!["--stack", "-f", "json", &plain];
+        arguments.extend(soft.then_some("--soft"));
+        let tracing = start(&running, &arguments)?;
+        done(&mut running, "deep")?;
+        let outcome = tracing.interrupt_and_finish()?.success()?;
+        let all = outcome.json_data("access")?;
+        assert_eq!(all.len(), 10, "{outcome}");
+        for access in &all {
+            let callers: Vec<&str> =
+                access["callers"].as_array().into_iter().flatten().filter_map(|c| c.as_str()).collect();
+            assert!(access["place"].as_str().is_some_and(|p| p.starts_with("leaf+0x")), "{outcome}");
+            assert!(callers.len() >= 2, "{outcome}");
+            assert!(callers[0].starts_with("inner+0x") && callers[1].starts_with("outer+0x"), "{outcome}");
+        }
+        seen.push((all[0]["place"].clone(), all[0]["callers"][0].clone()));
+    }
+    assert!(seen.windows(2).all(|pair| pair[0] == pair[1]), "{seen:?}");
     Ok(())
 }
 

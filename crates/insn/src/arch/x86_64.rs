@@ -29,7 +29,7 @@ pub use memory::{MemoryAccess, memory_accesses};
 pub(crate) use relocate::{len_bound, relocate};
 pub(crate) use scan::scan;
 pub(crate) use sweep::{follow, source, sweep};
-pub use trap::accessor_before;
+pub use trap::{accessor_before, has_plain_stack};
 
 /// Length of a jump that reaches 2 GiB either way.
 pub(crate) const JUMP_BYTES: u8 = 5;

@@ -6,9 +6,9 @@
 //! Keeps:   L1 an address that is in no known function is told by its file and offset, or as a number.
 //! Checked: testkit `watching`.
 
-use super::touch::At;
+use super::touch::{At, Stack};
 use image::{Addr, ElfImage, Process};
-use insn::accessor_before;
+use insn::{accessor_before, has_plain_stack};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -27,12 +27,21 @@ pub struct Places {
     images: HashMap<u64, Option<ElfImage>>,
     /// Accessing instructions by where the processor stopped.
     accessors: HashMap<u64, Option<u64>>,
+    /// Whether the return address is at the stack pointer, by instruction.
+    plain: HashMap<u64, bool>,
 }
 
 impl Places {
     /// Of a process that runs.
     pub fn new(pid: i32) -> Places {
-        Places { pid, process: None, read_at: None, images: HashMap::new(), accessors: HashMap::new() }
+        Places {
+            pid,
+            process: None,
+            read_at: None,
+            images: HashMap::new(),
+            accessors: HashMap::new(),
+            plain: HashMap::new(),
+        }
     }
 
     /// `function+0x12` for an access; `after function+0x12` if the instruction before that cannot be told.
@@ -50,19 +59,45 @@ impl Places {
         }
     }
 
-    /// A caller by its return address, `None` if that is in no file's code.
-    pub fn of_caller(&mut self, address: u64) -> Option<String> {
-        let holder = self.holder(address.checked_sub(1)?)?;
-        Some(holder.place(address))
+    /// The callers of an access at the instruction `ip`, innermost first, up to the first that is in no file's code.
+    ///
+    /// With frame pointers all of them; without, the direct caller of a function that pushes nothing.
+    pub fn callers(&mut self, ip: u64, stack: &Stack) -> Vec<String> {
+        let direct = stack.top.filter(|_| self.has_plain_stack(ip));
+        let frames = stack.frames.iter().copied().skip_while(|f| Some(*f) == direct);
+        let all: Vec<u64> = direct.into_iter().chain(frames).collect();
+        all.into_iter()
+            .map_while(|address| Some(self.holder(address.checked_sub(1)?)?.place(address)))
+            .collect()
+    }
+
+    fn has_plain_stack(&mut self, ip: u64) -> bool {
+        if let Some(known) = self.plain.get(&ip) {
+            return *known;
+        }
+        let code = self.code_to(ip);
+        let is_plain = code.is_some_and(|(start, code)| has_plain_stack(&code, start, ip));
+        self.plain.insert(ip, is_plain);
+        is_plain
     }
 
     fn accessor(&mut self, stop: u64) -> Option<u64> {
-        // It may have been the last instruction of its function.
-        let holder = self.holder(stop.checked_sub(1)?).filter(|h| h.is_function)?;
-        let len = stop.checked_sub(holder.start).filter(|len| *len < LONGEST)? as usize;
+        let (start, code) = self.code_to(stop)?;
+        accessor_before(&code, start, stop)
+    }
+
+    /// The code of the function that holds or ends at `to`, from its start to some bytes behind that.
+    fn code_to(&mut self, to: u64) -> Option<(u64, Vec<u8>)> {
+        // What ends there may have been the last instruction of its function.
+        let holder = match self.holder(to.checked_sub(1)?).filter(|h| h.is_function) {
+            Some(before) => before,
+            None => self.holder(to).filter(|h| h.is_function)?,
+        };
+        let len = to.checked_sub(holder.start).filter(|len| *len < LONGEST)? as usize;
         let mut code = vec![0; len + 15];
         let got = sys::remote::read_process(self.pid, holder.start, &mut code).ok()?;
-        accessor_before(&code[..got], holder.start, stop)
+        code.truncate(got);
+        Some((holder.start, code))
     }
 
     fn name(&mut self, ip: u64) -> String {

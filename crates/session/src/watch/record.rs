@@ -8,7 +8,7 @@
 //!             microsecond) is seen in its place; that thread's access has its own record.
 //! Checked: testkit `watching`.
 
-use super::touch::{At, Detail, FRAMES_MAX, Last, Touch};
+use super::touch::{At, Detail, FRAMES_MAX, Last, Stack, Touch};
 use super::{Watch, WatchError};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use sys::Errno;
@@ -25,9 +25,12 @@ const IP: usize = 3;
 const VALUE: usize = 4;
 const VALUE_ERROR: usize = 5;
 const STACK_BYTES: usize = 6;
-const STACK: usize = 7;
-/// Where the kernel's `bpf_perf_event_data` has rip.
+const TOP: usize = 7;
+const TOP_ERROR: usize = 8;
+const STACK: usize = 9;
+/// Where the kernel's `bpf_perf_event_data` has rip and rsp.
 const CONTEXT_RIP: i16 = 128;
+const CONTEXT_RSP: i16 = 152;
 /// bpf_get_stack: of user code. bpf_ringbuf_submit: we look by ourselves.
 const USER_STACK: i32 = 1 << 8;
 const NO_WAKEUP: i32 = 1;
@@ -98,9 +101,10 @@ fn touch(bytes: &[u8], last: &mut Last) -> Option<Touch> {
     let before = last.next(watch, pid, after, word(LOST)?);
     let frames = usize::try_from(word(STACK_BYTES)? as i64).unwrap_or(0) / 8;
     // The first is the stop itself.
-    let callers =
-        (1..frames.min(FRAMES_MAX)).filter_map(|n| word(STACK + n)).take_while(|a| *a != 0).collect();
-    Some(Touch { watch, pid, tid, at: At::Behind(word(IP)?), before, after, callers })
+    let frames = (1..frames.min(FRAMES_MAX)).filter_map(|n| word(STACK + n)).take_while(|a| *a != 0);
+    let top = if word(TOP_ERROR)? == 0 { Some(word(TOP)?) } else { None };
+    let stack = Stack { top, frames: frames.collect() };
+    Some(Touch { watch, pid, tid, at: At::Behind(word(IP)?), before, after, stack })
 }
 
 /// Takes room in the ring and fills in a record; or counts one lost.
@@ -140,6 +144,8 @@ fn program(number: usize, watch: &Watch, lost: i32, ring: i32, with_stack: bool)
         op(0x7b, 8, 1, at(IP), 0),           // record.ip = r1
         op(0x7a, 8, 0, at(VALUE), 0),        // record.value = 0
         op(0x7a, 8, 0, at(STACK_BYTES), 0),  // record.stack_bytes = 0
+        op(0x7a, 8, 0, at(TOP), 0),          // record.top = 0
+        op(0x7a, 8, 0, at(TOP_ERROR), 1),    // record.top_error = 1: not read
         op(0xbf, 1, 8, 0, 0),                // r1 = record
         op(0x07, 1, 0, 0, 8 * VALUE as i32), // r1 += 8 * VALUE
         op(0xb7, 2, 0, 0, watch.len as i32), // r2 = bytes
@@ -157,6 +163,12 @@ fn program(number: usize, watch: &Watch, lost: i32, ring: i32, with_stack: bool)
             op(0xb7, 4, 0, 0, USER_STACK),            // r4 = flags
             op(0x85, 0, 0, 0, helper::GET_STACK),
             op(0x7b, 8, 0, at(STACK_BYTES), 0), // record.stack_bytes = r0
+            op(0xbf, 1, 8, 0, 0),               // r1 = record
+            op(0x07, 1, 0, 0, 8 * TOP as i32),  // r1 += 8 * TOP
+            op(0xb7, 2, 0, 0, 8),               // r2 = bytes
+            op(0x79, 3, 6, CONTEXT_RSP, 0),     // r3 = rsp
+            op(0x85, 0, 0, 0, helper::PROBE_READ_USER),
+            op(0x7b, 8, 0, at(TOP_ERROR), 0), // record.top_error = r0
         ]);
     }
     code.extend([

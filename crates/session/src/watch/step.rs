@@ -8,7 +8,7 @@
 //!          Q3 a system call that the thread stood before is made when it runs on.
 //! Checked: testkit `watching`.
 
-use super::touch::FRAMES_MAX;
+use super::touch::{FRAMES_MAX, Stack};
 use super::{Access, Watch};
 use crate::error::Broken;
 use crate::memory::Memory;
@@ -168,8 +168,10 @@ pub(super) fn protect(puppet: &mut Puppet, pages: &[(u64, u64)]) -> Result<(), E
         .try_for_each(|(addr, prot)| puppet.call(nr::MPROTECT, [*addr, 4096, *prot, 0, 0, 0]).map(drop))
 }
 
-/// Return addresses, innermost first, as far as frame pointers lead.
-pub(super) fn callers(memory: &Memory, regs: &Regs) -> Vec<u64> {
+/// What there is of a thread's stack.
+pub(super) fn stack(memory: &Memory, regs: &Regs) -> Stack {
+    let mut word = [0u8; 8];
+    let top = memory.read(regs.rsp, &mut word).ok().map(|()| u64::from_le_bytes(word));
     let (mut frame, mut found) = (regs.rbp, Vec::new());
     while found.len() < FRAMES_MAX && frame % 8 == 0 {
         let mut words = [0u8; 16];
@@ -187,5 +189,5 @@ pub(super) fn callers(memory: &Memory, regs: &Regs) -> Vec<u64> {
         }
         frame = next;
     }
-    found
+    Stack { top, frames: found }
 }

@@ -10,7 +10,7 @@
 
 use super::{LEN, Page, Soft, step};
 use crate::watch::step::{Puppet, Stepped};
-use crate::watch::{At, Detail, Touch};
+use crate::watch::{At, Detail, Stack, Touch};
 use sys::{Errno, nr, ptrace};
 
 const SIGSEGV: i32 = 11;
@@ -34,9 +34,9 @@ impl Soft {
         self.mend_action(&mut puppet)?;
         let touched = step::touched(&self.memory, &regs, &self.watches).unwrap_or_default();
         let before: Vec<u64> = touched.iter().map(|n| step::value(&self.memory, &self.watches[*n])).collect();
-        let callers = match self.detail {
-            Detail::Stacks => step::callers(&self.memory, &regs),
-            _ => Vec::new(),
+        let stack = match self.detail {
+            Detail::Stacks => step::stack(&self.memory, &regs),
+            _ => Stack::default(),
         };
         match self.step_open(&mut puppet, page)? {
             Stepped::Ended(status) => {
@@ -61,7 +61,7 @@ impl Soft {
                         at,
                         before: Some(before),
                         after: None,
-                        callers: callers.clone(),
+                        stack: stack.clone(),
                     });
                 }
                 self.close(&mut puppet)?;
