@@ -3,6 +3,7 @@
 mod attach;
 mod dispatch;
 mod duration;
+mod hwbp;
 mod mem;
 mod rcu;
 mod rhltable;
@@ -12,6 +13,7 @@ mod uprobe;
 pub use attach::{attach_main, attach_target_main};
 pub use dispatch::torture_main;
 pub use duration::duration;
+pub use hwbp::hwbp_main;
 pub use mem::mem_main;
 pub use rcu::rcu_main;
 pub use rhltable::rhltable_main;
