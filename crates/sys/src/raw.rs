@@ -87,7 +87,7 @@ fn emulated(number: usize, args: [usize; 6]) -> isize {
     unsafe extern "C" {
         fn syscall(number: c_long, ...) -> c_long;
         fn getpid() -> c_int;
-        fn gettid() -> c_int;
+        fn pthread_self() -> usize;
         fn __errno_location() -> *mut c_int;
     }
     let got = match number {
@@ -99,8 +99,9 @@ fn emulated(number: usize, args: [usize; 6]) -> isize {
         }
         // SAFETY: the call has no argument and cannot fail.
         nr::GETPID => unsafe { getpid() as c_long },
+        // Its gettid gives all threads one number.
         // SAFETY: as above.
-        nr::GETTID => unsafe { gettid() as c_long },
+        nr::GETTID => unsafe { getpid() as c_long + pthread_self() as c_long },
         _ => return -(Errno::ENOSYS.0 as isize),
     };
     if got >= 0 {

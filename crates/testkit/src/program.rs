@@ -36,6 +36,8 @@ pub enum Program {
     Storm,
     /// Threads that write variables a known number of times.
     Watched,
+    /// Runs another program with one system call refused.
+    Refusing,
 }
 
 /// How a C program is linked. Go, Rust and C++ programs have their own way and ignore it.
@@ -66,7 +68,7 @@ pub(crate) struct Compiler {
 
 impl Program {
     /// Every program.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Counted,
         Self::CountedGo,
         Self::CountedRust,
@@ -79,6 +81,7 @@ impl Program {
         Self::Forker,
         Self::Storm,
         Self::Watched,
+        Self::Refusing,
     ];
 
     /// Files under `targets/`, the ones to compile first.
@@ -96,6 +99,7 @@ impl Program {
             Self::Forker => &["forker.c"],
             Self::Storm => &["storm.c"],
             Self::Watched => &["watched.c"],
+            Self::Refusing => &["refusing.c"],
         }
     }
 

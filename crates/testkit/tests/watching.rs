@@ -114,6 +114,37 @@ fn a_fifth_watchpoint_is_refused_and_the_holders_are_named() -> Result<()> {
 }
 
 #[test]
+fn where_the_kernel_gives_no_breakpoints_the_cause_is_told_and_pages_offered() -> Result<()> {
+    const PERF_EVENT_OPEN: &str = "298";
+    let refusing = Target::build(Program::Refusing, Link::Static)?.path().display().to_string();
+    let target = target()?;
+    let mut running = target.spawn()?;
+    let (plain, pid) = (spec(&target, "plain:8:w"), running.pid_text());
+    // EACCES, EPERM as in a container, ENOSYS, ENODEV.
+    for (errno, part) in [
+        ("13", "refuses breakpoints"),
+        ("1", "refuses breakpoints"),
+        ("38", "no debug registers"),
+        ("19", "no debug registers"),
+    ] {
+        let nanoprobe = Nanoprobe::find()?.through([&refusing, PERF_EVENT_OPEN, errno]);
+        let outcome = nanoprobe.run(["watch", &plain, "-p", &pid, "--for", "100ms"])?;
+        assert_eq!(outcome.code(), Some(1), "{outcome}");
+        for part in [part, "nanoprobe watch --soft", "Seccomp"] {
+            let is_needed = part != "Seccomp" || errno == "1";
+            assert!(!is_needed || outcome.stderr.contains(part), "errno {errno}: no `{part}` in {outcome}");
+        }
+    }
+    let nanoprobe = Nanoprobe::find()?.through([&refusing, PERF_EVENT_OPEN, "1"]);
+    let mut tracing = nanoprobe.start(["watch", "--soft", &plain, "-p", &pid])?;
+    tracing.attached()?;
+    done(&mut running, "write 80")?;
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    assert_eq!(outcome.count("plain"), 80, "{outcome}");
+    Ok(())
+}
+
+#[test]
 fn registers_taken_by_another_nanoprobe_are_told_with_its_name() -> Result<()> {
     if !has_hardware()? {
         return Ok(());

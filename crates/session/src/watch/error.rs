@@ -80,6 +80,8 @@ pub enum WatchError {
         errno: Errno,
         /// /proc/sys/kernel/perf_event_paranoid.
         paranoid: String,
+        /// A seccomp filter is on our own process, as in a container.
+        has_filter: bool,
     },
     /// The machine has no debug registers that could be had.
     NoHardware {

@@ -208,7 +208,8 @@ fn refused(pid: i32, watch: &Watch, errno: Errno, armed: &[Watch]) -> WatchError
         Errno::ENODEV | Errno::ENOENT | Errno::EOPNOTSUPP | Errno::ENOSYS => WatchError::NoHardware { errno },
         Errno::EACCES | Errno::EPERM => {
             let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
-            WatchError::NotAllowed { errno, paranoid: paranoid.trim().to_owned() }
+            let has_filter = process::Status::of(sys::getpid() as i32).is_some_and(|s| s.seccomp != 0);
+            WatchError::NotAllowed { errno, paranoid: paranoid.trim().to_owned(), has_filter }
         }
         errno => WatchError::Broken(crate::Broken::Call { what: "perf_event_open", errno }),
     }
