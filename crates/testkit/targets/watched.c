@@ -235,7 +235,7 @@ int main(void) {
     guarded = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     sigaction(SIGTRAP, &trap, NULL);
     sigaction(SIGSEGV, &segv, NULL);
-    printf("ready pid=%d\n", getpid());
+    printf("ready pid=%d self=%lu\n", getpid(), (unsigned long)pthread_self());
     fflush(stdout);
     while (fgets(line, sizeof line, stdin) && strcmp(line, "quit\n")) {
         obey(line);

@@ -423,6 +423,27 @@ fn a_soft_watch_whose_engine_is_killed_gives_the_pages_back() -> Result<()> {
 }
 
 #[test]
+fn a_launched_command_whose_engine_is_killed_gets_its_pages_back_too() -> Result<()> {
+    let target = target()?;
+    let plain = spec(&target, "plain:8:w");
+    let path = target.path().display().to_string();
+    let mut tracing = Nanoprobe::find()?.start(["watch", "--soft", &plain, "--", &path])?;
+    tracing.attached()?;
+    let ready = tracing.expect("ready pid=")?;
+    let pid = number(&ready, "pid")?;
+    tracing.kill_children()?;
+    let maps = || std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    testkit::wait_until("the pages to be as before", std::time::Duration::from_secs(10), || {
+        !maps().contains("nanoprobe-watch")
+    })?;
+    tracing.command("write 80")?;
+    tracing.expect("done plain=80 ")?;
+    tracing.command("quit")?;
+    assert_eq!(tracing.finish()?.code(), Some(128 + 9));
+    Ok(())
+}
+
+#[test]
 fn the_next_soft_watch_cures_what_a_killed_one_left() -> Result<()> {
     let target = target()?;
     let mut running = target.spawn()?;
@@ -513,5 +534,25 @@ fn what_cannot_be_watched_is_refused_with_the_reason() -> Result<()> {
     }
     let outcome = nanoprobe.run(["watch", "w:0x1000:8:w", "-p", &pid])?;
     assert!(outcome.stderr.contains("nothing is mapped"), "{outcome}");
+    Ok(())
+}
+
+#[test]
+fn pages_that_the_kernel_writes_to_by_itself_are_not_protected() -> Result<()> {
+    let target = target()?;
+    let path = target.path().display().to_string();
+    let nanoprobe = Nanoprobe::find()?;
+    // Started by ourselves, because the first line has the address.
+    let mut first = nanoprobe.start(["count", "u::main", "--", &path])?;
+    first.attached()?;
+    let ready = first.expect("ready pid=")?;
+    let (pid, own_block) = (number(&ready, "pid")?.to_string(), number(&ready, "self")?);
+    let outcome = nanoprobe.run(["watch", "--soft", &format!("w:{own_block:#x}:8:w"), "-p", &pid])?;
+    assert_eq!(outcome.code(), Some(1), "{outcome}");
+    assert!(outcome.stderr.contains("it holds a thread's own block"), "{outcome}");
+    first.command("write 80")?;
+    first.expect("done plain=80 ")?;
+    first.command("quit")?;
+    assert_eq!(first.finish()?.code(), Some(7));
     Ok(())
 }
