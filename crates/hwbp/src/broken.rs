@@ -7,6 +7,7 @@
 //! Checked: torture's `tests/broken.rs`.
 
 /// What is left out.
+#[cfg(feature = "broken")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Broken {
     /// Histogram engine: operations of one task do not wait for each other.

@@ -65,6 +65,19 @@ pub(crate) fn start_time(pid: i32) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
+/// The parent of a process.
+pub(crate) fn parent(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// What a process was started as; empty if that cannot be read.
+pub(crate) fn command_words(pid: i32) -> Vec<String> {
+    let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = words.split(|b| *b == 0).filter(|w| !w.is_empty());
+    words.map(|w| String::from_utf8_lossy(w).into_owned()).collect()
+}
+
 /// Which pid namespace we are in, 0 if that cannot be told.
 pub(crate) fn pid_namespace() -> u64 {
     use std::os::unix::fs::MetadataExt;

@@ -14,7 +14,7 @@ use super::record::Recorder;
 use super::{Access, Detail, Touch, Watch, WatchError, step};
 use crate::memory::Memory;
 use crate::process;
-use crate::world::{Hurry, World};
+use crate::world::{ENGINE_NAME, Hurry, World};
 use hwbp::{Accounts, EngineKind, Machine, Place, Refused, Request};
 use std::fs::{self, File};
 use std::io::Read;
@@ -231,8 +231,22 @@ fn others(pid: i32) -> Vec<String> {
         let links = fds.flatten().filter_map(|e| fs::read_link(e.path()).ok());
         let events = links.filter(|l| l.as_os_str() == "anon_inode:[perf_event]").count();
         if events > 0 {
-            found.push(format!("perhaps {other} ({}): {events} perf events", process::name(other)));
+            found.push(holder(other, events, pid));
         }
     }
     found
+}
+
+/// A process with perf events: if it is a nanoprobe's engine, by its command.
+fn holder(other: i32, events: usize, pid: i32) -> String {
+    let name = process::name(other);
+    let words = match name == ENGINE_NAME {
+        // The engine has given up its own words; its front has them.
+        true => process::parent(other).map(process::command_words).unwrap_or_default(),
+        false => Vec::new(),
+    };
+    let is_same = words.iter().any(|w| *w == pid.to_string()) && words.iter().any(|w| w == "watch");
+    let perhaps = if is_same { "" } else { "perhaps " };
+    let command = if words.is_empty() { String::new() } else { format!(" of '{}'", words.join(" ")) };
+    format!("{perhaps}{other} ({name}{command}): {events} perf events")
 }
