@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use testkit::{Link, Nanoprobe, Program, Result, Snapshot, Target};
+use testkit::{Link, Nanoprobe, Program, Result, Snapshot, Target, kill_guard_of};
 
 /// After the death of a controller; after its own end there is nothing to wait for.
 const LIMIT: Duration = Duration::from_secs(5);
