@@ -8,6 +8,8 @@
 //!          T2 every broken variant fails (`tests/broken.rs`).
 //! Checked: `tests/broken.rs`.
 
+mod scenarios;
+
 use crate::rng::Rng;
 use hwbp::{
     Accounts, Broken, Checker, EngineKind, Kind, Machine, Place, Pools, Refused, Request, Reservation,
@@ -26,6 +28,9 @@ accounts are compared with a checker that computes every constraint from scratch
   --engine E      list, hash or histogram; may be given more than once (all, in turns)
   --broken NAME   break the accounts on purpose: no-task-lock, shared-cpu-lock, no-move (histogram), modify-forgets
                   (any engine); the run must then fail
+  --scenarios     the nine scenarios of the kernel's own test instead, once on each engine
+  --cpus N        CPUs for that (8)
+  --slots N       debug registers of each for that (4)
 
 The last line is one of
   PASS seed=1 grants=9 refusals=9 releases=9 changes=9 questions=9 pauses=9 locked=9
@@ -50,6 +55,9 @@ struct Options {
     threads: u64,
     engines: Vec<EngineKind>,
     broken: Option<Broken>,
+    has_scenarios: bool,
+    cpus: u32,
+    slots: u32,
 }
 
 #[derive(Default)]
@@ -67,6 +75,7 @@ struct Counts {
 /// Runs the torture; the exit status: 0 passed, 1 failed, 2 bad arguments.
 pub fn hwbp_main(args: &[String]) -> i32 {
     match parse(args) {
+        Ok(Some(o)) if o.has_scenarios => scenarios::run(&o.engines, o.cpus, o.slots, o.broken),
         Ok(Some(options)) => run(&options),
         Ok(None) => 0,
         Err(error) => {
@@ -80,14 +89,25 @@ fn parse(args: &[String]) -> Result<Option<Options>, lexopt::Error> {
     use lexopt::prelude::*;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let seed = now.as_nanos() as u64 % 1_000_000_000;
-    let mut options =
-        Options { run_for: Duration::from_secs(60), seed, threads: 4, engines: Vec::new(), broken: None };
+    let mut options = Options {
+        run_for: Duration::from_secs(60),
+        seed,
+        threads: 4,
+        engines: Vec::new(),
+        broken: None,
+        has_scenarios: false,
+        cpus: 8,
+        slots: 4,
+    };
     let mut parser = lexopt::Parser::from_args(args);
     while let Some(arg) = parser.next()? {
         match arg {
             Long("for") => options.run_for = crate::duration(&parser.value()?.string()?)?,
             Long("seed") => options.seed = parser.value()?.parse()?,
             Long("threads") => options.threads = parser.value()?.parse::<u64>()?.max(1),
+            Long("scenarios") => options.has_scenarios = true,
+            Long("cpus") => options.cpus = parser.value()?.parse::<u32>()?.max(1),
+            Long("slots") => options.slots = parser.value()?.parse::<u32>()?.max(1),
             Long("engine") => {
                 let name = parser.value()?.string()?;
                 let known = EngineKind::ALL.into_iter().find(|e| e.name() == name);

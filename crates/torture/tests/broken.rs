@@ -48,6 +48,14 @@ fn main() {
         let run = again(&format!("hwbp --broken {name} --for 30s"));
         verdict.say(run.ended(1, "FAIL seed="), &format!("broken accounts {name} are caught"), &run);
     }
+    let run = again("hwbp --scenarios --cpus 5");
+    verdict.say(
+        run.ended(0, "PASS passed=27 skipped=0"),
+        "the kernel's scenarios pass on three engines",
+        &run,
+    );
+    let run = again("hwbp --scenarios --broken no-move");
+    verdict.say(run.ended(1, "FAIL "), "a scenario fails on broken accounts", &run);
     let run = again("hwbp --for 2s --seed 42");
     verdict.say(run.ended(0, "PASS seed=42 "), "honest accounts pass", &run);
     let run = again("rhltable --for 3s --seed 42");
