@@ -78,9 +78,22 @@ pub fn cannot_watch(error: &WatchError, pid: Option<i32>) -> i32 {
             let held: Vec<String> = holders.iter().map(|h| format!("held by {h}")).collect();
             fail(error, &held, &[soft])
         }
-        WatchError::NotAllowed { paranoid, .. } => {
-            let checked = [format!("/proc/sys/kernel/perf_event_paranoid: {paranoid}")];
-            fail(error, &checked, &[format!("sudo nanoprobe watch ...{at}"), soft])
+        WatchError::NotAllowed { paranoid, has_filter, .. } => {
+            let mut checked = vec![format!("/proc/sys/kernel/perf_event_paranoid: {paranoid}")];
+            let mut tries = vec![soft, format!("sudo nanoprobe watch ...{at}")];
+            if *has_filter {
+                checked.push("/proc/self/status: Seccomp 2, as in a container".into());
+                tries[1] =
+                    "in a container: let its seccomp profile allow perf_event_open, and give it PERFMON"
+                        .into();
+            }
+            fail(error, &checked, &tries)
+        }
+        WatchError::NoRecords { .. } => {
+            let checked = "counting alone is allowed; values take the capabilities BPF and PERFMON, or root";
+            let values =
+                format!("nanoprobe watch --soft --values SPEC...{at}   # page protection, by ptrace alone");
+            fail(error, &[checked.into()], &[format!("sudo nanoprobe watch --values ...{at}"), values])
         }
         WatchError::NoHardware { .. } => fail(error, &[], &[soft]),
         WatchError::NoSymbol { near, .. } if !near.is_empty() => {

@@ -20,6 +20,7 @@ Examples:
   nanoprobe trace 'u:libc:getaddrinfo' -p 4242       each call as it happens
   nanoprobe lat 'u:libsqlite3:sqlite3_step' -p 4242   how long calls take
   nanoprobe watch 'w:./server:connections:8:w' -p 4242     how often a variable is written
+  nanoprobe watch --stack 'w:./server:state:4:w' -p 4242   by whom, and its value before and after
   nanoprobe list 'u:libc:*alloc*'                   what would match; touches nothing
   nanoprobe explain --all libc                      how much of a file can be probed
   nanoprobe explain 'u:libc:*alloc*' -p 4242        how each site would be probed, and why not faster
@@ -141,9 +142,12 @@ pub struct WatchArgs {
     /// Protect pages in the place of debug registers: any number, but slow, and the process is held by ptrace
     #[arg(long)]
     pub soft: bool,
-    /// Print each access: thread, place in the code, value before and after (with --soft)
-    #[arg(long, requires = "soft")]
+    /// Print each access: value before and after, thread, place in the code
+    #[arg(long)]
     pub values: bool,
+    /// Print with each access its callers too, as far as frame pointers lead (implies --values)
+    #[arg(long)]
+    pub stack: bool,
     /// Count forked children's accesses too (not with --soft)
     #[arg(long, conflicts_with = "soft")]
     pub children: bool,

@@ -51,8 +51,12 @@ pub fn run(pid: Option<i32>, work: impl FnOnce(Stop, &mut Guard) -> i32) -> i32 
         }
         engine => {
             drop(reader);
-            let code = wait(engine, OwnedFd::from(writer), pid);
-            guard.end();
+            let (code, was_killed) = wait(engine, OwnedFd::from(writer), pid);
+            match was_killed && pid.is_none() {
+                // The engine has told it which program was started.
+                true => guard.take_over(),
+                false => guard.end(),
+            }
             code
         }
     }
@@ -102,7 +106,8 @@ pub fn rename(name: &str) {
     let _ = memory.and_then(|m| m.write_all_at(&title, start));
 }
 
-fn wait(engine: i32, writer: OwnedFd, pid: Option<i32>) -> i32 {
+/// The exit code, and whether the engine was killed.
+fn wait(engine: i32, writer: OwnedFd, pid: Option<i32>) -> (i32, bool) {
     for signal in ENDING {
         if let Ok(end) = writer.try_clone() {
             let _ = signal_hook::low_level::pipe::register(signal, end);
@@ -116,17 +121,17 @@ fn wait(engine: i32, writer: OwnedFd, pid: Option<i32>) -> i32 {
         if got == engine {
             drop(writer);
             return if libc::WIFEXITED(status) {
-                libc::WEXITSTATUS(status)
+                (libc::WEXITSTATUS(status), false)
             } else {
                 eprintln!("nanoprobe: the engine was killed by signal {}", libc::WTERMSIG(status));
                 if let Some(pid) = pid {
                     crate::look::recover(pid);
                 }
-                128 + libc::WTERMSIG(status)
+                (128 + libc::WTERMSIG(status), true)
             };
         }
         if got == -1 && std::io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
-            return 1;
+            return (1, false);
         }
     }
 }

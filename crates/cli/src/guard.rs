@@ -44,6 +44,11 @@ impl Guard {
     /// Ends it; called by the front when the engine is gone.
     pub fn end(mut self) {
         self.tell(0);
+        self.take_over();
+    }
+
+    /// Lets it do its work, and waits for that; called by the front when the engine was killed.
+    pub fn take_over(mut self) {
         if self.pipe.take().is_some() {
             let mut status = 0;
             // SAFETY: waitpid writes one int to `status`.

@@ -398,6 +398,9 @@ pub fn detach_line(receipt: &Receipt) -> String {
     let verdict = if receipt.is_verified { "yes" } else { "NO" };
     let noun = if receipt.restored == 1 { "site" } else { "sites" };
     let mut parts = vec![format!("{} {noun} restored in {}", receipt.restored, time(receipt.took))];
+    if receipt.pages > 0 {
+        parts.push(format!("{} pages have their own protection again", receipt.pages));
+    }
     if receipt.handed_over > 0 {
         parts.push(format!("{} handed to another nanoprobe", receipt.handed_over));
     }

@@ -9,20 +9,21 @@
 
 use crate::args::{Format, WatchArgs};
 use crate::engine::subject;
+use crate::guard::Guard;
 use crate::render::{Writer, time};
 use crate::run::check_subject;
 use crate::stop::{Stop, Woke};
 use crate::{advice, front};
-use image::{Addr, ElfImage, Process};
 use serde_json::{Map, Value, json};
 use session::Launched;
-use session::watch::{Hard, Soft, SoftReceipt, Touch, WatchSpec, resolve};
-use std::collections::HashMap;
+use session::watch::{Detail, Hard, Places, Soft, SoftReceipt, Touch, WatchSpec, resolve};
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
 /// How often we look whether the target is still there.
 const LOOK: Duration = Duration::from_millis(50);
+/// How often records of accesses are taken from the kernel's ring.
+const DRAIN: Duration = Duration::from_millis(1);
 /// How long a soft watch spins for the next fault before it sleeps. Faults come in bursts.
 const SPIN: Duration = Duration::from_micros(200);
 
@@ -37,10 +38,10 @@ pub fn watch(args: WatchArgs) -> i32 {
     if let Err(code) = check_subject(&args.run, "watch") {
         return code;
     }
-    front::run(args.run.pid, |stop, _| run(&args, &specs, stop))
+    front::run(args.run.pid, |stop, guard| run(&args, &specs, stop, guard))
 }
 
-fn run(args: &WatchArgs, specs: &[WatchSpec], stop: Stop) -> i32 {
+fn run(args: &WatchArgs, specs: &[WatchSpec], stop: Stop, guard: &mut Guard) -> i32 {
     let writer = match Writer::open(&args.run) {
         Ok(writer) => writer,
         Err(why) => return advice::fail(&why, &[], &[]),
@@ -49,9 +50,10 @@ fn run(args: &WatchArgs, specs: &[WatchSpec], stop: Stop) -> i32 {
         Ok(subject) => subject,
         Err(code) => return code,
     };
+    guard.tell(pid);
     match arm(args, specs, pid) {
         Ok(subject) => {
-            Run { args, stop, writer, subject, launched, pid, process: None, images: HashMap::new() }.run()
+            Run { args, stop, writer, subject, launched, pid, places: Places::new(pid), shown: 0 }.run()
         }
         Err(code) => {
             if let Some(launched) = launched {
@@ -63,17 +65,32 @@ fn run(args: &WatchArgs, specs: &[WatchSpec], stop: Stop) -> i32 {
 }
 
 enum Subject {
-    Hard(Hard),
+    Hard(Box<Hard>),
     Soft(Box<Soft>),
 }
 
 fn arm(args: &WatchArgs, specs: &[WatchSpec], pid: i32) -> Result<Subject, i32> {
     session::check_process(pid).map_err(|b| advice::cannot_attach(&b))?;
+    if args.soft {
+        // The process would not survive our death during an access: the kernel shall look for memory elsewhere. Not
+        // allowed to everybody, and then as before.
+        let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
+    }
     let armed = resolve(pid, specs).and_then(|watches| match args.soft {
-        true => Soft::arm(pid, watches).map(|soft| Subject::Soft(Box::new(soft))),
-        false => Hard::arm(pid, watches, args.children).map(Subject::Hard),
+        true => Soft::arm(pid, watches, detail(args)).map(|soft| Subject::Soft(Box::new(soft))),
+        false => {
+            Hard::arm(pid, watches, args.children, detail(args)).map(|hard| Subject::Hard(Box::new(hard)))
+        }
     });
     armed.map_err(|error| advice::cannot_watch(&error, args.run.pid))
+}
+
+fn detail(args: &WatchArgs) -> Detail {
+    match (args.stack, args.values) {
+        (true, _) => Detail::Stacks,
+        (_, true) => Detail::Values,
+        _ => Detail::Count,
+    }
 }
 
 struct Run<'a> {
@@ -83,10 +100,10 @@ struct Run<'a> {
     subject: Subject,
     launched: Option<Launched>,
     pid: i32,
-    /// For names of places in the code; read at the first access.
-    process: Option<Process>,
-    /// Files of the process that were looked at, by where they are mapped; `None` for those that cannot be read.
-    images: HashMap<u64, Option<ElfImage>>,
+    /// For names of places in the code.
+    places: Places,
+    /// Accesses that were printed.
+    shown: u64,
 }
 
 impl Run<'_> {
@@ -146,6 +163,7 @@ impl Run<'_> {
                 busy_until = now + SPIN;
             }
             let pause = match self.subject {
+                Subject::Hard(_) if detail(self.args) > Detail::Count => DRAIN,
                 Subject::Hard(_) => LOOK,
                 Subject::Soft(_) if now < busy_until => Duration::ZERO,
                 Subject::Soft(_) => Duration::from_millis(1),
@@ -167,55 +185,50 @@ impl Run<'_> {
 
     /// Handles what waits to be handled; true if there was something.
     fn handle(&mut self) -> bool {
-        let Subject::Soft(soft) = &mut self.subject else { return false };
-        let mut did = false;
-        for _ in 0..64 {
-            if !soft.handle() {
-                break;
+        let (did, touches) = match &mut self.subject {
+            Subject::Hard(hard) => {
+                let touches = hard.take_touches();
+                (!touches.is_empty(), touches)
             }
-            did = true;
-        }
-        let touches = soft.take_touches();
-        if self.args.values {
-            touches.iter().for_each(|touch| self.say_touch(touch));
-        }
+            Subject::Soft(soft) => {
+                let handled = (0..64).take_while(|_| soft.handle()).count();
+                (handled > 0, soft.take_touches())
+            }
+        };
+        let lines: Vec<String> = touches.iter().map(|touch| self.access(touch)).collect();
+        self.shown += lines.len() as u64;
+        self.writer.lines(&lines);
         did
     }
 
-    fn say_touch(&mut self, touch: &Touch) {
-        let Subject::Soft(soft) = &self.subject else { return };
-        let name = soft.counts().nth(touch.watch).map_or("?", |(w, _)| &w.name).to_owned();
-        let place = self.place(touch.ip);
-        let Touch { tid, before, after, .. } = touch;
-        let line = match self.writer.format {
-            Format::Text => format!("{name}: {before:#x} -> {after:#x}  thread {tid}  {place}"),
-            Format::Json => {
-                let data = json!({
-                    "name": name, "tid": tid, "ip": touch.ip, "place": place, "before": before, "after": after,
-                });
-                json!({"type": "access", "data": data}).to_string()
+    /// One access, as a line of its own and one for each caller.
+    fn access(&mut self, touch: &Touch) -> String {
+        let watch = match &self.subject {
+            Subject::Hard(hard) => hard.watch(touch.watch),
+            Subject::Soft(soft) => soft.watch(touch.watch),
+        };
+        let name = watch.map_or("?", |w| &w.name).to_owned();
+        let (ip, place) = self.places.of_access(touch.at);
+        let callers = match self.args.stack {
+            true => self.places.callers(ip, &touch.stack),
+            false => Vec::new(),
+        };
+        let Touch { pid, tid, before, after, .. } = touch;
+        if self.writer.format == Format::Json {
+            let mut data = json!({
+                "name": name, "pid": pid, "tid": tid, "ip": ip, "place": place, "before": before, "after": after,
+            });
+            if self.args.stack {
+                data["callers"] = json!(callers);
             }
-        };
-        self.writer.line(&line);
-    }
-
-    /// `function+0x12`, as far as it is known.
-    fn place(&mut self, ip: u64) -> String {
-        let process = match &self.process {
-            Some(process) => process,
-            None => match Process::read(self.pid as u32) {
-                Ok(process) => self.process.insert(process),
-                Err(_) => return format!("{ip:#x}"),
-            },
-        };
-        let Some(module) = process.module_at(Addr(ip)) else { return format!("{ip:#x}") };
-        let image_addr = module.image_addr(Addr(ip));
-        let image = self.images.entry(module.bias.0).or_insert_with(|| module.open(self.pid as u32).ok());
-        let function = image.as_ref().and_then(|image| {
-            let function = image.function_at(image_addr)?;
-            Some(format!("{}+{:#x}", function.name()?, image_addr.0 - function.range().start.0))
-        });
-        function.unwrap_or_else(|| format!("{}+{image_addr:#x}", module.file_name()))
+            return json!({"type": "access", "data": data}).to_string();
+        }
+        let value = |v: &Option<u64>| v.map_or_else(|| "?".to_owned(), |v| format!("{v:#x}"));
+        let (before, after) = (value(before), value(after));
+        let process = if *pid == self.pid { String::new() } else { format!("process {pid}  ") };
+        let mut line = format!("{name}: {before} -> {after}  {process}thread {tid}  {place}");
+        callers.iter().for_each(|caller| line += &format!("\n    {caller}"));
+        line
     }
 
     fn is_target_there(&mut self) -> bool {
@@ -285,19 +298,42 @@ impl Run<'_> {
     }
 
     fn say_receipt(&mut self, hits: u64, receipt: SoftReceipt) {
-        let SoftReceipt { faults, calls, blind_calls, children, is_verified, was_gone } = receipt;
+        let lost = match &self.subject {
+            Subject::Hard(hard) => hard.lost(),
+            Subject::Soft(_) => 0,
+        };
+        let SoftReceipt { faults, calls, kernel_changes, map_calls, blind_calls, .. } = receipt;
+        let SoftReceipt { children, is_verified, was_gone, .. } = receipt;
         if self.writer.format == Format::Json {
             let data = json!({
                 "hits": hits, "handled": hits, "skipped": {}, "left_out": 0,
                 "detach_verified": is_verified && !was_gone, "target_gone": was_gone,
                 "faults": faults, "calls_made_again": calls, "blind_calls": blind_calls,
-                "children_freed": children,
+                "kernel_changes": kernel_changes, "map_calls": map_calls,
+                "children_freed": children, "shown": self.shown, "lost": lost,
             });
             self.writer.line(&json!({"type": "receipt", "data": data}).to_string());
         }
         if blind_calls > 0 {
             eprintln!(
                 "nanoprobe: {blind_calls} system calls waited with the pages open; accesses meanwhile were missed"
+            );
+        }
+        if kernel_changes > 0 {
+            eprintln!(
+                "nanoprobe: {kernel_changes} times a system call changed a watched value: such writes are the kernel's, \
+                 and in no count"
+            );
+        }
+        if let Subject::Soft(soft) = &self.subject
+            && !was_gone
+        {
+            soft.lapsed()
+                .for_each(|(w, why)| eprintln!("nanoprobe: {} was not watched to the end: {why}", w.name));
+        }
+        if lost > 0 {
+            eprintln!(
+                "nanoprobe: {lost} accesses were counted and are not shown: they came faster than they could be printed"
             );
         }
         if self.writer.is_quiet {

@@ -135,8 +135,6 @@ impl Drop for Counted {
     }
 }
 
-// Under Miri every thread has the same number, and `barrier` takes its caller for the worker.
-#[cfg_attr(miri, ignore)]
 #[test]
 fn every_value_is_dropped_once_and_none_under_a_reader() {
     let dropped = Arc::new(AtomicU64::new(0));

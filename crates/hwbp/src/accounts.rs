@@ -9,6 +9,9 @@
 //! Checked: `tests/agree.rs`, `tests/scenarios.rs`.
 //! Source:  kernel `kernel/events/hw_breakpoint.c` (v7.0).
 
+use crate::broken::broken;
+#[cfg(feature = "broken")]
+use crate::engine::make_broken;
 use crate::engine::{Engine, EngineKind, Token, make};
 use crate::{Kind, Machine, Place, Refused, Request};
 use core::fmt;
@@ -29,6 +32,8 @@ use core::fmt;
 pub struct Accounts {
     machine: Machine,
     engine: Box<dyn Engine>,
+    #[cfg(feature = "broken")]
+    broken: Option<crate::Broken>,
 }
 
 impl fmt::Debug for Accounts {
@@ -54,7 +59,19 @@ impl fmt::Debug for Reservation<'_> {
 impl Accounts {
     /// Empty accounts.
     pub fn new(machine: Machine, engine: EngineKind) -> Accounts {
-        Accounts { machine, engine: make(engine, machine) }
+        Accounts {
+            machine,
+            engine: make(engine, machine),
+            #[cfg(feature = "broken")]
+            broken: None,
+        }
+    }
+
+    /// Accounts with something left out, for a test that must notice.
+    #[cfg(feature = "broken")]
+    #[doc(hidden)]
+    pub fn broken(machine: Machine, engine: EngineKind, how: crate::Broken) -> Accounts {
+        Accounts { machine, engine: make_broken(engine, machine, how), broken: Some(how) }
     }
 
     /// What is accounted.
@@ -143,7 +160,11 @@ impl Reservation<'_> {
         match engine.exchange(old, token, to) {
             (token, None) => (self.token, self.request) = (Some(token), to),
             (token, Some(refused)) => {
-                self.token = Some(token);
+                if broken!(self.accounts, ModifyForgets) {
+                    let _ = engine.release(old, token, true);
+                } else {
+                    self.token = Some(token);
+                }
                 return Err(refused);
             }
         }

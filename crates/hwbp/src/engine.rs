@@ -60,6 +60,15 @@ pub(crate) trait Engine: Send + Sync {
     fn is_used(&self) -> bool;
 }
 
+/// An engine that is broken in one way, if that concerns it.
+#[cfg(feature = "broken")]
+pub(crate) fn make_broken(kind: EngineKind, machine: Machine, how: crate::Broken) -> Box<dyn Engine> {
+    match kind {
+        EngineKind::Histogram => Box::new(split::Split::broken(machine, how)),
+        other => make(other, machine),
+    }
+}
+
 pub(crate) fn make(kind: EngineKind, machine: Machine) -> Box<dyn Engine> {
     match kind {
         EngineKind::List => Box::new(seed::Seed::<index::List>::new(machine)),

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod accounts;
+mod broken;
 mod checker;
 mod engine;
 mod error;
@@ -10,6 +11,8 @@ mod scenarios;
 mod watchpoint;
 
 pub use accounts::{Accounts, Reservation};
+#[cfg(feature = "broken")]
+pub use broken::Broken;
 pub use checker::Checker;
 pub use engine::EngineKind;
 pub use error::Refused;

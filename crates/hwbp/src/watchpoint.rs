@@ -60,6 +60,7 @@ impl Watchpoint {
             is_inherited: true,
             is_for_children: false,
             raises_sigtrap: false,
+            runs_program: false,
         };
         let error = |errno: Errno| std::io::Error::from_raw_os_error(errno.0);
         let fd = perf::open_breakpoint(&breakpoint, 0).map_err(error)?;

@@ -51,6 +51,8 @@ pub struct Receipt {
     pub foreign: Vec<String>,
     /// Sites whose module the process has unmapped meanwhile.
     pub unmapped: usize,
+    /// Pages of a soft watch that have their own protection again.
+    pub pages: usize,
     /// Every restored site was read back and equals the file.
     pub is_verified: bool,
     /// All our mappings are gone from the target.
@@ -76,6 +78,7 @@ impl Receipt {
         self.handed_over += other.handed_over;
         self.foreign.extend(other.foreign);
         self.unmapped += other.unmapped;
+        self.pages += other.pages;
         self.is_verified &= other.is_verified;
         self.is_unmapped &= other.is_unmapped;
         self.held_by = self.held_by.or(other.held_by);

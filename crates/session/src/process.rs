@@ -65,10 +65,52 @@ pub(crate) fn start_time(pid: i32) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
+/// The parent of a process.
+pub(crate) fn parent(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// What a process was started as; empty if that cannot be read.
+pub(crate) fn command_words(pid: i32) -> Vec<String> {
+    let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = words.split(|b| *b == 0).filter(|w| !w.is_empty());
+    words.map(|w| String::from_utf8_lossy(w).into_owned()).collect()
+}
+
 /// Which pid namespace we are in, 0 if that cannot be told.
 pub(crate) fn pid_namespace() -> u64 {
     use std::os::unix::fs::MetadataExt;
     fs::metadata("/proc/self/ns/pid").map_or(0, |m| m.ino())
+}
+
+/// Who controls something of ours in a process, named for ever.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Controller {
+    pub pid: i32,
+    /// In clock ticks since boot.
+    pub start_time: u64,
+    /// By inode.
+    pub pid_namespace: u64,
+}
+
+impl Controller {
+    /// This process.
+    pub fn ourselves() -> Controller {
+        let pid = sys::getpid().cast_signed();
+        Controller { pid, start_time: start_time(pid).unwrap_or(0), pid_namespace: pid_namespace() }
+    }
+
+    /// One in another pid namespace cannot be looked up from here, and is taken to live.
+    pub fn is_alive(&self) -> bool {
+        if self.pid_namespace != pid_namespace() {
+            return true;
+        }
+        // One that was killed a moment ago may still wait for its parent.
+        let status = Status::of(self.pid);
+        let is_ending = status.is_none_or(|s| !s.has_memory || matches!(s.state, 'Z' | 'X'));
+        !is_ending && start_time(self.pid) == Some(self.start_time)
+    }
 }
 
 /// The live threads of a process.

@@ -1,7 +1,7 @@
 //! Taking out probes whose controller was killed.
 //!
 //! For:     `nanoprobe recover`, the front when its engine was killed, and every attach.
-//! State:   all in the target: the arena's header, and a header before each trampoline.
+//! State:   all in the target: the arena's header, a header before each trampoline, the journal of a soft watch.
 //! Context: control.
 //! Keeps:   R1 probes of a controller that lives are left alone.
 //!          R2 what is found is left as a detach leaves it, except that threads inside trampolines are
@@ -13,14 +13,14 @@ use crate::detach::{Receipt, leave_process};
 use crate::error::Broken;
 use crate::footing::{Footing, Found};
 use crate::memory::Memory;
-use crate::process;
+use crate::process::{self, Controller};
 use crate::site::Link;
 use crate::world::Hurry;
 use std::time::Instant;
 use text::JUMP_LEN;
 use wire::TrampolineHeader;
 
-/// Frees `pid` of the probes of controllers that are gone; a receipt for each.
+/// Frees `pid` of the probes and the page protection of controllers that are gone; a receipt for each.
 ///
 /// # Errors
 /// The process cannot be entered.
@@ -33,7 +33,7 @@ pub fn recover(pid: i32) -> Result<Vec<Receipt>, Broken> {
     let arenas = mappings.iter().filter(|m| m.path.as_os_str() == marker.as_str()).map(|m| m.range.start.0);
     let orphans: Vec<Found> =
         arenas.filter_map(|at| Footing::read(&memory, at)).filter(|f| !is_alive(f)).collect();
-    let mut receipts = Vec::new();
+    let mut receipts = crate::watch::recover(pid)?;
     for orphan in orphans {
         let gadget = find_syscall(&memory, &mappings)?;
         let links = links(&memory, &orphan.footing)?;
@@ -47,15 +47,9 @@ pub fn recover(pid: i32) -> Result<Vec<Receipt>, Broken> {
     Ok(receipts)
 }
 
-/// A controller in another pid namespace cannot be looked up from here, and is taken to live.
 fn is_alive(found: &Found) -> bool {
-    if found.pid_namespace != process::pid_namespace() {
-        return true;
-    }
-    // One that was killed a moment ago may still wait for its parent.
-    let status = process::Status::of(found.controller);
-    let is_ending = status.is_none_or(|s| !s.has_memory || matches!(s.state, 'Z' | 'X'));
-    !is_ending && process::start_time(found.controller) == Some(found.controller_start)
+    let Found { controller: pid, controller_start: start_time, pid_namespace, .. } = *found;
+    Controller { pid, start_time, pid_namespace }.is_alive()
 }
 
 /// Every trampoline in the regions, by its header.

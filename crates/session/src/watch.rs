@@ -8,12 +8,17 @@
 
 mod error;
 mod hard;
+mod places;
+mod record;
 mod soft;
 mod spec;
 mod step;
+mod touch;
 
 pub use error::WatchError;
 pub use hard::Hard;
+pub use places::Places;
+pub(crate) use soft::recover;
 pub use soft::{Soft, SoftReceipt};
 pub use spec::{Access, Watch, WatchSpec, resolve};
-pub use step::Touch;
+pub use touch::{At, Detail, Stack, Touch};

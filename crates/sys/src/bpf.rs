@@ -1,10 +1,10 @@
 //! The kernel's programs and tables, through bpf(2).
 //!
-//! For:     probes where no jump fits, and benches that put the kernel beside us.
+//! For:     probes where no jump fits, values at watchpoints, and benches that put the kernel beside us.
 //! State:   none; the caller owns the descriptors.
 //! Context: control.
 //! Keeps:   B1 each attribute is passed with its own size, so older kernels see zeros or refuse.
-//! Checked: tests below; `bench --vs kernel` (its counts = calls); testkit `kernel`.
+//! Checked: tests below; `bench --vs kernel` (its counts = calls); testkit `kernel`, `watching`.
 
 use crate::{Errno, check, nr, syscall};
 
@@ -12,9 +12,23 @@ const MAP_CREATE: usize = 0;
 const MAP_LOOKUP_ELEM: usize = 1;
 const PROG_LOAD: usize = 5;
 const LINK_CREATE: usize = 28;
+const MAP_TYPE_ARRAY: u32 = 2;
 const MAP_TYPE_PERCPU_ARRAY: u32 = 6;
+const MAP_TYPE_RING: u32 = 27;
 const PROG_TYPE_KPROBE: u32 = 2;
 const TRACE_UPROBE_MULTI: u32 = 48;
+const PROG_TYPE_PERF_EVENT: u32 = 7;
+
+/// Numbers of the helpers that programs call, as the kernel has them (table).
+#[allow(missing_docs, reason = "the names are the kernel's")]
+pub mod helper {
+    pub const MAP_LOOKUP_ELEM: i32 = 1;
+    pub const GET_CURRENT_PID_TGID: i32 = 14;
+    pub const GET_STACK: i32 = 67;
+    pub const PROBE_READ_USER: i32 = 112;
+    pub const RINGBUF_RESERVE: i32 = 131;
+    pub const RINGBUF_SUBMIT: i32 = 132;
+}
 
 #[repr(C)]
 struct MapAttr {
@@ -76,7 +90,27 @@ pub const fn instruction(opcode: u8, to: u8, from: u8, offset: i16, immediate: i
 /// # Errors
 /// `EPERM` not allowed (it takes CAP_BPF).
 pub fn create_percpu_array(entries: u32) -> Result<i32, Errno> {
-    let attr = MapAttr { kind: MAP_TYPE_PERCPU_ARRAY, key_bytes: 4, value_bytes: 8, entries };
+    create(MapAttr { kind: MAP_TYPE_PERCPU_ARRAY, key_bytes: 4, value_bytes: 8, entries })
+}
+
+/// A descriptor of a new array of 64-bit values.
+///
+/// # Errors
+/// `EPERM` not allowed (it takes CAP_BPF).
+pub fn create_array(entries: u32) -> Result<i32, Errno> {
+    create(MapAttr { kind: MAP_TYPE_ARRAY, key_bytes: 4, value_bytes: 8, entries })
+}
+
+/// A descriptor of a new ring of `len` bytes, a power of two and whole pages; read it with
+/// [`Ring`](crate::ringbuf::Ring).
+///
+/// # Errors
+/// `EPERM` not allowed (it takes CAP_BPF), `EINVAL` no such length, or the kernel is older than 5.8.
+pub fn create_ring(len: u32) -> Result<i32, Errno> {
+    create(MapAttr { kind: MAP_TYPE_RING, key_bytes: 0, value_bytes: 0, entries: len })
+}
+
+fn create(attr: MapAttr) -> Result<i32, Errno> {
     // SAFETY: the kernel reads `attr`, borrowed for the call with its size.
     let fd =
         unsafe { syscall(nr::BPF, [MAP_CREATE, (&raw const attr) as usize, size_of_val(&attr), 0, 0, 0]) };
@@ -104,20 +138,39 @@ pub unsafe fn read_percpu_array(map: i32, index: u32, values: &mut [u64]) -> Res
     check(unsafe { syscall(nr::BPF, args) }).map(drop)
 }
 
+/// Reads entry `index` of an array of 64-bit values.
+///
+/// # Safety
+/// `map` must be a descriptor of [`create_array`].
+pub unsafe fn read_array(map: i32, index: u32) -> Result<u64, Errno> {
+    let mut value = 0u64;
+    // SAFETY: such an array has one value, of eight bytes, where a per-CPU array has one for each CPU.
+    unsafe { read_percpu_array(map, index, core::slice::from_mut(&mut value)) }?;
+    Ok(value)
+}
+
 /// A descriptor of a program for kprobes and uprobes; GPL-compatible, so that all helpers may be called.
 ///
 /// # Errors
 /// `EPERM` not allowed (it takes CAP_BPF and CAP_PERFMON), `EACCES` or `EINVAL` the verifier refuses the code.
 pub fn load_kprobe_program(code: &[u64]) -> Result<i32, Errno> {
-    load(code, 0)
+    load(PROG_TYPE_KPROBE, code, 0)
 }
 
-/// The same for [`link_uprobes`], since Linux 6.6.
+/// A descriptor of a program that runs when a perf event has counted enough; GPL-compatible.
+///
+/// # Errors
+/// As [`load_kprobe_program`].
+pub fn load_perf_program(code: &[u64]) -> Result<i32, Errno> {
+    load(PROG_TYPE_PERF_EVENT, code, 0)
+}
+
+/// A descriptor of a program for [`link_uprobes`], since Linux 6.6; GPL-compatible.
 ///
 /// # Errors
 /// As [`load_kprobe_program`]; `EINVAL` also where the kernel has no such links.
 pub fn load_uprobes_program(code: &[u64]) -> Result<i32, Errno> {
-    load(code, TRACE_UPROBE_MULTI)
+    load(PROG_TYPE_KPROBE, code, TRACE_UPROBE_MULTI)
 }
 
 /// A descriptor that, as long as it is open, runs a program at hits of all `offsets` of a file in process `pid`: those
@@ -157,9 +210,9 @@ pub fn link_uprobes(
     check(fd).map(|fd| fd as i32)
 }
 
-fn load(code: &[u64], expected_attach_type: u32) -> Result<i32, Errno> {
+fn load(kind: u32, code: &[u64], expected_attach_type: u32) -> Result<i32, Errno> {
     let attr = ProgramAttr {
-        kind: PROG_TYPE_KPROBE,
+        kind,
         instructions: code.len() as u32,
         code: code.as_ptr() as u64,
         license: c"Dual MIT/GPL".as_ptr() as u64,

@@ -13,6 +13,7 @@ pub mod perf;
 pub mod ptrace;
 mod raw;
 pub mod remote;
+pub mod ringbuf;
 pub mod sched;
 pub mod signal;
 mod sigstack;

@@ -57,6 +57,15 @@ impl SharedMapping {
         Ok(SharedMapping { base, len })
     }
 
+    /// Maps `len` bytes from `offset` of the file behind `fd`, which are only to be read: `base` must not be written.
+    pub fn of_file_to_read(fd: i32, offset: usize, len: usize) -> Result<SharedMapping, Errno> {
+        let args = [0, len, PROT_READ, MAP_SHARED, fd as usize, offset];
+        // SAFETY: as in `of_file`.
+        let base = check(unsafe { syscall(nr::MMAP, args) })?;
+        let base = NonNull::new(base as *mut u8).ok_or(Errno::ENOMEM)?;
+        Ok(SharedMapping { base, len })
+    }
+
     /// Where it starts in this process.
     pub fn base(&self) -> *mut u8 {
         self.base.as_ptr()

@@ -74,6 +74,9 @@ pub struct Breakpoint {
     pub is_for_children: bool,
     /// The thread gets SIGTRAP with si_code 6 (TRAP_PERF) after each access, before its next instruction.
     pub raises_sigtrap: bool,
+    /// A program that is attached with [`attach_program`] runs at each access, in the thread that made it and before
+    /// its next instruction.
+    pub runs_program: bool,
 }
 
 /// A descriptor of a hardware breakpoint of thread `tid` (0: the caller), on all CPUs.
@@ -86,7 +89,7 @@ pub fn open_breakpoint(b: &Breakpoint, tid: i32) -> Result<i32, Errno> {
     let attr = Attr {
         kind: TYPE_BREAKPOINT,
         size: ATTR_BYTES,
-        sample_period: u64::from(b.raises_sigtrap),
+        sample_period: u64::from(b.raises_sigtrap || b.runs_program),
         flags: EXCLUDE_KERNEL
             | EXCLUDE_HV
             | REMOVE_ON_EXEC
@@ -140,10 +143,10 @@ pub fn open_uprobe(pmu: u32, path: &CStr, offset: u64, pid: i32, is_return: bool
     check(unsafe { syscall(nr::PERF_EVENT_OPEN, args) }).map(|fd| fd as i32)
 }
 
-/// Runs a program of type kprobe at each hit of the event.
+/// Runs a program at each hit of the event, and of those that will be inherited from it.
 ///
 /// # Errors
-/// `EEXIST` it has one already, `EINVAL` the program is of another type.
+/// `EEXIST` it has one already, `EINVAL` the program is of another type than the event takes.
 pub fn attach_program(event: i32, program: i32) -> Result<(), Errno> {
     // SAFETY: this ioctl takes two descriptors and touches no memory of ours.
     check(unsafe { syscall(nr::IOCTL, [event as usize, SET_BPF, program as usize, 0, 0, 0]) }).map(drop)

@@ -23,6 +23,7 @@ const LISTEN: usize = 0x4208;
 const PEEKSIGINFO: usize = 0x4209;
 const GETSIGMASK: usize = 0x420a;
 const SETSIGMASK: usize = 0x420b;
+const GET_SYSCALL_INFO: usize = 0x420e;
 const GET_RSEQ_CONFIGURATION: usize = 0x420f;
 
 /// Marks syscall stops with bit 7 of the signal.
@@ -197,6 +198,17 @@ pub fn event_message(tid: i32) -> Result<u64, Errno> {
 pub fn is_group_stop(tid: i32) -> bool {
     let mut info = [0u8; 128];
     request(GETSIGINFO, tid, 0, info.as_mut_ptr() as usize) == Err(Errno::EINVAL)
+}
+
+/// True if the thread stands at the entry to a system call, which it has not begun.
+///
+/// # Errors
+/// `ESRCH` it does not stand, `EIO` the kernel is older than 5.3.
+pub fn is_at_entry(tid: i32) -> Result<bool, Errno> {
+    const AT_ENTRY: u8 = 1;
+    let mut info = [0u8; 88];
+    request(GET_SYSCALL_INFO, tid, info.len(), info.as_mut_ptr() as usize)?;
+    Ok(info[0] == AT_ENTRY)
 }
 
 /// Where the stopped thread registered its rseq area.

@@ -17,11 +17,14 @@ pub mod nr {
     pub const MMAP: usize = 9;
     pub const MPROTECT: usize = 10;
     pub const MUNMAP: usize = 11;
+    pub const BRK: usize = 12;
     pub const RT_SIGACTION: usize = 13;
     pub const RT_SIGPROCMASK: usize = 14;
     pub const RT_SIGRETURN: usize = 15;
     pub const IOCTL: usize = 16;
+    pub const MREMAP: usize = 25;
     pub const MADVISE: usize = 28;
+    pub const SHMAT: usize = 30;
     pub const NANOSLEEP: usize = 35;
     pub const GETPID: usize = 39;
     pub const CLONE: usize = 56;
@@ -29,6 +32,7 @@ pub mod nr {
     pub const EXIT: usize = 60;
     pub const WAIT4: usize = 61;
     pub const KILL: usize = 62;
+    pub const SHMDT: usize = 67;
     pub const FTRUNCATE: usize = 77;
     pub const PTRACE: usize = 101;
     pub const GETPPID: usize = 110;
@@ -41,6 +45,7 @@ pub mod nr {
     pub const GETTID: usize = 186;
     pub const FUTEX: usize = 202;
     pub const SCHED_SETAFFINITY: usize = 203;
+    pub const REMAP_FILE_PAGES: usize = 216;
     pub const RESTART_SYSCALL: usize = 219;
     pub const CLOCK_GETTIME: usize = 228;
     pub const TGKILL: usize = 234;
@@ -53,8 +58,10 @@ pub mod nr {
     pub const MEMFD_CREATE: usize = 319;
     pub const BPF: usize = 321;
     pub const MEMBARRIER: usize = 324;
+    pub const PKEY_MPROTECT: usize = 329;
     pub const PIDFD_SEND_SIGNAL: usize = 424;
     pub const PIDFD_OPEN: usize = 434;
+    pub const MSEAL: usize = 462;
 }
 
 /// Makes one system call and returns what the kernel left in `rax`.
@@ -82,7 +89,7 @@ fn emulated(number: usize, args: [usize; 6]) -> isize {
     unsafe extern "C" {
         fn syscall(number: c_long, ...) -> c_long;
         fn getpid() -> c_int;
-        fn gettid() -> c_int;
+        fn pthread_self() -> usize;
         fn __errno_location() -> *mut c_int;
     }
     let got = match number {
@@ -94,8 +101,9 @@ fn emulated(number: usize, args: [usize; 6]) -> isize {
         }
         // SAFETY: the call has no argument and cannot fail.
         nr::GETPID => unsafe { getpid() as c_long },
+        // Its gettid gives all threads one number.
         // SAFETY: as above.
-        nr::GETTID => unsafe { gettid() as c_long },
+        nr::GETTID => unsafe { getpid() as c_long + pthread_self() as c_long },
         _ => return -(Errno::ENOSYS.0 as isize),
     };
     if got >= 0 {

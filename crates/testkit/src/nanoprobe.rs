@@ -177,8 +177,13 @@ impl Tracing {
 
     /// Kills the processes that it started to do its work.
     pub fn kill_children(&self) -> Result<()> {
+        self.signal_children(Signal::SIGKILL)
+    }
+
+    /// Sends a signal to the processes that it started to do its work.
+    pub fn signal_children(&self, signal: Signal) -> Result<()> {
         for child in self.children()? {
-            kill(child, Signal::SIGKILL).map_err(|e| Error::io(format!("SIGKILL to {child}"))(e.into()))?;
+            kill(child, signal).map_err(|e| Error::io(format!("{signal} to {child}"))(e.into()))?;
         }
         Ok(())
     }
@@ -204,6 +209,19 @@ impl Tracing {
         let pids = text.split_whitespace().filter_map(|pid| pid.parse().ok());
         Ok(pids.filter(|pid| !is_guard(pid)).map(Pid::from_raw).collect())
     }
+}
+
+/// Kills the process that waits for the two others of a nanoprobe to die, which traces `target`.
+pub fn kill_guard_of(target: u32) -> Result<()> {
+    let title = format!("np-guard {target}");
+    let numbers = std::fs::read_dir("/proc").map_err(Error::io("/proc"))?;
+    let pids = numbers.filter_map(|e| e.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    let is_guard = |p: &i32| {
+        std::fs::read_to_string(format!("/proc/{p}/cmdline")).is_ok_and(|c| c.trim_end_matches('\0') == title)
+    };
+    let guards: Vec<i32> = pids.filter(is_guard).collect();
+    assert_eq!(guards.len(), 1, "{title}: {guards:?}");
+    kill(Pid::from_raw(guards[0]), Signal::SIGKILL).map_err(|e| Error::io(&title)(e.into()))
 }
 
 impl Drop for Tracing {

@@ -38,6 +38,8 @@ pub enum Program {
     Watched,
     /// USDT marks, one of them behind a semaphore.
     Marked,
+    /// Runs another program with one system call refused.
+    Refusing,
 }
 
 /// How a C program is linked. Go, Rust and C++ programs have their own way and ignore it.
@@ -68,7 +70,7 @@ pub(crate) struct Compiler {
 
 impl Program {
     /// Every program.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Counted,
         Self::CountedGo,
         Self::CountedRust,
@@ -82,6 +84,7 @@ impl Program {
         Self::Storm,
         Self::Watched,
         Self::Marked,
+        Self::Refusing,
     ];
 
     /// Files under `targets/`, the ones to compile first.
@@ -100,6 +103,7 @@ impl Program {
             Self::Storm => &["storm.c"],
             Self::Watched => &["watched.c"],
             Self::Marked => &["marked.c"],
+            Self::Refusing => &["refusing.c"],
         }
     }
 

@@ -9,13 +9,20 @@
  *   nested       a store to `plain` inside the SIGSEGV handler, while that signal is blocked
  *   fill         the kernel writes to `plain`'s page by read(2); answers what read said
  *   fork         a child stores 100 times to `plain` and ends; answers its status
+ *   reprotect N  a thread stores N times to `plain` while its page is protected anew N times
+ *   move         ten stores to `region`'s second page, which is then moved away and stored to ten times there;
+ *                another page takes its place and gets ten stores
+ *   vanish       `region`'s third page is unmapped
+ *   deep         ten stores to `plain` by `leaf`, called by `inner`, called by `outer`, which have frame pointers
+ *   spawn        posix_spawn of a program that ends with 0
  * The answer to all is
- *   done plain=P shared=S cells=C traps=T segvs=V read=R child=X
+ *   done plain=P shared=S cells=C traps=T segvs=V read=R child=X region=N
  * with the numbers of stores since the start. `quit` ends with 7; 99 if a value is wrong.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -37,7 +44,10 @@ char landing[64];
 __attribute__((aligned(4096))) _Atomic uint64_t shared;
 __attribute__((aligned(4096))) volatile uint64_t cells[CELLS * 32];
 
+__attribute__((aligned(4096))) char region[3 * 4096];
+
 static __attribute__((aligned(4096))) _Atomic uint64_t plain_stores;
+static uint64_t region_stores;
 static _Atomic uint64_t shared_stores, cell_stores, traps, segvs;
 static volatile char *guarded;
 static _Atomic int is_nested;
@@ -130,6 +140,62 @@ static void fork_one(void) {
     child_status = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
+static void *protector(void *unused) {
+    (void)unused;
+    for (uint64_t i = 0; i < share; i++)
+        if (mprotect((void *)&plain, 4096, PROT_READ | PROT_WRITE)) _exit(CORRUPT);
+    return NULL;
+}
+
+static void reprotect(void) {
+    pthread_t one;
+    if (pthread_create(&one, NULL, protector, NULL)) _exit(CORRUPT);
+    store_plain(share);
+    pthread_join(one, NULL);
+}
+
+#define FRAMED __attribute__((noinline, noipa, optimize("no-omit-frame-pointer", "no-optimize-sibling-calls")))
+
+__attribute__((noinline, noipa)) void leaf(uint64_t value) {
+    plain = value;
+}
+
+FRAMED void inner(uint64_t value) {
+    leaf(value);
+    plain_stores++;
+}
+
+FRAMED void outer(void) {
+    for (uint64_t i = 0; i < 10; i++) inner(i);
+}
+
+static void store_ten(volatile uint64_t *at) {
+    for (uint64_t i = 0; i < 10; i++) *at = i;
+}
+
+static void move(void) {
+    char *from = region + 4096;
+    char *to = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    store_ten((void *)from);
+    if (mremap(from, 4096, 4096, MREMAP_MAYMOVE | MREMAP_FIXED, to) != to) _exit(CORRUPT);
+    store_ten((void *)to);
+    int prot = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+    if (mmap(from, 4096, prot, flags, -1, 0) != from) _exit(CORRUPT);
+    store_ten((void *)from);
+    region_stores += 20;
+    munmap(to, 4096);
+}
+
+static void spawn(void) {
+    extern char **environ;
+    char *words[] = {"true", NULL};
+    int status = 0;
+    pid_t child;
+    if (posix_spawn(&child, "/bin/true", NULL, NULL, words, environ)) _exit(CORRUPT);
+    if (waitpid(child, &status, 0) != child) _exit(CORRUPT);
+    child_status = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
 static void obey(const char *line) {
     uint64_t n = 0;
     if (sscanf(line, "write %lu", &n) == 1) {
@@ -139,6 +205,16 @@ static void obey(const char *line) {
         for (; n >= 4; n -= 4) threads(4, visitor);
     } else if (sscanf(line, "fault %lu", &n) == 1) {
         while (n--) threads(1, faulter);
+    } else if (sscanf(line, "reprotect %lu", &share) == 1) {
+        reprotect();
+    } else if (!strcmp(line, "move\n")) {
+        move();
+    } else if (!strcmp(line, "vanish\n")) {
+        munmap(region + 8192, 4096);
+    } else if (!strcmp(line, "deep\n")) {
+        outer();
+    } else if (!strcmp(line, "spawn\n")) {
+        spawn();
     } else if (!strcmp(line, "many\n")) {
         threads(2, celler);
     } else if (!strcmp(line, "nested\n")) {
@@ -159,14 +235,14 @@ int main(void) {
     guarded = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     sigaction(SIGTRAP, &trap, NULL);
     sigaction(SIGSEGV, &segv, NULL);
-    printf("ready pid=%d\n", getpid());
+    printf("ready pid=%d self=%lu\n", getpid(), (unsigned long)pthread_self());
     fflush(stdout);
     while (fgets(line, sizeof line, stdin) && strcmp(line, "quit\n")) {
         obey(line);
-        printf("done plain=%lu shared=%lu cells=%lu traps=%lu segvs=%lu read=%ld child=%ld\n",
+        printf("done plain=%lu shared=%lu cells=%lu traps=%lu segvs=%lu read=%ld child=%ld region=%lu\n",
                (unsigned long)plain_stores, (unsigned long)shared_stores,
                (unsigned long)cell_stores, (unsigned long)traps, (unsigned long)segvs, read_answer,
-               child_status);
+               child_status, (unsigned long)region_stores);
         fflush(stdout);
     }
     return shared == shared_stores ? QUIT : CORRUPT;

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use testkit::{Link, Nanoprobe, Program, Result, Snapshot, Target};
+use testkit::{Link, Nanoprobe, Program, Result, Snapshot, Target, kill_guard_of};
 
 /// After the death of a controller; after its own end there is nothing to wait for.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -23,20 +23,6 @@ enum End {
     EngineKilled,
     BothKilled,
     AllKilled,
-}
-
-/// Kills the process that waits for the other two to die.
-fn kill_guard_of(pid: u32) -> Result<()> {
-    let title = format!("np-guard {pid}");
-    let all =
-        std::fs::read_dir("/proc").unwrap().filter_map(|e| e.ok()?.file_name().to_str()?.parse::<i32>().ok());
-    let is_guard = |p: &i32| {
-        std::fs::read_to_string(format!("/proc/{p}/cmdline")).is_ok_and(|c| c.trim_end_matches('\0') == title)
-    };
-    let guards: Vec<i32> = all.filter(is_guard).collect();
-    assert_eq!(guards.len(), 1, "{title}: {guards:?}");
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(guards[0]), Signal::SIGKILL).unwrap();
-    Ok(())
 }
 
 fn comes_back(link: Link, end: End) -> Result<()> {

@@ -4,6 +4,7 @@
 //! Keeps:   accesses = the program's own number, over threads that come and go; handlers, system calls and
 //!          children go on as before; refusals name the holders.
 
+use nix::sys::signal::Signal;
 use testkit::{Link, Nanoprobe, Program, Result, Running, Target, Tracing, number};
 
 fn target() -> Result<Target> {
@@ -113,6 +114,37 @@ fn a_fifth_watchpoint_is_refused_and_the_holders_are_named() -> Result<()> {
 }
 
 #[test]
+fn where_the_kernel_gives_no_breakpoints_the_cause_is_told_and_pages_offered() -> Result<()> {
+    const PERF_EVENT_OPEN: &str = "298";
+    let refusing = Target::build(Program::Refusing, Link::Static)?.path().display().to_string();
+    let target = target()?;
+    let mut running = target.spawn()?;
+    let (plain, pid) = (spec(&target, "plain:8:w"), running.pid_text());
+    // EACCES, EPERM as in a container, ENOSYS, ENODEV.
+    for (errno, part) in [
+        ("13", "refuses breakpoints"),
+        ("1", "refuses breakpoints"),
+        ("38", "no debug registers"),
+        ("19", "no debug registers"),
+    ] {
+        let nanoprobe = Nanoprobe::find()?.through([&refusing, PERF_EVENT_OPEN, errno]);
+        let outcome = nanoprobe.run(["watch", &plain, "-p", &pid, "--for", "100ms"])?;
+        assert_eq!(outcome.code(), Some(1), "{outcome}");
+        for part in [part, "nanoprobe watch --soft", "Seccomp"] {
+            let is_needed = part != "Seccomp" || errno == "1";
+            assert!(!is_needed || outcome.stderr.contains(part), "errno {errno}: no `{part}` in {outcome}");
+        }
+    }
+    let nanoprobe = Nanoprobe::find()?.through([&refusing, PERF_EVENT_OPEN, "1"]);
+    let mut tracing = nanoprobe.start(["watch", "--soft", &plain, "-p", &pid])?;
+    tracing.attached()?;
+    done(&mut running, "write 80")?;
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    assert_eq!(outcome.count("plain"), 80, "{outcome}");
+    Ok(())
+}
+
+#[test]
 fn registers_taken_by_another_nanoprobe_are_told_with_its_name() -> Result<()> {
     if !has_hardware()? {
         return Ok(());
@@ -124,7 +156,10 @@ fn registers_taken_by_another_nanoprobe_are_told_with_its_name() -> Result<()> {
     let plain = spec(&target, "plain:8:w");
     let outcome = Nanoprobe::find()?.run(["watch", &plain, "-p", &running.pid_text()])?;
     assert_eq!(outcome.code(), Some(1), "{outcome}");
-    assert!(outcome.stderr.contains("np-engine"), "{outcome}");
+    // By its command, without "perhaps": it watches this very process.
+    let held = outcome.stderr.lines().find(|l| l.contains("np-engine")).unwrap_or_default();
+    assert!(held.contains("held by") && !held.contains("perhaps"), "{outcome}");
+    assert!(specs.iter().all(|spec| held.contains(spec.as_str())), "{outcome}");
     first.interrupt_and_finish()?.success()?;
     Ok(())
 }
@@ -211,6 +246,239 @@ fn values_before_and_after_are_printed_with_thread_and_place() -> Result<()> {
 }
 
 #[test]
+fn debug_registers_too_tell_values_threads_and_places_of_every_write() -> Result<()> {
+    if !has_hardware()? {
+        return Ok(());
+    }
+    for link in [Link::Pie, Link::Static] {
+        let target = Target::build(Program::Watched, link)?;
+        let mut running = target.spawn()?;
+        let (plain, shared) = (spec(&target, "plain:8:w"), spec(&target, "shared:8:w"));
+        let tracing = start(&running, &["--stack", "-f", "json", &plain, &shared])?;
+        done(&mut running, "write 800")?;
+        done(&mut running, "churn 40")?;
+        let outcome = tracing.interrupt_and_finish()?.success()?;
+        let all = outcome.json_data("access")?;
+        let of = |name: &str| all.iter().filter(|a| a["name"] == name).cloned().collect::<Vec<_>>();
+        let (plain, shared) = (of("plain"), of("shared"));
+        assert_eq!((plain.len(), shared.len()), (800 + 400, 800), "{outcome}");
+        // Each write finds what the one before it left.
+        assert!(all.iter().all(|a| a["before"].is_u64() && a["after"].is_u64()), "{outcome}");
+        for pair in shared.windows(2) {
+            assert_eq!(pair[0]["after"], pair[1]["before"], "{outcome}");
+        }
+        assert_eq!((&shared[0]["before"], &shared[799]["after"]), (&0.into(), &800.into()), "{outcome}");
+        let tids: std::collections::BTreeSet<_> = plain.iter().map(|a| a["tid"].to_string()).collect();
+        assert_eq!(tids.len(), 8 + 40, "{outcome}");
+        let is_in = |a: &serde_json::Value, names: &[&str]| {
+            a["place"].as_str().is_some_and(|p| names.iter().any(|n| p.starts_with(n)))
+        };
+        assert!(plain.iter().all(|a| is_in(a, &["store_plain+0x", "visitor+0x", "writer+0x"])), "{outcome}");
+        assert!(shared.iter().all(|a| is_in(a, &["writer+0x"])), "{outcome}");
+    }
+    Ok(())
+}
+
+#[test]
+fn both_kinds_name_the_same_instruction_and_its_callers() -> Result<()> {
+    let target = target()?;
+    let mut seen = Vec::new();
+    for soft in [false, true] {
+        if !soft && !has_hardware()? {
+            continue;
+        }
+        let mut running = target.spawn()?;
+        let plain = spec(&target, "plain:8:w");
+        let mut arguments = vec!["--stack", "-f", "json", &plain];
+        arguments.extend(soft.then_some("--soft"));
+        let tracing = start(&running, &arguments)?;
+        done(&mut running, "deep")?;
+        let outcome = tracing.interrupt_and_finish()?.success()?;
+        let all = outcome.json_data("access")?;
+        assert_eq!(all.len(), 10, "{outcome}");
+        for access in &all {
+            let callers: Vec<&str> =
+                access["callers"].as_array().into_iter().flatten().filter_map(|c| c.as_str()).collect();
+            assert!(access["place"].as_str().is_some_and(|p| p.starts_with("leaf+0x")), "{outcome}");
+            assert!(callers.len() >= 2, "{outcome}");
+            assert!(callers[0].starts_with("inner+0x") && callers[1].starts_with("outer+0x"), "{outcome}");
+        }
+        seen.push((all[0]["place"].clone(), all[0]["callers"][0].clone()));
+    }
+    assert!(seen.windows(2).all(|pair| pair[0] == pair[1]), "{seen:?}");
+    Ok(())
+}
+
+#[test]
+fn records_that_find_no_room_are_counted_as_lost_and_the_count_stays_exact() -> Result<()> {
+    if !has_hardware()? {
+        return Ok(());
+    }
+    let target = target()?;
+    let mut running = target.spawn()?;
+    let plain = spec(&target, "plain:8:w");
+    let tracing = start(&running, &["--stack", "-f", "json", &plain])?;
+    // Nobody drains the ring meanwhile.
+    tracing.signal_children(Signal::SIGSTOP)?;
+    done(&mut running, "write 40000")?;
+    tracing.signal_children(Signal::SIGCONT)?;
+    done(&mut running, "write 80")?;
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    let shown = outcome.json_data("access")?;
+    let receipt = &outcome.json_data("receipt")?[0];
+    let (hits, lost) = (receipt["hits"].as_u64().unwrap_or(0), receipt["lost"].as_u64().unwrap_or(0));
+    assert_eq!((hits, shown.len() as u64 + lost), (40_080, 40_080), "lost {lost}");
+    assert!(lost > 0 && outcome.stderr.contains("are not shown"), "lost {lost}: {}", outcome.stderr);
+    // What a value was before is not known once something between was lost.
+    assert!(shown.iter().any(|a| a["before"].is_null()));
+    Ok(())
+}
+
+#[test]
+fn values_at_debug_registers_are_refused_where_the_kernel_takes_no_programs() -> Result<()> {
+    if !has_hardware()? {
+        return Ok(());
+    }
+    Target::installed("setpriv", "util-linux")?;
+    let target = target()?;
+    let running = target.spawn()?;
+    let (plain, pid) = (spec(&target, "plain:8:w"), running.pid_text());
+    let nanoprobe = Nanoprobe::find()?.through(["setpriv", "--bounding-set=-sys_admin,-bpf"]);
+    let outcome = nanoprobe.run(["watch", "--values", &plain, "-p", &pid, "--for", "100ms"])?;
+    assert_eq!(outcome.code(), Some(1), "{outcome}");
+    for part in ["refuses to record values", "capabilities BPF and PERFMON", "watch --soft --values"] {
+        assert!(outcome.stderr.contains(part), "no `{part}` in {outcome}");
+    }
+    // Counting is allowed, and so are values by page protection.
+    nanoprobe.run(["watch", &plain, "-p", &pid, "--for", "100ms"])?.success()?;
+    nanoprobe.run(["watch", "--soft", "--values", &plain, "-p", &pid, "--for", "100ms"])?.success()?;
+    Ok(())
+}
+
+#[test]
+fn a_soft_watch_follows_what_the_process_does_to_its_mappings() -> Result<()> {
+    let target = target()?;
+    let mut running = target.spawn()?;
+    let before = own_pages(&target, &running);
+    let (plain, moved) = (spec(&target, "plain:8:w"), spec(&target, "region+0x1000:8:w"));
+    let gone = spec(&target, "region+0x2000:8:w");
+    let tracing = start(&running, &["--soft", &plain, &moved, &gone])?;
+    // A page that is protected anew stays watched, with no access missed in between.
+    let line = done(&mut running, "reprotect 300")?;
+    assert_eq!(number(&line, "plain")?, 300, "{line}");
+    // A child that shares the memory until its exec is no end of the watch.
+    let line = done(&mut running, "spawn")?;
+    assert_eq!(number(&line, "child")?, 0, "{line}");
+    let line = done(&mut running, "move")?;
+    let outcome_of_region = number(&line, "region")?;
+    done(&mut running, "vanish")?;
+    done(&mut running, "write 80")?;
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    assert_eq!(outcome.count("plain"), 380, "{outcome}");
+    assert_eq!(outcome.count("region+0x1000"), outcome_of_region, "{outcome}");
+    assert!(outcome.stderr.contains("region+0x2000 was not watched to the end: the process has unmapped it"));
+    assert!(!outcome.stderr.contains("plain was not watched"), "{outcome}");
+    assert!(outcome.says_detach_verified(), "{outcome}");
+    assert_ne!(own_pages(&target, &running), before);
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
+
+#[test]
+fn a_soft_watch_whose_engine_is_killed_gives_the_pages_back() -> Result<()> {
+    type Kill = fn(Tracing, u32) -> Result<()>;
+    let kills: [(&str, Kill); 3] = [
+        ("engine", |tracing, _| {
+            tracing.kill_children()?;
+            tracing.finish().map(drop)
+        }),
+        ("front and engine", |tracing, _| tracing.kill_with_children()),
+        ("front, engine and guard", |tracing, target| {
+            testkit::kill_guard_of(target)?;
+            tracing.kill_with_children()
+        }),
+    ];
+    for (n, (who, kill)) in kills.into_iter().enumerate() {
+        let target = target()?;
+        let mut running = target.spawn()?;
+        let before = own_pages(&target, &running);
+        let plain = spec(&target, "plain:8:w");
+        let tracing = start(&running, &["--soft", &plain])?;
+        done(&mut running, "write 80")?;
+        assert_ne!(own_pages(&target, &running), before);
+        kill(tracing, running.pid())?;
+        if n == 2 {
+            // Nobody is left to do it.
+            assert_ne!(own_pages(&target, &running), before, "{who}");
+            let pid = running.pid_text();
+            let outcome = Nanoprobe::find()?.run(["recover", "-p", &pid])?.success()?;
+            assert!(outcome.stderr.contains("1 pages have their own protection again"), "{outcome}");
+        }
+        testkit::wait_until("the pages to be as before", std::time::Duration::from_secs(10), || {
+            own_pages(&target, &running) == before
+        })?;
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", running.pid())).unwrap_or_default();
+        assert!(!maps.contains("nanoprobe"), "{who}: {maps}");
+        done(&mut running, "write 800")?;
+        assert_eq!(running.end()?.code(), Some(7), "{who}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_launched_command_whose_engine_is_killed_gets_its_pages_back_too() -> Result<()> {
+    let target = target()?;
+    let plain = spec(&target, "plain:8:w");
+    let path = target.path().display().to_string();
+    let mut tracing = Nanoprobe::find()?.start(["watch", "--soft", &plain, "--", &path])?;
+    tracing.attached()?;
+    let ready = tracing.expect("ready pid=")?;
+    let pid = number(&ready, "pid")?;
+    tracing.kill_children()?;
+    let maps = || std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    testkit::wait_until("the pages to be as before", std::time::Duration::from_secs(10), || {
+        !maps().contains("nanoprobe-watch")
+    })?;
+    tracing.command("write 80")?;
+    tracing.expect("done plain=80 ")?;
+    tracing.command("quit")?;
+    assert_eq!(tracing.finish()?.code(), Some(128 + 9));
+    Ok(())
+}
+
+#[test]
+fn the_next_soft_watch_cures_what_a_killed_one_left() -> Result<()> {
+    let target = target()?;
+    let mut running = target.spawn()?;
+    let before = own_pages(&target, &running);
+    let plain = spec(&target, "plain:8:w");
+    let tracing = start(&running, &["--soft", &plain])?;
+    testkit::kill_guard_of(running.pid())?;
+    tracing.kill_with_children()?;
+    let tracing = start(&running, &["--soft", &plain])?;
+    done(&mut running, "write 80")?;
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    assert_eq!(outcome.count("plain"), 80, "{outcome}");
+    assert_eq!(own_pages(&target, &running), before);
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
+
+#[test]
+fn what_the_kernel_writes_to_a_softly_watched_value_is_told() -> Result<()> {
+    let target = target()?;
+    let mut running = target.spawn()?;
+    let landing = spec(&target, "landing:4:w");
+    let tracing = start(&running, &["--soft", &landing])?;
+    done(&mut running, "fill")?;
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    assert_eq!(outcome.count("landing"), 0, "{outcome}");
+    assert!(outcome.stderr.contains("1 times a system call changed a watched value"), "{outcome}");
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
+
+#[test]
 fn a_soft_watch_whose_front_is_killed_gives_the_pages_back() -> Result<()> {
     let target = target()?;
     let mut running = target.spawn()?;
@@ -269,5 +537,25 @@ fn what_cannot_be_watched_is_refused_with_the_reason() -> Result<()> {
     }
     let outcome = nanoprobe.run(["watch", "w:0x1000:8:w", "-p", &pid])?;
     assert!(outcome.stderr.contains("nothing is mapped"), "{outcome}");
+    Ok(())
+}
+
+#[test]
+fn pages_that_the_kernel_writes_to_by_itself_are_not_protected() -> Result<()> {
+    let target = target()?;
+    let path = target.path().display().to_string();
+    let nanoprobe = Nanoprobe::find()?;
+    // Started by ourselves, because the first line has the address.
+    let mut first = nanoprobe.start(["count", "u::main", "--", &path])?;
+    first.attached()?;
+    let ready = first.expect("ready pid=")?;
+    let (pid, own_block) = (number(&ready, "pid")?.to_string(), number(&ready, "self")?);
+    let outcome = nanoprobe.run(["watch", "--soft", &format!("w:{own_block:#x}:8:w"), "-p", &pid])?;
+    assert_eq!(outcome.code(), Some(1), "{outcome}");
+    assert!(outcome.stderr.contains("it holds a thread's own block"), "{outcome}");
+    first.command("write 80")?;
+    first.expect("done plain=80 ")?;
+    first.command("quit")?;
+    assert_eq!(first.finish()?.code(), Some(7));
     Ok(())
 }

@@ -14,6 +14,11 @@ type Torture = (&'static str, &'static str, fn(&[String]) -> i32);
 const ALL: &[Torture] = &[
     ("anywhere", "real programs with a thousand random instructions probed at a time", crate::anywhere_main),
     ("attach", "attach and detach under busy threads", crate::attach_main),
+    (
+        "hwbp",
+        "breakpoints reserved, released and changed by many threads, and broken accounts",
+        crate::hwbp_main,
+    ),
     ("mem", "objects taken, given and retired in any context, and broken caches", crate::mem_main),
     ("rcu", "reader flavours and grace periods, and broken ones", crate::rcu_main),
     ("rhltable", "lookups while a table is resized without pause", crate::rhltable_main),

@@ -24,6 +24,7 @@ const FLAVOURS: [&str; 8] =
 fn main() {
     be_the_run(|args| match args.first().map(String::as_str) {
         Some("rhltable") => torture::rhltable_main(&args[1..]),
+        Some("hwbp") => torture::hwbp_main(&args[1..]),
         _ => torture::rcu_main(args),
     });
     let mut verdict = Verdict::default();
@@ -43,6 +44,20 @@ fn main() {
         let run = again(&format!("rhltable --broken {name} --for 30s"));
         verdict.say(run.ended(1, "FAIL seed="), &format!("broken table {name} is caught"), &run);
     }
+    for name in ["no-task-lock", "shared-cpu-lock", "no-move", "modify-forgets"] {
+        let run = again(&format!("hwbp --broken {name} --for 30s"));
+        verdict.say(run.ended(1, "FAIL seed="), &format!("broken accounts {name} are caught"), &run);
+    }
+    let run = again("hwbp --scenarios --cpus 5");
+    verdict.say(
+        run.ended(0, "PASS passed=27 skipped=0"),
+        "the kernel's scenarios pass on three engines",
+        &run,
+    );
+    let run = again("hwbp --scenarios --broken no-move");
+    verdict.say(run.ended(1, "FAIL "), "a scenario fails on broken accounts", &run);
+    let run = again("hwbp --for 2s --seed 42");
+    verdict.say(run.ended(0, "PASS seed=42 "), "honest accounts pass", &run);
     let run = again("rhltable --for 3s --seed 42");
     verdict.say(run.ended(0, "PASS seed=42 "), "an honest table passes", &run);
     let run = again("--for 1s --seed 42");

@@ -32,6 +32,7 @@ fn open() -> std::io::Result<Option<(OwnedFd, RawFd)>> {
         is_inherited: true,
         is_for_children: true,
         raises_sigtrap: false,
+        runs_program: false,
     };
     match perf::open_breakpoint(&breakpoint, 0) {
         // SAFETY: the kernel has just made this descriptor, and nobody else has it.

@@ -18,6 +18,8 @@ use std::time::Instant;
 const LOOP: u64 = 20_000;
 /// Rounds over all cases; the median counts.
 const ROUNDS: usize = 15;
+/// Rounds of one thread against two.
+const PAIRS: usize = 31;
 /// Tasks that the measured operations go to. The others only are there.
 const WORKING: u64 = 64;
 
@@ -110,42 +112,82 @@ fn row(name: &str, tasks: u64, s: &Summary, options: &Options, out: &mut impl Wr
     writeln!(out, "{name:<60} {median:>10.1} ns/op  (least {min:.1})")
 }
 
-/// One thread against two on different tasks.
-pub(super) fn pair(engine: EngineKind, options: &Options, out: &mut impl Write) -> std::io::Result<()> {
-    let accounts = Accounts::new(Machine::x86_64(options.cpus), engine);
-    let held = fill(&accounts, 2 * WORKING)?;
-    let (mut one, mut two, mut one_cpu, mut two_cpu) = (vec![], vec![], vec![], vec![]);
-    for _ in 0..ROUNDS {
-        let (wall, cpu) = threads(&accounts, 1);
-        one.push(wall);
-        one_cpu.push(cpu);
-        let (wall, cpu) = threads(&accounts, 2);
-        two.push(wall);
-        two_cpu.push(cpu);
+/// What two threads do side by side.
+#[derive(Clone, Copy)]
+enum Work<'a> {
+    /// Operations on different tasks of the same accounts.
+    Shared(&'a Accounts),
+    /// The same with accounts of their own: as if nothing were shared.
+    Own([&'a Accounts; 2]),
+    /// A loop that touches no memory: what two CPUs of this machine are worth.
+    Empty,
+}
+
+/// Rates of one and of two threads, in turns.
+#[derive(Default)]
+struct Pair {
+    wall: Vec<f64>,
+    cpu: Vec<f64>,
+    one_ns: Vec<f64>,
+    two_ns: Vec<f64>,
+}
+
+impl Pair {
+    /// One round: both rates, one after the other, and how they compare.
+    fn round(&mut self, work: Work<'_>) {
+        let (one, one_ns) = threads(work, 1);
+        let (two, two_ns) = threads(work, 2);
+        self.wall.push(two / one);
+        self.cpu.push(2.0 * one_ns / two_ns);
+        self.one_ns.push(one_ns);
+        self.two_ns.push(two_ns);
     }
-    drop(held);
-    let ratio = Summary::of(&two).median / Summary::of(&one).median;
-    let (cost, cost2) = (Summary::of(&one_cpu).median, Summary::of(&two_cpu).median);
-    let by_cpu = 2.0 * cost / cost2;
+
+    /// Two threads' rate over one's, by wall time and by processor time: medians over the rounds.
+    fn ratios(&self) -> (f64, f64) {
+        (Summary::of(&self.wall).median, Summary::of(&self.cpu).median)
+    }
+}
+
+/// One thread against two on different tasks, beside what cannot be beaten here: the same with nothing shared.
+pub(super) fn pair(engine: EngineKind, options: &Options, out: &mut impl Write) -> std::io::Result<()> {
+    let [shared, left, right] = [(); 3].map(|()| Accounts::new(Machine::x86_64(options.cpus), engine));
+    let held = [&shared, &left, &right].map(|accounts| fill(accounts, 2 * WORKING));
+    let (mut together, mut apart, mut empty) = (Pair::default(), Pair::default(), Pair::default());
+    for _ in 0..PAIRS {
+        together.round(Work::Shared(&shared));
+        apart.round(Work::Own([&left, &right]));
+        empty.round(Work::Empty);
+    }
+    drop(held.into_iter().collect::<Result<Vec<_>, _>>()?);
+    let ((wall, cpu), (own_wall, own_cpu), (empty_wall, empty_cpu)) =
+        (together.ratios(), apart.ratios(), empty.ratios());
+    let (one_ns, two_ns) = (Summary::of(&together.one_ns).median, Summary::of(&together.two_ns).median);
+    let name = engine.name();
     if options.json {
-        let name = engine.name();
         return writeln!(
             out,
-            "{{\"name\":\"breakpoint-pair {name}\",\"ratio_wall\":{ratio:.3},\"ratio_cpu\":{by_cpu:.3},\
-             \"one_ns\":{cost:.1},\"two_ns\":{cost2:.1}}}"
+            "{{\"name\":\"breakpoint-pair {name}\",\"ratio_wall\":{wall:.3},\"ratio_cpu\":{cpu:.3},\
+             \"one_ns\":{one_ns:.1},\"two_ns\":{two_ns:.1},\"own_ratio_wall\":{own_wall:.3},\
+             \"own_ratio_cpu\":{own_cpu:.3},\"empty_ratio_wall\":{empty_wall:.3},\
+             \"empty_ratio_cpu\":{empty_cpu:.3}}}"
         );
     }
     writeln!(
         out,
-        "{}: two threads on different tasks {ratio:.2}x one by wall time, {by_cpu:.2}x by processor time \
-         ({cost:.1} and {cost2:.1} ns/op)",
-        engine.name()
-    )
+        "{name}: two threads against one, medians of {PAIRS} rounds in turns: by wall time, by processor time"
+    )?;
+    writeln!(
+        out,
+        "  on different tasks of the same accounts {wall:>14.2}x {cpu:>8.2}x  ({one_ns:.1} and {two_ns:.1} ns/op)"
+    )?;
+    writeln!(out, "  with accounts of their own {own_wall:>27.2}x {own_cpu:>8.2}x")?;
+    writeln!(out, "  a loop without memory {empty_wall:>32.2}x {empty_cpu:>8.2}x")
 }
 
 /// Operations per second of all threads together, and processor nanoseconds per operation.
-fn threads(accounts: &Accounts, n: usize) -> (f64, f64) {
-    const PASSES: u64 = 10;
+fn threads(work: Work<'_>, n: usize) -> (f64, f64) {
+    const PASSES: u64 = 3;
     let gate = Gate::new(n);
     let results: Vec<(f64, f64)> = std::thread::scope(|s| {
         let all: Vec<_> = (0..n)
@@ -154,11 +196,10 @@ fn threads(accounts: &Accounts, n: usize) -> (f64, f64) {
                 s.spawn(move || {
                     pin::pin_to(i % pin::online());
                     let mut seed = i as u64;
-                    let first = i as u64 * WORKING;
-                    pass(accounts, first, WORKING, &mut seed);
+                    one_pass(work, i, &mut seed);
                     gate.pass();
                     let (start, before) = (Instant::now(), sys::thread_cpu_ns());
-                    (0..PASSES).for_each(|_| pass(accounts, first, WORKING, &mut seed));
+                    (0..PASSES).for_each(|_| one_pass(work, i, &mut seed));
                     let cpu = (sys::thread_cpu_ns() - before) as f64;
                     (start.elapsed().as_secs_f64(), cpu / (PASSES * LOOP) as f64)
                 })
@@ -168,4 +209,14 @@ fn threads(accounts: &Accounts, n: usize) -> (f64, f64) {
     });
     let rate = results.iter().map(|(s, _)| (PASSES * LOOP) as f64 / s).sum();
     (rate, results.iter().map(|(_, cpu)| cpu).sum::<f64>() / n as f64)
+}
+
+/// `LOOP` operations by thread `i`.
+fn one_pass(work: Work<'_>, i: usize, seed: &mut u64) {
+    match work {
+        Work::Shared(accounts) => pass(accounts, i as u64 * WORKING, WORKING, seed),
+        Work::Own(accounts) => pass(accounts[i % 2], i as u64 * WORKING, WORKING, seed),
+        // About as long as an operation.
+        Work::Empty => (0..100 * LOOP).for_each(|_| *seed = std::hint::black_box(*seed).wrapping_mul(3)),
+    }
 }

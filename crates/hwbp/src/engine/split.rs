@@ -14,6 +14,7 @@
 use super::histogram::Histograms;
 use super::index::{Entry, Hash};
 use super::{Engine, Token};
+use crate::broken::broken;
 use crate::rwsem::{Read, RwSem, Write};
 use crate::{ALL_CPUS, Machine, Refused, Request};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -38,11 +39,13 @@ pub(super) struct Split {
     tasks: [Histograms; 2],
     /// Tasks that have none such, by pool.
     tasks_all: Histograms,
+    #[cfg(feature = "broken")]
+    broken: Option<crate::Broken>,
 }
 
 /// What is held during an operation.
 enum Held<'a> {
-    Task { _read: Read<'a>, _task: MutexGuard<'a, ()> },
+    Task { _read: Read<'a>, _task: Option<MutexGuard<'a, ()>> },
     Cpu { _write: Write<'a> },
 }
 
@@ -59,22 +62,36 @@ impl Split {
             pinned_all: Histograms::plain(2, slots),
             tasks: [Histograms::plain(cpus, slots), Histograms::plain(cpus, slots)],
             tasks_all: Histograms::sharded(2, slots),
+            #[cfg(feature = "broken")]
+            broken: None,
         }
+    }
+
+    /// With something left out.
+    #[cfg(feature = "broken")]
+    pub(super) fn broken(machine: Machine, how: crate::Broken) -> Split {
+        Split { broken: Some(how), ..Split::new(machine) }
     }
 
     fn lock(&self, request: Request, may_wait: bool) -> Option<Held<'_>> {
         let Some(task) = request.place.task() else {
+            if broken!(self, SharedCpuLock) {
+                return Some(Held::Task { _read: self.sem.read(), _task: None });
+            }
             let write = if may_wait { self.sem.write() } else { self.sem.try_write()? };
             return Some(Held::Cpu { _write: write });
         };
         let spread = (task.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
         let mutex = &self.stripes[spread % STRIPES].0;
+        if broken!(self, NoTaskLock) {
+            return Some(Held::Task { _read: self.sem.read(), _task: None });
+        }
         let held = match may_wait {
             true => mutex.lock().unwrap_or_else(PoisonError::into_inner),
             false => mutex.try_lock().ok()?,
         };
         let read = if may_wait { self.sem.read() } else { self.sem.try_read()? };
-        Some(Held::Task { _read: read, _task: held })
+        Some(Held::Task { _read: read, _task: Some(held) })
     }
 
     /// The caller holds the locks of the request's place.
@@ -143,7 +160,9 @@ impl Split {
             }
             Some(n) if is_on => {
                 // The first that is bound to a CPU: the task moves from the one histogram to each CPU's.
-                (0..self.machine.cpus).for_each(|cpu| tasks.step(cpu as usize, 0, n));
+                if !broken!(self, NoMove) {
+                    (0..self.machine.cpus).for_each(|cpu| tasks.step(cpu as usize, 0, n));
+                }
                 tasks.step(entry.cpu as usize, n, n + 1);
                 all.step(pool, n, 0);
             }

@@ -19,6 +19,7 @@ mod relocate;
 mod scan;
 mod slot;
 mod sweep;
+mod trap;
 
 use iced_x86::{Code as Op, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
@@ -34,6 +35,7 @@ pub(crate) use relocate::{len_bound, relocate};
 pub(crate) use scan::scan;
 pub use slot::{At, NoSlot, RELEASE_FRAME_BYTES, Resume, SLOT_CODE_BYTES, SlotCode};
 pub(crate) use sweep::{follow, source, sweep};
+pub use trap::{accessor_before, has_plain_stack};
 
 /// Length of a jump that reaches 2 GiB either way.
 pub(crate) const JUMP_BYTES: u8 = 5;

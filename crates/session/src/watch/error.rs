@@ -80,10 +80,17 @@ pub enum WatchError {
         errno: Errno,
         /// /proc/sys/kernel/perf_event_paranoid.
         paranoid: String,
+        /// A seccomp filter is on our own process, as in a container.
+        has_filter: bool,
     },
     /// The machine has no debug registers that could be had.
     NoHardware {
         /// The kernel's answer.
+        errno: Errno,
+    },
+    /// The kernel does not take programs here, by which values and stacks are recorded.
+    NoRecords {
+        /// Its answer.
         errno: Errno,
     },
     /// Its page cannot be protected: the reason.
@@ -131,6 +138,9 @@ impl fmt::Display for WatchError {
             }
             Self::NotAllowed { errno, .. } => write!(f, "the kernel refuses breakpoints: {errno}"),
             Self::NoHardware { errno } => write!(f, "there are no debug registers here: {errno}"),
+            Self::NoRecords { errno } => {
+                write!(f, "the kernel refuses to record values at debug registers: {errno}")
+            }
             Self::NoPage { name, addr, why } => {
                 write!(f, "cannot protect the page of {name} at {addr:#x}: {why}")
             }

@@ -1,16 +1,20 @@
 //! Watchpoints in debug registers.
 //!
 //! For:     `nanoprobe watch`.
-//! State:   one perf event for each thread and watch; the accounts that say who has which register.
+//! State:   one perf event for each thread and watch; the accounts that say who has which register; a recorder, if
+//!          more than counts is wanted.
 //! Context: control. The target runs except while events are opened.
 //! Keeps:   H1 each access from user mode counts once, whatever thread makes it, born before or after: events
 //!          are opened while all threads stand still, so that none is born between, and are inherited.
 //!          H2 the target's memory and signals are left alone.
+//!          H3 counts are the events' own, and do not depend on what was recorded.
 //! Checked: testkit `watching`, against a program that counts its own writes.
 
-use super::{Access, Watch, WatchError};
+use super::record::Recorder;
+use super::{Access, Detail, Touch, Watch, WatchError, step};
+use crate::memory::Memory;
 use crate::process;
-use crate::world::{Hurry, World};
+use crate::world::{ENGINE_NAME, Hurry, World};
 use hwbp::{Accounts, EngineKind, Machine, Place, Refused, Request};
 use std::fs::{self, File};
 use std::io::Read;
@@ -30,6 +34,7 @@ pub struct Hard {
     watches: Vec<Watch>,
     /// By watch.
     events: Vec<Vec<File>>,
+    recorder: Option<Recorder>,
     threads: usize,
     /// How long it took to set them, and how long a thread stood.
     took: Duration,
@@ -41,18 +46,23 @@ impl Hard {
     ///
     /// # Errors
     /// See [`WatchError`]; then nothing is left behind.
-    pub fn arm(pid: i32, watches: Vec<Watch>, with_children: bool) -> Result<Hard, WatchError> {
+    pub fn arm(
+        pid: i32,
+        watches: Vec<Watch>,
+        with_children: bool,
+        detail: Detail,
+    ) -> Result<Hard, WatchError> {
         account(pid, &watches)?;
+        crate::recover(pid)?;
         sched::raise_descriptor_limit();
         let _hurry = Hurry::begin();
         let began = Instant::now();
         let world = World::stop(pid)?;
+        let recorder = if detail > Detail::Count { Some(recorder(pid, &watches, detail)?) } else { None };
         let tids: Vec<i32> = world.threads().map(|t| t.tid).collect();
         let mut events = Vec::new();
-        for watch in &watches {
-            let opened: Result<Vec<File>, Errno> =
-                tids.iter().map(|tid| open(watch, *tid, with_children)).collect();
-            match opened {
+        for (n, watch) in watches.iter().enumerate() {
+            match open_all(n, watch, &tids, with_children, recorder.as_ref()) {
                 Ok(opened) => events.push(opened),
                 Err(errno) => {
                     drop(world);
@@ -63,7 +73,22 @@ impl Hard {
         let stall = world.resume();
         let took = began.elapsed();
         let start_time = process::start_time(pid);
-        Ok(Hard { pid, start_time, watches, events, threads: tids.len(), took, stall })
+        Ok(Hard { pid, start_time, watches, events, recorder, threads: tids.len(), took, stall })
+    }
+
+    /// The accesses that were recorded since the last call; none if only counts were wanted.
+    pub fn take_touches(&mut self) -> Vec<Touch> {
+        self.recorder.as_mut().map(Recorder::take).unwrap_or_default()
+    }
+
+    /// Accesses that were counted and found no room to be recorded.
+    pub fn lost(&self) -> u64 {
+        self.recorder.as_ref().map_or(0, Recorder::lost)
+    }
+
+    /// A watch by its number.
+    pub fn watch(&self, number: usize) -> Option<&Watch> {
+        self.watches.get(number)
     }
 
     /// The watches, each with its accesses so far.
@@ -130,7 +155,30 @@ fn sys_cpus() -> u32 {
     std::thread::available_parallelism().map_or(1, |n| n.get() as u32)
 }
 
-fn open(watch: &Watch, tid: i32, with_children: bool) -> Result<File, Errno> {
+/// In a process that stands.
+fn recorder(pid: i32, watches: &[Watch], detail: Detail) -> Result<Recorder, WatchError> {
+    let memory = Memory::open(pid)?;
+    let values: Vec<u64> = watches.iter().map(|w| step::value(&memory, w)).collect();
+    Recorder::new(pid, watches, &values, detail)
+}
+
+/// One event for each thread.
+fn open_all(
+    number: usize,
+    watch: &Watch,
+    tids: &[i32],
+    with_children: bool,
+    recorder: Option<&Recorder>,
+) -> Result<Vec<File>, Errno> {
+    let open = |tid: &i32| {
+        let event = open(watch, *tid, with_children, recorder.is_some())?;
+        recorder.map_or(Ok(()), |r| r.attach(number, event.as_raw_fd()))?;
+        Ok(event)
+    };
+    tids.iter().map(open).collect()
+}
+
+fn open(watch: &Watch, tid: i32, with_children: bool, is_recorded: bool) -> Result<File, Errno> {
     let breakpoint = Breakpoint {
         addr: watch.addr,
         len: watch.len,
@@ -142,6 +190,7 @@ fn open(watch: &Watch, tid: i32, with_children: bool) -> Result<File, Errno> {
         is_inherited: true,
         is_for_children: with_children,
         raises_sigtrap: false,
+        runs_program: is_recorded,
     };
     let fd = perf::open_breakpoint(&breakpoint, tid)?;
     // SAFETY: the kernel has just made this descriptor for us, and nobody else has it.
@@ -159,7 +208,8 @@ fn refused(pid: i32, watch: &Watch, errno: Errno, armed: &[Watch]) -> WatchError
         Errno::ENODEV | Errno::ENOENT | Errno::EOPNOTSUPP | Errno::ENOSYS => WatchError::NoHardware { errno },
         Errno::EACCES | Errno::EPERM => {
             let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
-            WatchError::NotAllowed { errno, paranoid: paranoid.trim().to_owned() }
+            let has_filter = process::Status::of(sys::getpid() as i32).is_some_and(|s| s.seccomp != 0);
+            WatchError::NotAllowed { errno, paranoid: paranoid.trim().to_owned(), has_filter }
         }
         errno => WatchError::Broken(crate::Broken::Call { what: "perf_event_open", errno }),
     }
@@ -181,8 +231,22 @@ fn others(pid: i32) -> Vec<String> {
         let links = fds.flatten().filter_map(|e| fs::read_link(e.path()).ok());
         let events = links.filter(|l| l.as_os_str() == "anon_inode:[perf_event]").count();
         if events > 0 {
-            found.push(format!("perhaps {other} ({}): {events} perf events", process::name(other)));
+            found.push(holder(other, events, pid));
         }
     }
     found
+}
+
+/// A process with perf events: if it is a nanoprobe's engine, by its command.
+fn holder(other: i32, events: usize, pid: i32) -> String {
+    let name = process::name(other);
+    let words = match name == ENGINE_NAME {
+        // The engine has given up its own words; its front has them.
+        true => process::parent(other).map(process::command_words).unwrap_or_default(),
+        false => Vec::new(),
+    };
+    let is_same = words.iter().any(|w| *w == pid.to_string()) && words.iter().any(|w| w == "watch");
+    let perhaps = if is_same { "" } else { "perhaps " };
+    let command = if words.is_empty() { String::new() } else { format!(" of '{}'", words.join(" ")) };
+    format!("{perhaps}{other} ({name}{command}): {events} perf events")
 }

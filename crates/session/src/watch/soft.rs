@@ -1,54 +1,49 @@
 //! Watchpoints by page protection: as many as wanted.
 //!
 //! For:     `nanoprobe watch --soft`.
-//! State:   all threads of the process traced; the watched pages without the right to write (or at all).
+//! State:   all threads of the process traced; the watched pages without the right to write (or at all); a journal in
+//!          the process of what they have to get back.
 //! Context: control, all in one thread. The target stands still during each access to a watched page.
 //! Keeps:   V1 each access counts once: all other threads stand while the page is open for the one instruction.
-//!          V2 a fault that is not ours is delivered; the process's handlers stay as they were.
-//!          V3 a system call that would fail because of a protected page is made again with the pages open.
-//!          V4 a forked child gets its pages back and runs on untraced.
-//!          Not kept: if this process is killed by SIGKILL, the pages stay protected.
+//!          V2: fault.rs. V3, V5: calls.rs.
+//!          V4 a forked child gets its pages back and runs on untraced; so does one that shared the memory (vfork)
+//!             and executes another program.
+//!          V6 if this process is killed while no access is being made, whoever comes next gives the pages back.
+//!          Not kept: killed during an access, the accessing thread may get the fault, or our registers.
 //! Checked: testkit `watching`.
 
-use super::step::{self, Puppet, Stepped, Touch};
-use super::{Access, Watch, WatchError};
+mod calls;
+mod fault;
+mod journal;
+mod page;
+
+pub(crate) use journal::recover;
+
+use super::step::{self, Puppet};
+use super::{Detail, Touch, Watch, WatchError};
 use crate::attach::find_syscall;
 use crate::memory::Memory;
 use crate::process;
 use crate::world::{World, undo_interruption};
-use image::{Mapping, Process};
+use image::Process;
+use journal::Journal;
+use page::{LEN, Page};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
+use sys::Errno;
 use sys::ptrace::{self, event};
 use sys::wait::{self, Status};
-use sys::{Errno, nr};
 
 const SIGSEGV: i32 = 11;
 const SIGTRAP: i32 = 5;
 const STOP_SIGNALS: [i32; 4] = [19, 20, 21, 22];
-/// si_code of a fault for want of permission.
-const SEGV_ACCERR: i32 = 2;
-const PAGE: u64 = 4096;
-const PROT_READ: u64 = 1;
-const PROT_WRITE: u64 = 2;
-const PROT_EXEC: u64 = 4;
-/// How long others may stand for a system call that writes to a watched page.
-const CALL_PATIENCE: Duration = Duration::from_millis(50);
+/// Stands for a stop that has nothing to tell.
+const NOTHING: Status = Status::Event(0, 0);
 const OPTIONS: usize = ptrace::O_TRACESYSGOOD
     | ptrace::O_TRACECLONE
     | ptrace::O_TRACEFORK
     | ptrace::O_TRACEVFORK
     | ptrace::O_TRACEEXEC;
-
-/// A watched page.
-#[derive(Clone, Copy, Debug)]
-struct Page {
-    addr: u64,
-    /// What the process gave it.
-    own: u64,
-    /// What it has while watched.
-    watched: u64,
-}
 
 /// Watches of a process by page protection.
 #[derive(Debug)]
@@ -58,12 +53,17 @@ pub struct Soft {
     gadget: u64,
     watches: Vec<Watch>,
     pages: Vec<Page>,
+    /// In the process; `None` before it is made.
+    journal: Option<Journal>,
     /// Traced.
     threads: BTreeSet<i32>,
     /// Stops that were seen while others were waited for.
     queue: VecDeque<(i32, Status)>,
     /// The thread whose long system call runs with the pages open.
     open_for: Option<i32>,
+    /// A system call has changed what is mapped.
+    needs_sync: bool,
+    detail: Detail,
     counts: Vec<u64>,
     touches: Vec<Touch>,
     receipt: SoftReceipt,
@@ -79,9 +79,13 @@ pub struct Soft {
 pub struct SoftReceipt {
     /// Faults on watched pages.
     pub faults: u64,
-    /// System calls that were made again with the pages open. What the kernel wrote is not counted.
+    /// System calls that were made again with the pages open.
     pub calls: u64,
-    /// Of those, calls that took so long that others ran meanwhile, unwatched.
+    /// Watched values that such calls changed: writes of the kernel, which are in no count.
+    pub kernel_changes: u64,
+    /// System calls that mapped, unmapped or protected a watched page.
+    pub map_calls: u64,
+    /// Calls that took so long that others ran meanwhile, unwatched.
     pub blind_calls: u64,
     /// Forked children that were let go.
     pub children: u64,
@@ -96,37 +100,40 @@ impl Soft {
     ///
     /// # Errors
     /// See [`WatchError`]; then the process is as before.
-    pub fn arm(pid: i32, watches: Vec<Watch>) -> Result<Soft, WatchError> {
+    pub fn arm(pid: i32, watches: Vec<Watch>, detail: Detail) -> Result<Soft, WatchError> {
+        crate::recover(pid)?;
         let began = Instant::now();
         let memory = Memory::open(pid)?;
         let world = World::stop(pid)?;
         let process = Process::read(pid as u32).map_err(WatchError::Image)?;
-        let stacks: Vec<u64> = world.threads().map(|t| t.regs.rsp).collect();
+        let tids: Vec<i32> = world.threads().map(|t| t.tid).collect();
+        let taboo: Vec<_> = tids.iter().flat_map(|tid| page::taboo(*tid)).collect();
         let mut pages: Vec<Page> = Vec::new();
         for watch in &watches {
-            let page = page_of(watch, &process.mappings, &stacks)?;
+            let page = Page::of(watch, &process.mappings, &taboo)?;
             match pages.iter_mut().find(|p| p.addr == page.addr) {
-                Some(known) => known.watched &= page.watched,
+                Some(known) => known.join(&page),
                 None => pages.push(page),
             }
         }
         let gadget = find_syscall(&memory, &process.mappings)?;
         let has_filter = process::Status::of(pid).is_some_and(|s| s.seccomp != 0);
         let options = OPTIONS | if has_filter { ptrace::O_SUSPEND_SECCOMP } else { 0 };
-        let tids: Vec<i32> = world.threads().map(|t| t.tid).collect();
         let refused = || crate::Broken::Seccomp { pid, name: process::name(pid), mode: 2 };
         tids.iter().try_for_each(|tid| ptrace::set_options(*tid, options)).map_err(|_| refused())?;
-        let counts = vec![0; watches.len()];
         let mut soft = Soft {
             pid,
             memory,
             gadget,
-            watches,
             pages,
+            journal: None,
             threads: tids.iter().copied().collect(),
             queue: VecDeque::new(),
             open_for: None,
-            counts,
+            needs_sync: false,
+            detail,
+            counts: vec![0; watches.len()],
+            watches,
             touches: Vec::new(),
             receipt: SoftReceipt::default(),
             ended: None,
@@ -134,9 +141,11 @@ impl Soft {
             took: Duration::ZERO,
             stall: Duration::ZERO,
         };
-        if let Err(errno) = soft.first_protect(tids.first().copied().unwrap_or(pid)) {
+        if let Err((call, errno)) = soft.first_protect(tids.first().copied().unwrap_or(pid)) {
+            // Nothing is left to give back: dropping it must not try.
+            soft.threads.clear();
             drop(world);
-            return Err(WatchError::Broken(crate::Broken::Remote { call: "mprotect", errno }));
+            return Err(WatchError::Broken(crate::Broken::Remote { call, errno }));
         }
         for (tid, since) in world.keep() {
             soft.stall = soft.stall.max(since.elapsed());
@@ -147,33 +156,29 @@ impl Soft {
     }
 
     /// In a thread that `World` stopped.
-    fn first_protect(&mut self, tid: i32) -> Result<(), Errno> {
-        let mut puppet = Puppet::take(tid, self.gadget)?;
-        let done = self.learn_action(&mut puppet).and_then(|()| step::protect(&mut puppet, &self.watched()));
+    fn first_protect(&mut self, tid: i32) -> Result<(), (&'static str, Errno)> {
+        let mut puppet = Puppet::take(tid, self.gadget).map_err(|errno| ("ptrace", errno))?;
+        let done = self.prepare(&mut puppet);
         if done.is_err() {
-            let _ = step::protect(&mut puppet, &self.own());
+            self.open(&mut puppet);
+            self.journal.inspect(|journal| journal.unmap(&mut puppet));
         }
         puppet.release();
         done
     }
 
-    fn watched(&self) -> Vec<(u64, u64)> {
-        self.pages.iter().map(|p| (p.addr, p.watched)).collect()
+    fn prepare(&mut self, puppet: &mut Puppet) -> Result<(), (&'static str, Errno)> {
+        let journal = Journal::create(puppet, &self.memory, self.pages.len());
+        let journal = journal.map_err(|errno| ("memfd_create", errno))?;
+        self.journal = Some(journal);
+        journal.write(&self.memory, &self.pages).map_err(|errno| ("write of the journal", errno))?;
+        self.learn_action(puppet).map_err(|errno| ("rt_sigaction", errno))?;
+        let watched: Vec<(u64, u64)> = self.pages.iter().filter_map(Page::watched).collect();
+        step::protect(puppet, &watched).map_err(|errno| ("mprotect", errno))
     }
 
     fn own(&self) -> Vec<(u64, u64)> {
-        self.pages.iter().map(|p| (p.addr, p.own)).collect()
-    }
-
-    /// Room below the thread's red zone.
-    fn scratch(tid: i32) -> Result<u64, Errno> {
-        Ok((ptrace::regs(tid)?.rsp - 512) & !15)
-    }
-
-    fn learn_action(&mut self, puppet: &mut Puppet) -> Result<(), Errno> {
-        let at = Soft::scratch(puppet.tid)?;
-        puppet.call(nr::RT_SIGACTION, [SIGSEGV as u64, 0, at, 8])?;
-        self.memory.read(at, &mut self.segv_action).map_err(|_| Errno::EFAULT)
+        self.pages.iter().filter_map(Page::restored).collect()
     }
 
     /// Handles what has happened; false if nothing had.
@@ -201,7 +206,10 @@ impl Soft {
             return Ok(());
         }
         match status {
-            Status::Signal(SIGSEGV) if self.is_ours(tid) => self.fault(tid),
+            Status::Signal(SIGSEGV) => match self.our_page(tid) {
+                Some(page) => self.fault(tid, page),
+                None => ptrace::cont_to_syscall(tid, SIGSEGV),
+            },
             Status::Signal(signal) => ptrace::cont_to_syscall(tid, signal),
             Status::Syscall => self.at_syscall(tid),
             Status::Event(event::STOP, signal) if STOP_SIGNALS.contains(&signal) => ptrace::listen(tid),
@@ -211,6 +219,11 @@ impl Soft {
                     ptrace::set_regs(tid, &regs)?;
                 }
                 ptrace::cont_to_syscall(tid, 0)
+            }
+            Status::Event(event::EXEC, _) if tid != self.pid => {
+                // A child that shared the memory has its own now.
+                self.threads.remove(&tid);
+                ptrace::detach(tid, 0)
             }
             Status::Event(event::EXEC, _) => {
                 // Another program: nothing of what was watched is there.
@@ -241,93 +254,30 @@ impl Soft {
             return Ok(true);
         }
         let mut puppet = Puppet::take(tid, self.gadget)?;
-        let _ = step::protect(&mut puppet, &self.own());
+        self.open(&mut puppet);
+        self.journal.inspect(|journal| journal.unmap(&mut puppet));
         puppet.release();
         self.receipt.children += 1;
         ptrace::detach(tid, 0)?;
         Ok(false)
     }
 
-    /// Whether a fault comes from our protection.
-    fn is_ours(&self, tid: i32) -> bool {
-        let Ok((code, addr)) = ptrace::signal_cause(tid) else { return false };
-        code == SEGV_ACCERR && self.pages.iter().any(|p| p.addr == addr & !(PAGE - 1))
-    }
-
-    /// Lets one thread make its access, with the pages open and all others standing.
-    fn fault(&mut self, tid: i32) -> Result<(), Errno> {
-        self.receipt.faults += 1;
-        self.stop_others(tid);
-        let regs = ptrace::regs(tid)?;
-        let mut puppet = Puppet::take(tid, self.gadget)?;
-        self.mend_action(&mut puppet)?;
-        let touched = step::touched(&self.memory, &regs, &self.watches).unwrap_or_default();
-        let before: Vec<u64> = touched.iter().map(|n| step::value(&self.memory, &self.watches[*n])).collect();
-        step::protect(&mut puppet, &self.own())?;
-        let stepped = puppet.step()?;
-        if stepped == Stepped::Done {
-            for (watch, before) in touched.into_iter().zip(before) {
-                let after = step::value(&self.memory, &self.watches[watch]);
-                self.counts[watch] += 1;
-                self.touches.push(Touch { watch, tid, ip: regs.rip, before, after });
-            }
-        }
-        match stepped {
-            Stepped::Ended(status) => {
-                self.forget(tid, status);
-                self.close_again();
-                return Ok(());
-            }
-            Stepped::Raised(signal) => {
-                // Its own fault: it stands before the delivery, and must stop again before its handler runs.
-                puppet.release();
-                ptrace::interrupt(tid)?;
-                ptrace::cont_to_syscall(tid, signal)?;
-                self.await_stop(tid);
-                self.close_again();
-                return Ok(());
-            }
-            Stepped::Done => {}
-        }
-        step::protect(&mut puppet, &self.watched())?;
-        puppet.release();
-        ptrace::cont_to_syscall(tid, 0)
+    /// The thread has stopped with nothing to tell, and runs on when its turn comes.
+    fn park(&mut self, tid: i32) {
+        self.queue.push_front((tid, NOTHING));
     }
 
     /// Protects the pages again by whichever thread stands; the others must stand too.
     fn close_again(&mut self) {
         self.open_for = None;
+        if std::mem::take(&mut self.needs_sync) {
+            self.sync();
+        }
         let Some(tid) = self.queue.front().map(|(tid, _)| *tid) else { return };
         if let Ok(mut puppet) = Puppet::take(tid, self.gadget) {
-            let _ = step::protect(&mut puppet, &self.watched());
+            let _ = self.close(&mut puppet);
             puppet.release();
         }
-    }
-
-    /// A fault while SIGSEGV is blocked made the kernel forget handler and mask: they are set again.
-    fn mend_action(&mut self, puppet: &mut Puppet) -> Result<(), Errno> {
-        let handler = u64::from_le_bytes(self.segv_action[..8].try_into().unwrap_or_default());
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
-        let set = |key: &str| {
-            let line = status.lines().find_map(|l| l.strip_prefix(key)).unwrap_or("0");
-            u64::from_str_radix(line.trim(), 16).unwrap_or(0) & (1 << (SIGSEGV - 1)) != 0
-        };
-        let is_kept = match handler {
-            0 => true,
-            1 => set("SigIgn:"),
-            _ => set("SigCgt:"),
-        };
-        if is_kept {
-            return Ok(());
-        }
-        let at = Soft::scratch(puppet.tid)?;
-        self.memory.write(at, &self.segv_action).map_err(|_| Errno::EFAULT)?;
-        puppet.call(nr::RT_SIGACTION, [SIGSEGV as u64, at, 0, 8])?;
-        if handler > 1 {
-            // Only a blocked signal loses its handler.
-            puppet.mask |= 1 << (SIGSEGV - 1);
-        }
-        Ok(())
     }
 
     /// Stops every other thread; what they report waits in the queue.
@@ -364,78 +314,17 @@ impl Soft {
         }
     }
 
-    /// At a system call: one that failed because of a protected page is made again.
-    fn at_syscall(&mut self, tid: i32) -> Result<(), Errno> {
-        let regs = ptrace::regs(tid)?;
-        let is_over = self.open_for == Some(tid);
-        if is_over {
-            self.stop_others(tid);
-            self.queue.push_front((tid, Status::Event(0, 0)));
-            self.close_again();
-            return Ok(());
-        }
-        let is_action = regs.orig_rax == nr::RT_SIGACTION as u64 && regs.rdi == SIGSEGV as u64;
-        if is_action && regs.rax == 0 {
-            let mut puppet = Puppet::take(tid, self.gadget)?;
-            let _ = self.learn_action(&mut puppet);
-            puppet.release();
-        }
-        if regs.rax as i64 != -i64::from(Errno::EFAULT.0) {
-            return ptrace::cont_to_syscall(tid, 0);
-        }
-        self.retry(tid)
-    }
-
-    fn retry(&mut self, tid: i32) -> Result<(), Errno> {
-        self.receipt.calls += 1;
-        self.stop_others(tid);
-        let mut puppet = Puppet::take(tid, self.gadget)?;
-        step::protect(&mut puppet, &self.own())?;
-        puppet.release();
-        let mut regs = ptrace::regs(tid)?;
-        regs.rip -= 2;
-        (regs.rax, regs.orig_rax) = (regs.orig_rax, u64::MAX);
-        ptrace::set_regs(tid, &regs)?;
-        let began = Instant::now();
-        let mut stops = 0;
-        ptrace::cont_to_syscall(tid, 0)?;
-        while began.elapsed() < CALL_PATIENCE {
-            match wait::wait(tid, wait::ALL | wait::NOHANG) {
-                Ok(Some((_, Status::Syscall))) => stops += 1,
-                Ok(Some((_, status @ (Status::Exited(_) | Status::Killed(_))))) => {
-                    self.forget(tid, status);
-                    self.close_again();
-                    return Ok(());
-                }
-                Ok(Some((_, status))) => {
-                    self.queue.push_front((tid, status));
-                    self.close_again();
-                    return Ok(());
-                }
-                _ => {
-                    std::thread::yield_now();
-                    continue;
-                }
-            }
-            if stops == 2 {
-                self.queue.push_front((tid, Status::Event(0, 0)));
-                self.close_again();
-                return Ok(());
-            }
-            ptrace::cont_to_syscall(tid, 0)?;
-        }
-        // It blocks, with the pages open: the others cannot stand for ever.
-        self.receipt.blind_calls += 1;
-        self.open_for = Some(tid);
-        Ok(())
-    }
-
     /// The watches, each with its accesses so far.
     pub fn counts(&self) -> impl Iterator<Item = (&Watch, u64)> {
         self.watches.iter().zip(self.counts.iter().copied())
     }
 
-    /// The accesses since the last call.
+    /// A watch by its number.
+    pub fn watch(&self, number: usize) -> Option<&Watch> {
+        self.watches.get(number)
+    }
+
+    /// The accesses since the last call; none if only counts were wanted.
     pub fn take_touches(&mut self) -> Vec<Touch> {
         std::mem::take(&mut self.touches)
     }
@@ -454,6 +343,12 @@ impl Soft {
         }
     }
 
+    /// Watches that see nothing now, and why.
+    pub fn lapsed(&self) -> impl Iterator<Item = (&Watch, &'static str)> {
+        let lapse = |w: &Watch| self.pages.iter().find(|p| p.addr == w.addr & !(LEN - 1))?.lapse;
+        self.watches.iter().filter_map(move |w| Some((w, lapse(w)?)))
+    }
+
     /// How many pages are protected, and threads traced.
     pub fn size(&self) -> (usize, usize) {
         (self.pages.len(), self.threads.len())
@@ -470,10 +365,11 @@ impl Soft {
             self.stop_others(0);
             let any = self.queue.front().map(|(tid, _)| *tid);
             if let Some(mut puppet) = any.and_then(|tid| Puppet::take(tid, self.gadget).ok()) {
-                let _ = step::protect(&mut puppet, &self.own());
+                self.open(&mut puppet);
+                self.journal.inspect(|journal| journal.unmap(&mut puppet));
                 puppet.release();
             }
-            self.receipt.is_verified = self.is_restored();
+            self.receipt.is_verified = page::are_restored(self.pid, &self.own());
             self.let_go();
         } else {
             self.receipt.was_gone = true;
@@ -487,7 +383,7 @@ impl Soft {
         for (tid, status) in parked {
             let signal = match status {
                 // A fault of ours: the instruction runs again, and is free to now.
-                Status::Signal(SIGSEGV) if self.is_ours(tid) => 0,
+                Status::Signal(SIGSEGV) if self.our_page(tid).is_some() => 0,
                 Status::Signal(SIGTRAP) | Status::Event(..) | Status::Syscall => 0,
                 Status::Signal(signal) => signal,
                 _ => continue,
@@ -495,15 +391,6 @@ impl Soft {
             let _ = ptrace::detach(tid, signal);
             self.threads.remove(&tid);
         }
-    }
-
-    /// Compares the process's own map with what it was.
-    fn is_restored(&self) -> bool {
-        let Ok(process) = Process::read(self.pid as u32) else { return false };
-        self.pages.iter().all(|page| {
-            let at = process.mappings.iter().find(|m| m.range.contains(&image::Addr(page.addr)));
-            at.is_some_and(|m| prot_of(m) == page.own)
-        })
     }
 }
 
@@ -513,33 +400,4 @@ impl Drop for Soft {
             self.leave();
         }
     }
-}
-
-fn prot_of(m: &Mapping) -> u64 {
-    let p = m.permissions;
-    let bit = |is_set: bool, bit: u64| if is_set { bit } else { 0 };
-    bit(p.is_readable, PROT_READ) | bit(p.is_writable, PROT_WRITE) | bit(p.is_executable, PROT_EXEC)
-}
-
-/// The page of a watch, if it may be protected.
-fn page_of(watch: &Watch, mappings: &[Mapping], stacks: &[u64]) -> Result<Page, WatchError> {
-    let refuse = |why| WatchError::NoPage { name: watch.name.clone(), addr: watch.addr, why };
-    let mapping = mappings.iter().find(|m| m.range.contains(&image::Addr(watch.addr)));
-    let mapping = mapping.ok_or_else(|| refuse("nothing is mapped there"))?;
-    let own = prot_of(mapping);
-    if own & PROT_EXEC != 0 {
-        return Err(refuse("it is code"));
-    }
-    if own & PROT_WRITE == 0 && watch.access == Access::Write {
-        return Err(refuse("the process cannot write there itself"));
-    }
-    let is_stack = |sp: &u64| mapping.range.contains(&image::Addr(*sp));
-    if mapping.path.as_os_str() == "[stack]" || stacks.iter().any(is_stack) {
-        return Err(refuse("it is a stack, which the kernel writes to as well"));
-    }
-    let watched = match watch.access {
-        Access::Write => own & !PROT_WRITE,
-        Access::ReadWrite => 0,
-    };
-    Ok(Page { addr: watch.addr & !(PAGE - 1), own, watched })
 }

@@ -5,8 +5,10 @@
 //! Context: control, in the thread that traces. The thread is in a ptrace stop.
 //! Keeps:   Q1 registers, mask and pending signals are afterwards what they were, but for the instruction.
 //!          Q2 a signal that cannot be blocked is sent again.
+//!          Q3 a system call that the thread stood before is made when it runs on.
 //! Checked: testkit `watching`.
 
+use super::touch::{FRAMES_MAX, Stack};
 use super::{Access, Watch};
 use crate::error::Broken;
 use crate::memory::Memory;
@@ -21,21 +23,6 @@ const SIGSTOP: i32 = 19;
 /// Signals that an instruction itself can raise: SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV, SIGSYS. Blocked, they
 /// would reset the handler.
 const OWN_FAULTS: u64 = 1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 10 | 1 << 30;
-
-/// One access to watched bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Touch {
-    /// Which watch, by its number.
-    pub watch: usize,
-    /// Who.
-    pub tid: i32,
-    /// The instruction.
-    pub ip: u64,
-    /// The watched bytes before, as a little-endian number.
-    pub before: u64,
-    /// And after.
-    pub after: u64,
-}
 
 /// How a step ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,15 +45,27 @@ impl Puppet {
     pub(super) fn take(tid: i32, gadget: u64) -> Result<Puppet, Errno> {
         let mask = ptrace::sigmask(tid)?;
         ptrace::set_sigmask(tid, !OWN_FAULTS)?;
-        Ok(Puppet { tid, mask, gadget, has_stop_signal: false })
+        let mut puppet = Puppet { tid, mask, gadget, has_stop_signal: false };
+        if ptrace::is_at_entry(tid)? {
+            puppet.back_out()?;
+        }
+        Ok(puppet)
+    }
+
+    /// From the entry to a system call back to before it.
+    fn back_out(&mut self) -> Result<(), Errno> {
+        let call = ptrace::regs(self.tid)?;
+        ptrace::set_regs(self.tid, &Regs { orig_rax: u64::MAX, ..call })?;
+        self.run_to_syscall_stop()?;
+        ptrace::set_regs(self.tid, &made_again(&call))
     }
 
     /// Makes one system call in it.
-    pub(super) fn call(&mut self, number: usize, args: [u64; 4]) -> Result<u64, Errno> {
+    pub(super) fn call(&mut self, number: usize, args: [u64; 6]) -> Result<u64, Errno> {
         let saved = ptrace::regs(self.tid)?;
-        let [rdi, rsi, rdx, r10] = args;
-        let rax = number as u64;
-        let regs = Regs { rip: self.gadget, rax, orig_rax: u64::MAX, rdi, rsi, rdx, r10, ..saved };
+        let [rdi, rsi, rdx, r10, r8, r9] = args;
+        let (rip, rax, orig_rax) = (self.gadget, number as u64, u64::MAX);
+        let regs = Regs { rip, rax, orig_rax, rdi, rsi, rdx, r10, r8, r9, ..saved };
         ptrace::set_regs(self.tid, &regs)?;
         let made = self.run_to_syscall_stop().and_then(|()| self.run_to_syscall_stop());
         let answer = made.and_then(|()| ptrace::regs(self.tid));
@@ -124,6 +123,11 @@ impl Puppet {
     }
 }
 
+/// The registers with which a thread in a system call makes it once more.
+pub(super) fn made_again(call: &Regs) -> Regs {
+    Regs { rip: call.rip - 2, rax: call.orig_rax, orig_rax: u64::MAX, ..*call }
+}
+
 /// The watched bytes as a number.
 pub(super) fn value(memory: &Memory, watch: &Watch) -> u64 {
     let mut bytes = [0u8; 8];
@@ -159,5 +163,31 @@ fn register(r: &Regs, number: u8) -> u64 {
 
 /// Protects pages by calls of a puppet.
 pub(super) fn protect(puppet: &mut Puppet, pages: &[(u64, u64)]) -> Result<(), Errno> {
-    pages.iter().try_for_each(|(addr, prot)| puppet.call(nr::MPROTECT, [*addr, 4096, *prot, 0]).map(drop))
+    pages
+        .iter()
+        .try_for_each(|(addr, prot)| puppet.call(nr::MPROTECT, [*addr, 4096, *prot, 0, 0, 0]).map(drop))
+}
+
+/// What there is of a thread's stack.
+pub(super) fn stack(memory: &Memory, regs: &Regs) -> Stack {
+    let mut word = [0u8; 8];
+    let top = memory.read(regs.rsp, &mut word).ok().map(|()| u64::from_le_bytes(word));
+    let (mut frame, mut found) = (regs.rbp, Vec::new());
+    while found.len() < FRAMES_MAX && frame % 8 == 0 {
+        let mut words = [0u8; 16];
+        if memory.read(frame, &mut words).is_err() {
+            break;
+        }
+        let [next, address] =
+            [0, 8].map(|at| u64::from_le_bytes(words[at..at + 8].try_into().unwrap_or_default()));
+        if address == 0 {
+            break;
+        }
+        found.push(address);
+        if next <= frame {
+            break;
+        }
+        frame = next;
+    }
+    Stack { top, frames: found }
 }

@@ -274,7 +274,7 @@ fn start(seed: u64) -> State {
     let mut regs = std::array::from_fn(|n| (n as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed);
     regs[RSP] = STACK + 0x1000;
     let xmm = std::array::from_fn(|n| n as u8);
-    State { regs, flags: seed.wrapping_mul(0xabcd_1234_5678_9abd) >> 17 & FLAGS & !0x400, xmm }
+    State { regs, flags: seed.wrapping_mul(0xabcd_1234_5678_9abd) >> 17 & FLAGS & !0x400, xmm, wide: vec![] }
 }
 
 fn check_same(want: &Exit, got: &Registers, stack: &[u8], what: &str) {

@@ -1,0 +1,120 @@
+//! A watched page, and which pages may be.
+//!
+//! For:     `Soft`.
+//! State:   none.
+//! Context: control.
+//! Keeps:   P1 a page that the kernel writes to by itself (a stack, a thread's own block, its rseq area) is refused:
+//!          such writes fail without anybody being told.
+//! Checked: testkit `watching`.
+
+use crate::watch::{Access, Watch, WatchError};
+use image::{Addr, Mapping, Process};
+use std::ops::Range;
+use sys::ptrace;
+
+/// Bytes of a page.
+pub(super) const LEN: u64 = 4096;
+pub(super) const PROT_READ: u64 = 1;
+pub(super) const PROT_WRITE: u64 = 2;
+pub(super) const PROT_EXEC: u64 = 4;
+/// No C library's block of a thread is longer, from the thread pointer up.
+const THREAD_BLOCK: u64 = 4096;
+
+/// A watched page.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Page {
+    pub(super) addr: u64,
+    /// What the process gave it; `None` while it is not there, or cannot be protected.
+    own: Option<u64>,
+    /// Reads are watched too.
+    is_read: bool,
+    /// Why it is not watched.
+    pub(super) lapse: Option<&'static str>,
+}
+
+impl Page {
+    /// The page of a watch, if it may be protected.
+    pub(super) fn of(watch: &Watch, mappings: &[Mapping], taboo: &[Range<u64>]) -> Result<Page, WatchError> {
+        let refuse = |why| WatchError::NoPage { name: watch.name.clone(), addr: watch.addr, why };
+        let mapping = mappings.iter().find(|m| m.range.contains(&Addr(watch.addr)));
+        let mapping = mapping.ok_or_else(|| refuse("nothing is mapped there"))?;
+        let own = prot_of(mapping);
+        if own & PROT_EXEC != 0 {
+            return Err(refuse("it is code"));
+        }
+        if own & PROT_WRITE == 0 && watch.access == Access::Write {
+            return Err(refuse("the process cannot write there itself"));
+        }
+        let addr = watch.addr & !(LEN - 1);
+        let is_stack = |sp: &Range<u64>| sp.is_empty() && mapping.range.contains(&Addr(sp.start));
+        if mapping.path.as_os_str() == "[stack]" || taboo.iter().any(is_stack) {
+            return Err(refuse("it is a stack, which the kernel writes to as well"));
+        }
+        if taboo.iter().any(|r| r.start < addr + LEN && addr < r.end) {
+            return Err(refuse("it holds a thread's own block, which the kernel writes to as well"));
+        }
+        let is_read = watch.access == Access::ReadWrite;
+        Ok(Page { addr, own: Some(own), is_read, lapse: None })
+    }
+
+    /// Both watches' page.
+    pub(super) fn join(&mut self, other: &Page) {
+        self.is_read |= other.is_read;
+    }
+
+    /// The protection that it has while it is watched; `None` if it is not.
+    fn watched_prot(&self) -> Option<u64> {
+        let own = self.own.filter(|_| self.lapse.is_none())?;
+        Some(if self.is_read { 0 } else { own & !PROT_WRITE })
+    }
+
+    /// Where and how it is to be protected while watched.
+    pub(super) fn watched(&self) -> Option<(u64, u64)> {
+        Some((self.addr, self.watched_prot()?))
+    }
+
+    /// Where and how it is to be protected afterwards, and while its access is made.
+    pub(super) fn restored(&self) -> Option<(u64, u64)> {
+        Some((self.addr, self.own?))
+    }
+
+    /// Takes notice of what it is now, with all pages open.
+    pub(super) fn sync(&mut self, mappings: &[Mapping]) {
+        self.own = at(mappings, self.addr).map(prot_of);
+        self.lapse = match self.own {
+            None => Some("the process has unmapped it"),
+            Some(own) if self.is_read && own & PROT_EXEC != 0 => Some("it is code now"),
+            Some(_) => None,
+        };
+    }
+
+    /// Whether a call on these bytes concerns it.
+    pub(super) fn meets(&self, range: &Range<u64>) -> bool {
+        range.start < self.addr + LEN && self.addr < range.end
+    }
+}
+
+/// What the kernel writes to by itself for a stopped thread, by address; an empty range is a stack pointer.
+pub(super) fn taboo(tid: i32) -> Vec<Range<u64>> {
+    let Ok(regs) = ptrace::regs(tid) else { return Vec::new() };
+    let block = (regs.fs_base != 0).then(|| regs.fs_base..regs.fs_base.saturating_add(THREAD_BLOCK));
+    let rseq = ptrace::rseq_config(tid).ok().filter(|r| r.area != 0);
+    let rseq = rseq.map(|r| r.area..r.area + u64::from(r.size_bytes.max(32)));
+    [Some(regs.rsp..regs.rsp), block, rseq].into_iter().flatten().collect()
+}
+
+/// Whether pages have these protections.
+pub(super) fn are_restored(pid: i32, own: &[(u64, u64)]) -> bool {
+    let Ok(process) = Process::read(pid as u32) else { return false };
+    own.iter().all(|(addr, prot)| at(&process.mappings, *addr).is_none_or(|m| prot_of(m) == *prot))
+}
+
+fn at(mappings: &[Mapping], addr: u64) -> Option<&Mapping> {
+    mappings.iter().find(|m| m.range.contains(&Addr(addr)))
+}
+
+fn prot_of(m: &Mapping) -> u64 {
+    let p = m.permissions;
+    let bit = |is_set: bool, bit: u64| if is_set { bit } else { 0 };
+    bit(p.is_readable, PROT_READ) | bit(p.is_writable, PROT_WRITE) | bit(p.is_executable, PROT_EXEC)
+}
