@@ -72,7 +72,9 @@ impl Line<'_> {
             Relative::Adrp { .. } => name == "adrp",
             Relative::Jump { .. } => name == "b",
             Relative::Call { .. } => name == "bl",
-            Relative::JumpIf { is_consistent, .. } => name.starts_with(if is_consistent { "bc." } else { "b." }),
+            Relative::JumpIf { is_consistent, .. } => {
+                name.starts_with(if is_consistent { "bc." } else { "b." })
+            }
             Relative::JumpZero { when_zero, .. } => name == if when_zero { "cbz" } else { "cbnz" },
             Relative::JumpBit { when_set, bit, .. } => {
                 let bit = format!("#{bit},");
@@ -124,13 +126,17 @@ impl Line<'_> {
     /// Control goes by register.
     fn is_register_branch(&self) -> bool {
         ["br", "blr", "ret"].iter().any(|stem| {
-            self.mnemonic.strip_prefix(stem).is_some_and(|rest| matches!(rest, "" | "aa" | "ab" | "aaz" | "abz"))
+            self.mnemonic
+                .strip_prefix(stem)
+                .is_some_and(|rest| matches!(rest, "" | "aa" | "ab" | "aaz" | "abz"))
         })
     }
 
     /// What the verdict has to be, from the mnemonic; `None` for what must be accepted.
     fn refusal(&self) -> Option<&'static [Forbidden]> {
-        use Forbidden::{CallOfLinkRegister, Exception, Exclusive, Hint, MemoryCopy, Privileged, SystemRegister, Trap};
+        use Forbidden::{
+            CallOfLinkRegister, Exception, Exclusive, Hint, MemoryCopy, Privileged, SystemRegister, Trap,
+        };
         let name = self.mnemonic;
         let is_size = |rest: &str| matches!(rest, "" | "b" | "h");
         let is_one = |stem: &str| name.strip_prefix(stem).is_some_and(is_size);
@@ -140,10 +146,12 @@ impl Line<'_> {
             "eret" | "eretaa" | "eretab" | "drps" => &[Privileged],
             "msr" | "cfinv" | "xaflag" | "axflag" | "smstart" | "smstop" => &[SystemRegister],
             "mrs" if self.operands.ends_with("daif") => &[SystemRegister],
-            "yield" | "wfe" | "wfi" | "sev" | "sevl" | "dgh" | "esb" | "tsb" | "csdb" | "hint" | "psb" | "clrbhb"
-            | "clearbhb" | "chkfeat" => &[Hint],
+            "yield" | "wfe" | "wfi" | "sev" | "sevl" | "dgh" | "esb" | "tsb" | "csdb" | "hint" | "psb"
+            | "clrbhb" | "clearbhb" | "chkfeat" => &[Hint],
             _ if self.word & 0xffff_f01f == 0xd503_201f && name.starts_with("aut") => &[Hint],
-            "blraa" | "blrab" | "blraaz" | "blrabz" if self.operands.split(", ").any(|part| part == "x30") => {
+            "blraa" | "blrab" | "blraaz" | "blrabz"
+                if self.operands.split(", ").any(|part| part == "x30") =>
+            {
                 &[CallOfLinkRegister]
             }
             _ if ["ldxr", "ldaxr", "stxr", "stlxr"].iter().any(|stem| is_one(stem)) => &[Exclusive],
@@ -172,7 +180,9 @@ fn compare(text: &str, tally: &mut Tally) {
         let ours = decode(line.word, line.addr);
         let complain = |tally: &mut Tally, what: &str| {
             let Line { addr, word, mnemonic, operands } = &line;
-            tally.wrong.push(format!("{addr:#x}: {word:08x} {mnemonic} {operands}: {what}, we have {ours:x?}"));
+            tally
+                .wrong
+                .push(format!("{addr:#x}: {word:08x} {mnemonic} {operands}: {what}, we have {ours:x?}"));
         };
         let theirs = line.target();
         if ours.and_then(|relative| relative.target()) != theirs {

@@ -54,7 +54,10 @@ pub enum Auth {
 }
 
 /// One instruction that reads its own address or branches. Targets are absolute.
-#[allow(missing_docs, reason = "rt, rd, rn are the fields of the architecture's manual; target speaks for itself")]
+#[allow(
+    missing_docs,
+    reason = "rt, rd, rn are the fields of the architecture's manual; target speaks for itself"
+)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relative {
     /// adr
@@ -200,7 +203,10 @@ mod tests {
             (0xb000_0001, Relative::Adrp { rd: 1, target: at + 0x1000 }),
             (0xf0ff_ffe2, Relative::Adrp { rd: 2, target: at - 0x1000 }),
             (0x5800_0043, Relative::Load { rt: 3, literal: Literal::Double, target: at + 8 }),
-            (0x9cff_ffe4, Relative::Load { rt: 4, literal: Literal::Vector { len_bytes: 16 }, target: at - 4 }),
+            (
+                0x9cff_ffe4,
+                Relative::Load { rt: 4, literal: Literal::Vector { len_bytes: 16 }, target: at - 4 },
+            ),
             (0x17ff_ffff, Relative::Jump { target: at - 4 }),
             (0x9400_0002, Relative::Call { target: at + 8 }),
             (0x5400_0041, Relative::JumpIf { cond: 1, is_consistent: false, target: at + 8 }),

@@ -41,7 +41,10 @@ impl core::fmt::Display for NotMoved {
         match self {
             NotMoved::Forbidden(what) => write!(f, "{what} cannot be moved"),
             NotMoved::Unreachable(Unreachable { from, to }) => {
-                write!(f, "{to:#x} is more than 128 MiB from the copy at {from:#x}, and there is no gate to it")
+                write!(
+                    f,
+                    "{to:#x} is more than 128 MiB from the copy at {from:#x}, and there is no gate to it"
+                )
             }
         }
     }
@@ -135,7 +138,9 @@ impl Writer<'_> {
         if self.now.saved == Saved::None {
             self.now.spoiled = Some(rd);
         }
-        (first + 1..4).filter(|place| half(*place) != 0).for_each(|place| self.put(encode::movk(rd, half(place), place)));
+        (first + 1..4)
+            .filter(|place| half(*place) != 0)
+            .for_each(|place| self.put(encode::movk(rd, half(place), place)));
     }
 
     /// An address into a register, in as few words as it takes.

@@ -48,7 +48,9 @@ pub fn verdict(word: u32) -> Verdict {
     }
     match refused(word) {
         Some(what) => Verdict::Refused(what),
-        None if is_hint(word) && matches!(bits(word, 5, 7), 0 | 0x20 | 0x22 | 0x24 | 0x26) => Verdict::Emulated,
+        None if is_hint(word) && matches!(bits(word, 5, 7), 0 | 0x20 | 0x22 | 0x24 | 0x26) => {
+            Verdict::Emulated
+        }
         None => Verdict::Verbatim,
     }
 }
@@ -109,7 +111,9 @@ fn refused_system(word: u32) -> Option<Forbidden> {
     match word {
         _ if word & 0xffe0_001f == 0xd420_0000 => Some(Forbidden::Trap),
         _ if word >> 24 == 0xd4 => Some(Forbidden::Exception),
-        _ if matches!(word, 0xd69f_03e0 | 0xd69f_0bff | 0xd69f_0fff | 0xd6bf_03e0) => Some(Forbidden::Privileged),
+        _ if matches!(word, 0xd69f_03e0 | 0xd69f_0bff | 0xd69f_0fff | 0xd6bf_03e0) => {
+            Some(Forbidden::Privileged)
+        }
         _ if is_hint(word) => (!is_steppable_hint(word)).then_some(Forbidden::Hint),
         // Barriers and clrex; sys and sysl: cache and other maintenance.
         _ if word & 0xffff_f01f == 0xd503_301f || word & 0xffd8_0000 == 0xd508_0000 => None,
