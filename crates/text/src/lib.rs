@@ -1,8 +1,10 @@
 #![doc = include_str!("../README.md")]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+pub mod arch;
 mod assemble;
 mod patch;
+pub mod slots;
 mod trampoline;
 
 pub use patch::{JUMP_LEN, Patch, island_jump, jump, jump_target};

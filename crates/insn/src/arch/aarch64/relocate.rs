@@ -115,7 +115,17 @@ struct Writer<'g> {
     gates: &'g mut dyn FnMut(u64) -> Option<u64>,
 }
 
-impl Writer<'_> {
+impl<'g> Writer<'g> {
+    fn new(at: u64, gates: &'g mut dyn FnMut(u64) -> Option<u64>) -> Writer<'g> {
+        let copied = Copied {
+            words: [0; COPY_MAX_WORDS],
+            origins: [START; COPY_MAX_WORDS],
+            len: 0,
+            resume: COPY_MAX_WORDS,
+        };
+        Writer { at, copied, now: START, gates }
+    }
+
     fn here(&self) -> u64 {
         self.at.wrapping_add(4 * self.copied.len as u64)
     }
@@ -249,13 +259,7 @@ pub fn relocate(
     if let Verdict::Refused(what) = verdict(word) {
         return Err(NotMoved::Forbidden(what));
     }
-    let empty = Copied {
-        words: [0; COPY_MAX_WORDS],
-        origins: [START; COPY_MAX_WORDS],
-        len: 0,
-        resume: COPY_MAX_WORDS,
-    };
-    let mut out = Writer { at: to, copied: empty, now: START, gates };
+    let mut out = Writer::new(to, gates);
     let behind = from.wrapping_add(4);
     let relative = decode(word, from);
     match relative {
@@ -304,6 +308,19 @@ fn one(out: &mut Writer<'_>, word: u32, behind: u64, relative: Relative) -> Resu
         Relative::Register { .. } => out.put(word),
     }
     Ok(())
+}
+
+/// The most words of [`far`].
+pub const FAR_WORDS: usize = 6;
+
+/// Code at `at` that pushes x16 and x17 and goes to `to` by x16, wherever that is; zeros fill it up.
+pub fn far(at: u64, to: u64) -> [u32; FAR_WORDS] {
+    let mut no_gates = |_| None;
+    let mut out = Writer::new(at, &mut no_gates);
+    out.push_scratch();
+    out.set_address(SCRATCH, to);
+    out.put(encode::br(SCRATCH));
+    core::array::from_fn(|index| out.copied.words[index])
 }
 
 /// The code of a gate at `at` to `target`: what was pushed comes back, and control goes on.
