@@ -19,5 +19,7 @@ mod verdict;
 pub use decode::{Auth, By, LINK, Literal, Relative, ZERO, decode};
 pub use emulate::{Regs, emulate};
 pub use encode::{BRANCH_REACH, NOP, b};
-pub use relocate::{COPY_MAX_WORDS, Copied, FAR_WORDS, GATE_WORDS, NotMoved, Origin, Saved, far, gate, relocate, resume};
+pub use relocate::{
+    COPY_MAX_WORDS, Copied, FAR_WORDS, GATE_WORDS, NotMoved, Origin, Saved, far, gate, relocate, resume,
+};
 pub use verdict::{Verdict, is_landing_pad, kernel_errno, verdict, verdict_at};

@@ -235,7 +235,9 @@ impl Maintain for Caches {
         if !self.forgets(Forget::Broadcast) {
             let own = state.thread;
             // The caller's own pipeline is its own fence's affair.
-            (0..self.threads).filter(|thread| *thread != own).for_each(|thread| fetch_anew(&mut state, thread));
+            (0..self.threads)
+                .filter(|thread| *thread != own)
+                .for_each(|thread| fetch_anew(&mut state, thread));
         }
     }
 }

@@ -69,7 +69,8 @@ fn each_step_that_is_left_out_is_seen() {
     for forget in Forget::ALL {
         let mut seen = 0;
         for round in 0..400 {
-            let cache = with_coherence(cache_type(&mut seed), if forget.needs_plain_caches() { 0 } else { round });
+            let cache =
+                with_coherence(cache_type(&mut seed), if forget.needs_plain_caches() { 0 } else { round });
             seen += u64::from(write_and_run(&mut seed, cache, Flush::Broadcast, Some(forget)) > 0);
         }
         println!("{forget:?}: seen in {seen} of 400");
@@ -103,7 +104,8 @@ fn exactly_the_lines_of_the_range_or_of_its_pages_are_touched() {
             caches.write(written.run_at, &words);
             publish(&caches, cache, written, flush);
             let (cleaned, invalidated) = caches.touched();
-            let whole = |at: u64, unit: u64| (at & !(unit - 1), (at + written.len_bytes).next_multiple_of(unit));
+            let whole =
+                |at: u64, unit: u64| (at & !(unit - 1), (at + written.len_bytes).next_multiple_of(unit));
             let lines = |at: u64, line: u64| {
                 let (start, end) = if flush == Flush::Page { whole(at, 4096) } else { whole(at, line) };
                 (start..end).step_by(line as usize).collect::<Vec<_>>()
@@ -116,7 +118,8 @@ fn exactly_the_lines_of_the_range_or_of_its_pages_are_touched() {
 
 #[test]
 fn coherent_caches_are_left_alone_and_fenced() {
-    for (kind, cleans, invalidates, fences) in [(0, true, true, 2), (1, false, true, 2), (2, true, false, 1), (3, false, false, 1)]
+    for (kind, cleans, invalidates, fences) in
+        [(0, true, true, 2), (1, false, true, 2), (2, true, false, 1), (3, false, false, 1)]
     {
         let cache = with_coherence(CacheType(LINE), kind);
         let caches = Caches::new(cache, 1, None);
@@ -136,7 +139,14 @@ fn site(number: u64) -> (u32, u64) {
 }
 
 /// Random hits of `probes` sites by threads that come by traps, with `slots` slots.
-fn hits(seed: &mut Seed, scheme: Scheme, flush: Flush, probes: u64, slots: usize, forget: Option<Forget>) -> (usize, u64) {
+fn hits(
+    seed: &mut Seed,
+    scheme: Scheme,
+    flush: Flush,
+    probes: u64,
+    slots: usize,
+    forget: Option<Forget>,
+) -> (usize, u64) {
     let cache = with_coherence(cache_type(seed), seed.below(4));
     let cache = if forget.is_some() { CacheType(LINE) } else { cache };
     let options = Options { run_at: BASE, slots, scheme, flush, cache };

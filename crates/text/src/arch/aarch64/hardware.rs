@@ -37,7 +37,9 @@ impl Hardware {
     pub fn cache_type() -> CacheType {
         let value: u64;
         // SAFETY: reads a register that Linux lets user space read, or answers for.
-        unsafe { core::arch::asm!("mrs {}, ctr_el0", out(reg) value, options(nomem, nostack, preserves_flags)) };
+        unsafe {
+            core::arch::asm!("mrs {}, ctr_el0", out(reg) value, options(nomem, nostack, preserves_flags))
+        };
         CacheType(value)
     }
 

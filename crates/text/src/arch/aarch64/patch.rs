@@ -159,7 +159,12 @@ mod tests {
     const BASE: u64 = 0x5555_0000_0000;
     const FAR: u64 = 0x7fff_0000_0000;
 
-    fn at(words: [u32; 2], trampoline: u64, island: Option<u64>, is_guarded: bool) -> Result<Diverted, NotDiverted> {
+    fn at(
+        words: [u32; 2],
+        trampoline: u64,
+        island: Option<u64>,
+        is_guarded: bool,
+    ) -> Result<Diverted, NotDiverted> {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let code = Code { base: BASE, bytes: &bytes };
         divert(&Site { code, addr: BASE, trampoline, island, is_guarded })

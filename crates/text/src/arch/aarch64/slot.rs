@@ -79,7 +79,8 @@ impl SlotCode {
         let mut code = SlotCode { words: [TRAP_EXIT; SLOT_WORDS], origins: [None; SLOT_WORDS], len: len + 1 };
         code.words[..len].copy_from_slice(&copied.words()[..len]);
         (0..len).for_each(|index| code.origins[index] = copied.origin_of(4 * index));
-        code.origins[len] = copied.origin_of(4 * len).map(|origin| Origin { leads_to: Some(from + 4), ..origin });
+        code.origins[len] =
+            copied.origin_of(4 * len).map(|origin| Origin { leads_to: Some(from + 4), ..origin });
         Ok(code)
     }
 
