@@ -162,7 +162,7 @@ fn alone() -> std::sync::MutexGuard<'static, ()> {
 
 /// Ten million by hand; a few seconds in CI.
 fn hits() -> u64 {
-    std::env::var("NANOPROBE_HITS").ok().and_then(|hits| hits.parse().ok()).unwrap_or(60_000)
+    std::env::var("NANOPROBE_HITS").ok().and_then(|hits| hits.parse().ok()).unwrap_or(40_000)
 }
 
 #[test]

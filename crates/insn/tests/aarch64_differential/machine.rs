@@ -161,20 +161,16 @@ impl Machine {
         self.data.bytes().copy_from_slice(data);
         self.stack.bytes().copy_from_slice(stack);
         pieces.iter().for_each(|(addr, words)| self.put(*addr, words));
-        let start = State { pc: start.pc, ..start.clone() };
-        // SAFETY: the box lives until drop, and the handler touches it only between the two writes of `phase`.
-        unsafe {
-            (*self.exchange).start = start;
-        }
-        // SAFETY: as above.
-        unsafe {
-            (*self.exchange).phase = Phase::Enter;
-        }
+        // SAFETY: the box lives until drop, and the handler runs only at the brk below.
+        let exchange = unsafe { &mut *self.exchange };
+        exchange.start = start.clone();
+        exchange.phase = Phase::Enter;
         // SAFETY: the handler saves all registers here and brings all of them back, so that for the compiler nothing
         // happens but that memory may change.
         unsafe { std::arch::asm!("brk #1") };
         // SAFETY: the handler is done.
-        let (state, signal) = unsafe { ((*self.exchange).exit.clone(), (*self.exchange).signal) };
+        let exchange = unsafe { &*self.exchange };
+        let (state, signal) = (exchange.exit.clone(), exchange.signal);
         for (addr, words) in pieces {
             self.put(*addr, &vec![BRK; words.len()]);
         }

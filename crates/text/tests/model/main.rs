@@ -132,9 +132,13 @@ fn coherent_caches_are_left_alone_and_fenced() {
     }
 }
 
-/// Sites with instructions that have slots: movz x0, #n; some literal loads.
+/// Sites with instructions that have slots: movz x0, #n; literal loads, which take up to six words and two lines.
 fn site(number: u64) -> (u32, u64) {
-    let word = if number % 5 == 0 { 0x5800_0043 } else { 0xd280_0000 | (number as u32) << 5 };
+    let word = match number % 5 {
+        0 => 0x5800_0043,
+        1 => 0x9c00_0043,
+        _ => 0xd280_0000 | (number as u32) << 5,
+    };
     (word, 0x40_0000 + 16 * number)
 }
 
