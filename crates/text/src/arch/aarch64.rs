@@ -12,7 +12,7 @@ mod slot;
 
 pub use cache::{CacheType, Flush, Maintain, Written, publish};
 pub use patch::{
-    Diverted, ISLAND_MAX_WORDS, NotDiverted, REACH_BYTES, Site, TRAP, TRAP_EXIT, Way, branch_target,
+    Changed, Diverted, ISLAND_MAX_WORDS, NotDiverted, REACH_BYTES, Site, TRAP, TRAP_EXIT, Way, branch_target,
     can_swap_live, divert, island,
 };
 pub use slot::{Area, Entered, NotSlotted, Options, Port, SLOT_BYTES, SLOT_WORDS, Scheme, SlotCode};

@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn the_last_slot_that_is_given_back_wakes_the_one_who_waits() {
-        const ROUNDS: u64 = 3000;
+        const ROUNDS: u64 = 600;
         let free = Free::new(1);
         let (begun, ended) = (AtomicU64::new(0), AtomicU64::new(0));
         let reaches = |word: &AtomicU64, round| {

@@ -124,7 +124,10 @@ impl Caches {
     pub fn run_by(&self, thread: usize, run_at: u64, words: &[u32]) {
         let mut state = self.state();
         for (at, expected) in (run_at..).step_by(4).zip(words) {
-            let Some(word) = state.words.get(&at) else { continue };
+            let Some(word) = state.words.get(&at) else {
+                state.stale.push(format!("{at:#x} by thread {thread}: nothing was written"));
+                continue;
+            };
             let what = match word {
                 Word { value, .. } if value != expected => "other words",
                 Word { stage, .. } if *stage < Stage::Fetchable => "caches",

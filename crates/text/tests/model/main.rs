@@ -11,7 +11,8 @@ mod seed;
 use caches::{Caches, Forget, LINE};
 use seed::Seed;
 use text::arch::aarch64::{
-    Area, CacheType, Flush, Options, Port, SLOT_BYTES, SLOT_WORDS, Scheme, SlotCode, Written, publish,
+    Area, CacheType, Changed, Flush, Maintain, Options, Port, SLOT_BYTES, SLOT_WORDS, Scheme, Site, SlotCode,
+    Way, Written, divert, publish,
 };
 use text::slots::Binding;
 
@@ -39,8 +40,6 @@ fn write_and_run(seed: &mut Seed, cache: CacheType, flush: Flush, forget: Option
     let caches = Caches::new(cache, THREADS, forget);
     let run_at = BASE + 4 * seed.below(256);
     let (written, words) = code(run_at, 1 + seed.below(40) as usize);
-    // All has been run before, so that there is something stale to be run again.
-    (0..THREADS).for_each(|thread| caches.run_by(thread, run_at, &vec![0; words.len()]));
     assert_eq!(caches.write(run_at, &words), written.written_at);
     publish(&caches, cache, written, flush);
     caches.run_by(0, run_at, &words);
@@ -85,7 +84,6 @@ fn a_thread_that_comes_by_a_branch_alone_needs_the_broadcast() {
     for (flush, stale) in [(Flush::Range, 1), (Flush::Page, 1), (Flush::Broadcast, 0)] {
         let caches = Caches::new(cache, THREADS, None);
         let (written, words) = code(BASE, 1);
-        caches.run_by(2, BASE, &[0]);
         caches.write(BASE, &words);
         publish(&caches, cache, written, flush);
         caches.run_by(2, BASE, &words);
@@ -200,6 +198,71 @@ fn a_slot_that_holds_its_instruction_is_not_written_again() {
     assert_eq!((stale, written), (0, 6), "one write for each probe");
     let (stale, written) = hits(&mut seed, Scheme::Dynamic, Flush::Range, 1, 1, None);
     assert_eq!((stale, written), (0, 1), "the words were there already");
+}
+
+/// A machine that looks, when the site is written, whether all threads would run the island fresh.
+struct Watched {
+    caches: Caches,
+    site: u64,
+    island: (u64, Vec<u32>),
+}
+
+impl Maintain for Watched {
+    fn clean_line(&self, addr: u64) {
+        self.caches.clean_line(addr);
+    }
+    fn invalidate_line(&self, addr: u64) {
+        self.caches.invalidate_line(addr);
+    }
+    fn fence_data(&self) {
+        self.caches.fence_data();
+    }
+    fn fence_fetch(&self) {
+        self.caches.fence_fetch();
+    }
+    fn serialise_all(&self) {
+        self.caches.serialise_all();
+    }
+}
+
+impl Port for Watched {
+    fn holds(&self, run_at: u64, words: &[u32]) -> bool {
+        self.caches.holds(run_at, words)
+    }
+    fn write(&self, run_at: u64, words: &[u32]) -> u64 {
+        if run_at == self.site {
+            (0..THREADS).for_each(|thread| self.caches.run_by(thread, self.island.0, &self.island.1));
+        }
+        self.caches.write(run_at, words)
+    }
+}
+
+#[test]
+fn a_patch_is_seen_by_all_threads_and_its_island_before_it() {
+    const ADD: u32 = 0x9100_0400;
+    let mut seed = Seed::from_env("patches");
+    for round in 0..100 {
+        let cache = with_coherence(cache_type(&mut seed), round);
+        let caches = Caches::new(cache, THREADS, None);
+        let bytes: Vec<u8> = [ADD, ADD].iter().flat_map(|word| word.to_le_bytes()).collect();
+        let (site, at, far) = (BASE + 4 * seed.below(512), BASE + 0x8000, 0x7f00_0000_0000);
+        let code = insn::Code { base: site, bytes: &bytes };
+        let asked = Site { code, addr: site, trampoline: far, island: Some(at), is_guarded: false };
+        let diverted = divert(&asked).unwrap();
+        let Way::Island { words, .. } = diverted.way else { panic!("{diverted:?}") };
+        caches.write(site, &[ADD]);
+        let watched = Watched { caches, site, island: (at, words.to_vec()) };
+        assert_eq!(
+            diverted.disarm(site, &watched, cache),
+            Err(Changed { addr: site, expected: diverted.new })
+        );
+        diverted.arm(site, &watched, cache).unwrap();
+        (0..THREADS).for_each(|thread| watched.caches.run_by(thread, site, &[diverted.new]));
+        assert_eq!(diverted.arm(site, &watched, cache), Err(Changed { addr: site, expected: ADD }));
+        diverted.disarm(site, &watched, cache).unwrap();
+        (0..THREADS).for_each(|thread| watched.caches.run_by(thread, site, &[ADD]));
+        assert_eq!(watched.caches.stale(), [""; 0]);
+    }
 }
 
 #[test]

@@ -6,10 +6,15 @@
 //! Keeps:   P1 a patch is one word at the site, so no window of several instructions ever exists.
 //!          P2 an island gives its trampoline x16 and x17 on the stack and changes nothing else.
 //!          P3 it is said when the word may not be swapped while other threads run.
-//! Checked: tests below; tests/aarch64_hits.rs runs islands.
+//!          P4 an island is published for all threads before the word that leads there is written; what stands at the
+//!          site is compared before it is replaced.
+//! Checked: tests below; tests/model (P4); tests/aarch64_hits.rs runs islands, patches under running threads, and
+//!          patches of guarded pages.
 //! Source:  Arm ARM (DDI 0487) B2.2.5: which instructions may be swapped while they are executed; D8.4.6: guarded
 //!          pages.
 
+use super::cache::{CacheType, Flush, Written, publish};
+use super::slot::Port;
 use core::fmt;
 use insn::aarch64::{
     BRANCH_REACH, FAR_WORDS, NOP, Relative, Verdict, b, decode, far, is_landing_pad, kernel_errno, verdict_at,
@@ -122,6 +127,61 @@ fn reach(site: &Site<'_>) -> Option<(Way, u32)> {
 /// A direct branch would do where it reaches; but then the trampoline could not know what was pushed.
 pub fn island(at: u64, trampoline: u64) -> [u32; ISLAND_MAX_WORDS] {
     far(at, trampoline)
+}
+
+/// The site held another word than the one that was to be replaced; nothing was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// The site.
+    pub addr: u64,
+    /// What should have stood there.
+    pub expected: u32,
+}
+
+impl fmt::Display for Changed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at {:#x} no longer stands {:#010x}", self.addr, self.expected)
+    }
+}
+
+impl std::error::Error for Changed {}
+
+impl Diverted {
+    /// Writes the patch at `addr`, the island first. The trampoline must have been published before.
+    ///
+    /// With [`Diverted::needs_stop`] no thread may be able to execute the word meanwhile.
+    ///
+    /// # Errors
+    /// The site holds another word than the original.
+    pub fn arm(&self, addr: u64, port: &impl Port, cache: CacheType) -> Result<(), Changed> {
+        if let Way::Island { at, words } = &self.way {
+            put(port, cache, *at, words);
+        }
+        swap(port, cache, addr, self.old, self.new)
+    }
+
+    /// Writes the original back. The island stays as it is: a thread may be in it.
+    ///
+    /// # Errors
+    /// The site holds another word than the patch.
+    pub fn disarm(&self, addr: u64, port: &impl Port, cache: CacheType) -> Result<(), Changed> {
+        swap(port, cache, addr, self.new, self.old)
+    }
+}
+
+fn swap(port: &impl Port, cache: CacheType, addr: u64, from: u32, to: u32) -> Result<(), Changed> {
+    if !port.holds(addr, &[from]) {
+        return Err(Changed { addr, expected: from });
+    }
+    put(port, cache, addr, &[to]);
+    Ok(())
+}
+
+/// Words that other threads may come to by a branch.
+fn put(port: &impl Port, cache: CacheType, run_at: u64, words: &[u32]) {
+    let written_at = port.write(run_at, words);
+    let code = Written { run_at, written_at, len_bytes: 4 * words.len() as u64 };
+    publish(port, cache, code, Flush::Broadcast);
 }
 
 /// Where the branch in `word` at `from` leads, if it is one.

@@ -14,7 +14,7 @@ use super::patch::TRAP_EXIT;
 use crate::slots::{Binding, Bound, Free};
 use core::fmt;
 use insn::aarch64::{NotMoved, Origin, Verdict, decode, relocate, verdict};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Words of a slot: a literal load without a register of its own, and the trap.
 pub const SLOT_WORDS: usize = 8;
@@ -131,8 +131,8 @@ enum Slots {
 pub struct Area<P> {
     options: Options,
     slots: Slots,
-    /// For each slot, the site of the instruction in it.
-    sites: Vec<AtomicU64>,
+    /// For each slot, the site of the instruction in it, and the instruction.
+    sites: Vec<(AtomicU64, AtomicU32)>,
     port: P,
     written: AtomicU64,
 }
@@ -153,7 +153,7 @@ impl<P: Port> Area<P> {
             Scheme::Cached => Slots::Cached(Bound::new(options.slots)),
             Scheme::Dynamic => Slots::Dynamic(Free::new(options.slots)),
         };
-        let sites = (0..options.slots).map(|_| AtomicU64::new(0)).collect();
+        let sites = (0..options.slots).map(|_| Default::default()).collect();
         Area { options, slots, sites, port, written: AtomicU64::new(0) }
     }
 
@@ -179,14 +179,15 @@ impl<P: Port> Area<P> {
         let addr = self.addr(slot);
         if must_fill {
             let code = SlotCode::new(word, from, addr)?;
-            self.fill(slot, from, &code);
+            self.sites[slot].0.store(from, Relaxed);
+            self.sites[slot].1.store(word, Relaxed);
+            self.fill(slot, &code);
         }
         Ok(Entered { addr, slot })
     }
 
-    fn fill(&self, slot: usize, from: u64, code: &SlotCode) {
+    fn fill(&self, slot: usize, code: &SlotCode) {
         let run_at = self.addr(slot);
-        self.sites[slot].store(from, Relaxed);
         if !self.port.holds(run_at, code.words()) {
             let written_at = self.port.write(run_at, code.words());
             let len_bytes = 4 * code.words().len() as u64;
@@ -205,10 +206,19 @@ impl<P: Port> Area<P> {
         (slot < self.options.slots as u64).then_some(slot as usize)
     }
 
+    /// For a thread that was interrupted or has faulted at `pc` in the slot that it has entered: the site, and what of
+    /// its instruction has happened. The thread is to be shown the site, and must leave the slot.
+    pub fn origin_of(&self, pc: u64) -> Option<(u64, Origin)> {
+        let slot = self.slot_of(pc)?;
+        let (from, word) = (self.sites[slot].0.load(Relaxed), self.sites[slot].1.load(Relaxed));
+        let code = SlotCode::new(word, from, self.addr(slot)).ok()?;
+        Some((from, code.origin_of((pc - self.addr(slot)) as usize)?))
+    }
+
     /// The thread, which had entered `slot`, stands on the trap at its end: gives the slot back and says where the
     /// thread goes on.
     pub fn leave(&self, slot: usize) -> u64 {
-        let behind = self.sites[slot].load(Relaxed) + 4;
+        let behind = self.sites[slot].0.load(Relaxed) + 4;
         match &self.slots {
             Slots::Cached(bound) => bound.leave(slot),
             Slots::Dynamic(free) => free.give(slot),
