@@ -8,14 +8,14 @@
 #![cfg(target_arch = "aarch64")]
 
 use insn::Code;
-use insn::aarch64::{gate, relocate};
+use insn::aarch64::{NOP, b, gate, relocate};
 use std::ffi::c_void;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use text::arch::Hardware;
 use text::arch::aarch64::{
-    Area, Flush, Maintain, Options, Port, SLOT_BYTES, Scheme, Site, TRAP, TRAP_EXIT, Way, Written, divert,
-    publish,
+    Area, Diverted, Flush, Maintain, Options, Port, SLOT_BYTES, Scheme, Site, TRAP, TRAP_EXIT, Way, Written,
+    divert, publish,
 };
 use text::slots::Binding;
 
@@ -291,4 +291,177 @@ fn the_processor_tells_its_lines_and_accepts_the_maintenance_of_them() {
     machine.serialise_all();
     assert!(machine.holds(at, &[0; 4]) && !machine.holds(at, &[TRAP_EXIT]));
     unmap(at, 2 * PAGE);
+}
+
+#[test]
+fn a_nop_is_armed_and_disarmed_while_threads_run_it() {
+    let _alone = alone();
+    let at = map(0, PAGE);
+    let machine = hardware(at, PAGE);
+    let (site, trampoline) = (at, at + 0x400);
+    put(&machine, site, &[NOP, RET]);
+    // add x0, x0, #1; b behind the site
+    put(&machine, trampoline, &[0x9100_0400, b(trampoline + 4, site + 4).unwrap()]);
+    let bytes: Vec<u8> = [NOP, RET].iter().flat_map(|word| word.to_le_bytes()).collect();
+    let code = Code { base: site, bytes: &bytes };
+    let diverted = divert(&Site { code, addr: site, trampoline, island: None, is_guarded: false }).unwrap();
+    assert_eq!((diverted.way, diverted.needs_stop), (Way::Branch, false));
+    let (is_over, calls, probed) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                // SAFETY: the code takes and returns x0 and changes nothing else.
+                let function: extern "C" fn(u64) -> u64 = unsafe { std::mem::transmute(site as *const ()) };
+                while !is_over.load(Relaxed) {
+                    let got = function(7);
+                    assert!(got == 7 || got == 8, "{got}");
+                    calls.fetch_add(1, Relaxed);
+                    probed.fetch_add(got - 7, Relaxed);
+                }
+            });
+        }
+        let progress = |counter: &AtomicU64| {
+            let before = counter.load(Relaxed);
+            while counter.load(Relaxed) < before + 4 {
+                std::thread::yield_now();
+            }
+        };
+        for _ in 0..300 {
+            diverted.arm(site, &machine, Hardware::cache_type()).unwrap();
+            progress(&probed);
+            diverted.disarm(site, &machine, Hardware::cache_type()).unwrap();
+            progress(&calls);
+        }
+        is_over.store(true, Relaxed);
+    });
+    let (calls, probed) = (calls.load(Relaxed), probed.load(Relaxed));
+    println!("{calls} calls, {probed} of them probed");
+    assert!(probed >= 1200 && calls > probed);
+    unmap(at, PAGE);
+}
+
+/// How a call of guarded code ended: with its value, or the signal.
+fn call_guarded(at: u64) -> Result<u64, i32> {
+    CAUGHT.store(0, SeqCst);
+    for signal in [libc::SIGILL, libc::SIGTRAP] {
+        // SAFETY: a zeroed sigaction is a valid one.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = on_guard as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        // SAFETY: the handler is made for its context.
+        assert_eq!(unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) }, 0);
+    }
+    let mut x0 = 5u64;
+    // SAFETY: the code returns to x30, or the handler does; it changes x0, x16 and x17 alone.
+    unsafe {
+        std::arch::asm!("blr x9", in("x9") at, inout("x0") x0, out("x16") _, out("x17") _, out("x30") _);
+    }
+    match CAUGHT.load(SeqCst) {
+        0 => Ok(x0),
+        signal => Err(signal as i32),
+    }
+}
+
+static CAUGHT: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn on_guard(signal: i32, _info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel passes the frame that it will restore.
+    let frame = unsafe { &mut *context.cast::<libc::ucontext_t>() };
+    CAUGHT.store(signal as u64, SeqCst);
+    frame.uc_mcontext.pc = frame.uc_mcontext.regs[30];
+    frame.uc_mcontext.pstate &= !(3 << 10);
+}
+
+#[test]
+fn in_guarded_pages_a_landing_pad_may_become_a_trap_and_no_branch_and_gates_lead_back() {
+    let _alone = alone();
+    const BTI_C: u32 = 0xd503_245f;
+    const ADD: u32 = 0x9100_0400;
+    const GUARDED: u64 = 0x21_0000_0000;
+    const FAR: u64 = 0x0700_0000_0000;
+    // The page of the code, and one of ours behind it for gates.
+    map(GUARDED, 2 * PAGE);
+    map(FAR, PAGE);
+    let (near, far) = (hardware(GUARDED, 2 * PAGE), hardware(FAR, PAGE));
+    let function = [BTI_C, ADD, RET];
+    let bytes: Vec<u8> = function.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let guard = |is_on: bool| {
+        let prot = libc::PROT_READ | libc::PROT_EXEC | if is_on { 0x10 } else { libc::PROT_WRITE };
+        // SAFETY: the page is this test's, and nothing runs there now.
+        assert_eq!(unsafe { libc::mprotect(GUARDED as *mut c_void, PAGE, prot) }, 0);
+    };
+    let run = |words: &[u32]| {
+        guard(false);
+        put(&near, GUARDED, words);
+        guard(true);
+        call_guarded(GUARDED)
+    };
+    assert_eq!(run(&function), Ok(6));
+    assert_eq!(run(&[ADD, ADD, RET]), Err(libc::SIGILL), "the page is guarded");
+    let ways = |addr, is_guarded| {
+        let code = Code { base: GUARDED, bytes: &bytes };
+        divert(&Site { code, addr, trampoline: GUARDED + 0x1100, island: None, is_guarded }).unwrap()
+    };
+    // The landing pad: a branch in its place is what a call may not land on.
+    assert_eq!(run(&[ways(GUARDED, false).new, ADD, RET]), Err(libc::SIGILL));
+    assert_eq!(
+        (ways(GUARDED, true).way, run(&[ways(GUARDED, true).new, ADD, RET])),
+        (Way::Trap, Err(libc::SIGTRAP))
+    );
+    // The instruction behind it: out by a branch and an island, back by a gate.
+    let (island_at, gate_at) = (GUARDED + 0x1200, GUARDED + 0x1240);
+    let code = Code { base: GUARDED, bytes: &bytes };
+    let site = Site { code, addr: GUARDED + 4, trampoline: FAR, island: Some(island_at), is_guarded: true };
+    let Diverted { new, way: Way::Island { words, .. }, .. } = divert(&site).unwrap() else { panic!() };
+    put(&near, island_at, &words);
+    put(&near, gate_at, &gate(gate_at, GUARDED + 8).unwrap());
+    put(&far, FAR, &[0xa8c1_47f0]);
+    let copied = relocate(ADD, GUARDED + 4, FAR + 4, &mut |_| Some(gate_at)).unwrap();
+    put(&far, FAR + 4, copied.words());
+    assert_eq!(run(&[BTI_C, new, RET]), Ok(6));
+    unmap(GUARDED, 2 * PAGE);
+    unmap(FAR, PAGE);
+}
+
+#[test]
+fn a_fault_in_a_slot_is_traced_to_the_probed_instruction() {
+    let _alone = alone();
+    let world = World::new(Scheme::Cached, Flush::Range, 3);
+    // A literal load of nothing, which takes x16: its site is far from what it reads, and both from the slots.
+    let (from, word) = (0x0300_0000_1000, 0x9c00_0040);
+    let entered = world.area.enter(word, from, &Binding::new()).unwrap();
+    CAUGHT.store(entered.addr, SeqCst);
+    // SAFETY: a zeroed sigaction is a valid one.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = on_fault as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO;
+    // SAFETY: the handler is made for its context.
+    assert_eq!(unsafe { libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut()) }, 0);
+    let (mut x16, mut x17) = (16u64, 17u64);
+    // SAFETY: the slot faults, and the handler returns to x30 with x16, x17 and the stack pointer as they were.
+    unsafe {
+        std::arch::asm!("blr x9", in("x9") entered.addr, inout("x16") x16, inout("x17") x17, out("x30") _)
+    };
+    assert_eq!((x16, x17, CAUGHT.load(SeqCst)), (16, 17, from));
+    assert_eq!(world.area.leave(entered.slot), from + 4);
+}
+
+/// Takes a thread out of its slot, as a handler would that then shows the program its fault.
+extern "C" fn on_fault(_signal: i32, _info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel passes the frame that it will restore.
+    let frame = unsafe { &mut *context.cast::<libc::ucontext_t>() };
+    let context = &mut frame.uc_mcontext;
+    // SAFETY: the world outlives its test.
+    let Some(world) = (unsafe { WORLD.load(SeqCst).as_ref() }) else { std::process::abort() };
+    let Some((site, origin)) = world.area.origin_of(context.pc) else { std::process::abort() };
+    if origin.saved == insn::aarch64::Saved::Scratch {
+        let saved = context.sp as *const u64;
+        // SAFETY: the slot has pushed two registers, and the thread stands behind the push.
+        context.regs[16] = unsafe { saved.read() };
+        // SAFETY: as above.
+        context.regs[17] = unsafe { saved.add(1).read() };
+        context.sp += 16;
+    }
+    CAUGHT.store(if origin.leads_to.is_none() { site } else { 0 }, SeqCst);
+    context.pc = context.regs[30];
 }
