@@ -246,16 +246,19 @@ fn hardly_any_site_of_libc_is_refused_and_those_between_exclusives_are() {
     let bytes: Vec<u8> = lines.iter().flat_map(|line| line.word.to_le_bytes()).collect();
     let code = Code { base: lines[0].addr, bytes: &bytes };
     assert_eq!(code.range().end, lines.last().unwrap().addr + 4, "the section has no hole");
-    let (mut refused, mut inside, mut exclusives) = (0, 0, 0);
+    let (mut refused, mut inside, mut exclusives, mut emulated, mut rewritten) = (0, 0, 0, 0, 0);
     for line in &lines {
         let verdict = verdict_at(&code, line.addr);
         refused += u64::from(matches!(verdict, Verdict::Refused(_)));
+        emulated += u64::from(verdict == Verdict::Emulated);
+        rewritten += u64::from(verdict == Verdict::Rewritten);
         exclusives += u64::from(verdict == Verdict::Refused(Forbidden::Exclusive));
         inside += u64::from(verdict == Verdict::Refused(Forbidden::InExclusive));
     }
     let share = 100.0 * refused as f64 / lines.len() as f64;
     println!(
-        "{} sites, {refused} ({share:.3} %) refused: {exclusives} exclusives, {inside} inside pairs",
+        "{} sites: {emulated} emulated, {rewritten} written anew, {refused} ({share:.3} %) refused, of which \
+         {exclusives} exclusives, {inside} inside pairs",
         lines.len()
     );
     // Each pair has at least its two instructions; the library's helpers for atomics hold some.

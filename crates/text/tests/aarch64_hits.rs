@@ -455,11 +455,9 @@ extern "C" fn on_fault(_signal: i32, _info: *mut libc::siginfo_t, context: *mut 
     let Some(world) = (unsafe { WORLD.load(SeqCst).as_ref() }) else { std::process::abort() };
     let Some((site, origin)) = world.area.origin_of(context.pc) else { std::process::abort() };
     if origin.saved == insn::aarch64::Saved::Scratch {
-        let saved = context.sp as *const u64;
         // SAFETY: the slot has pushed two registers, and the thread stands behind the push.
-        context.regs[16] = unsafe { saved.read() };
-        // SAFETY: as above.
-        context.regs[17] = unsafe { saved.add(1).read() };
+        let [x16, x17] = unsafe { (context.sp as *const [u64; 2]).read() };
+        (context.regs[16], context.regs[17]) = (x16, x17);
         context.sp += 16;
     }
     CAUGHT.store(if origin.leads_to.is_none() { site } else { 0 }, SeqCst);

@@ -42,7 +42,7 @@ fn near(seed: &mut Seed, at: u64, len: u32) -> u32 {
 }
 
 /// All relative classes, and representatives of what is copied as it is.
-pub const CLASSES: [Class; 26] = [
+pub const CLASSES: [Class; 27] = [
     ("adr", |seed, _| 0x1000_0000 | seed.next() as u32 & 0x60ff_ffe0 | register(seed)),
     ("adrp", |seed, _| 0x9000_0000 | seed.next() as u32 & 0x60ff_ffe0 | register(seed)),
     ("b", |seed, at| 0x1400_0000 | near(seed, at, 26)),
@@ -75,7 +75,33 @@ pub const CLASSES: [Class; 26] = [
     ("arithmetic", |seed, _| arithmetic(seed)),
     ("memory", |seed, _| memory(seed)),
     ("vector", |seed, _| vector(seed)),
+    ("of libc", |seed, _| LIBC.with(|words| words[seed.below(words.len() as u64) as usize])),
 ];
+
+thread_local! {
+    /// All words of the executable segment of the C library that this process runs with.
+    static LIBC: Vec<u32> = executable_words(&library());
+}
+
+fn library() -> Vec<u8> {
+    let paths = ["/usr/aarch64-linux-gnu/lib/libc.so.6", "/lib/aarch64-linux-gnu/libc.so.6"];
+    paths.iter().find_map(|path| std::fs::read(path).ok()).expect("a C library of AArch64")
+}
+
+fn executable_words(file: &[u8]) -> Vec<u32> {
+    let number = |at: usize, len: usize| {
+        file[at..at + len].iter().rev().fold(0usize, |value, byte| value << 8 | usize::from(*byte))
+    };
+    let headers = (0..number(56, 2)).map(|index| number(32, 8) + 56 * index);
+    // PT_LOAD with PF_X
+    let code =
+        headers.into_iter().find(|at| number(*at, 4) == 1 && number(at + 4, 4) & 1 == 1).expect("code");
+    let (start, len) = (number(code + 8, 8), number(code + 32, 8));
+    file[start..start + len]
+        .chunks_exact(4)
+        .map(|word| u32::from_le_bytes(word.try_into().unwrap()))
+        .collect()
+}
 
 fn three(seed: &mut Seed) -> u32 {
     register(seed) | register(seed) << 5 | register(seed) << 16
@@ -128,7 +154,8 @@ fn value(seed: &mut Seed) -> u64 {
         0..=2 => DATA + LEN as u64 / 4 + 8 * seed.below(LEN as u64 / 16),
         3 | 4 => landing(seed),
         5 => seed.below(3),
-        6 => 1 << seed.below(64),
+        // Below where qemu maps things.
+        6 => 1 << seed.below(36),
         _ => seed.next(),
     }
 }
