@@ -14,6 +14,7 @@ mod relocate;
 mod tables;
 mod targets;
 
+pub use arch::aarch64;
 pub use arch::x86_64::{
     At, Emulation, NoSlot, RELEASE_FRAME_BYTES, RSP, Registers, Resume, SLOT_CODE_BYTES, SlotCode, Store,
 };

@@ -67,6 +67,24 @@ pub enum Forbidden {
     Transaction,
     /// The signal return code that unwinders recognise by its bytes.
     SignalReturn,
+    /// AArch64: an address that is no multiple of four.
+    Misaligned,
+    /// AArch64: svc, hvc, smc, hlt, dcps.
+    Exception,
+    /// AArch64: msr, and mrs of what belongs to the kernel.
+    SystemRegister,
+    /// AArch64: a hint outside the kernel's list: wfe, yield, the checking half of pointer authentication.
+    Hint,
+    /// AArch64: an exclusive load or store.
+    Exclusive,
+    /// AArch64: an instruction between an exclusive load and its store.
+    InExclusive,
+    /// AArch64: one of the three instructions of a memory copy or set, which belong together.
+    MemoryCopy,
+    /// AArch64: a pointer is signed or checked with the instruction's own address.
+    OwnAddress,
+    /// AArch64: a call by the link register, which a copy would have overwritten.
+    CallOfLinkRegister,
 }
 
 impl fmt::Display for Forbidden {
@@ -83,6 +101,15 @@ impl fmt::Display for Forbidden {
             Forbidden::CallOfStackPointer => "a call of the stack pointer",
             Forbidden::Transaction => "the start of a transaction",
             Forbidden::SignalReturn => "the signal return code",
+            Forbidden::Misaligned => "no instruction: its address is no multiple of four",
+            Forbidden::Exception => "an instruction that raises an exception",
+            Forbidden::SystemRegister => "an access to a system register",
+            Forbidden::Hint => "a hint that may not be stepped over",
+            Forbidden::Exclusive => "an exclusive load or store",
+            Forbidden::InExclusive => "an instruction between an exclusive load and its store",
+            Forbidden::MemoryCopy => "a part of a memory copy or set",
+            Forbidden::OwnAddress => "a pointer authentication with its own address",
+            Forbidden::CallOfLinkRegister => "a call by the link register",
         })
     }
 }

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![no_std]
 
+mod arch;
 pub mod bpf;
 mod clock;
 mod cpu;

@@ -1,9 +1,11 @@
 #![doc = include_str!("../README.md")]
 #![deny(unsafe_code)]
 
+pub mod arch;
 mod assemble;
 mod live;
 mod patch;
+pub mod slots;
 mod trampoline;
 // Slots are memory that this process executes: the one part that needs unsafe code.
 #[allow(unsafe_code)]

@@ -2,6 +2,7 @@
 //! random state; registers, flags, memory and the place where control goes must be equal.
 //!
 //! `NANOPROBE_SEED` repeats a run, `NANOPROBE_INSN_RUNS` sets the number of cases for each class.
+#![cfg(target_arch = "x86_64")]
 
 mod cases;
 #[path = "../real/elf.rs"]
@@ -10,6 +11,7 @@ mod encodings;
 mod every;
 mod machine;
 mod random;
+mod seed;
 
 use iced_x86::{Code as Op, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 use insn::{Asked, Code, Flow, Insn, Placement, place, relocate, relocate_len_bound};

@@ -8,6 +8,8 @@ mod cases;
 mod machine;
 #[path = "../differential/random.rs"]
 mod random;
+#[path = "../differential/seed.rs"]
+mod seed;
 
 use iced_x86::{Decoder, DecoderOptions};
 use insn::{At, Emulation, NoSlot, RSP, Registers, Resume, SLOT_CODE_BYTES, SlotCode};

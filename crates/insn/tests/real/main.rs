@@ -1,5 +1,7 @@
 //! Over the code of real files: boundaries and targets against objdump, coverage by rung, speed.
 
+#![cfg(target_arch = "x86_64")]
+
 mod elf;
 
 use std::collections::BTreeSet;

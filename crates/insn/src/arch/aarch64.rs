@@ -1,0 +1,25 @@
+//! AArch64: which instructions may be moved, how they run elsewhere, and which are done in software.
+//!
+//! For:     probing A64 code, from any host: nothing here depends on the machine that runs it.
+//! State:   none.
+//! Context: any; no allocation, no panic, no unsafe code.
+//! Keeps:   G1 a copy leaves registers, flags, memory and the way of control as the original does.
+//!          G2 what cannot be done exactly is refused, with the reason.
+//! Checked: tests/aarch64_objdump.rs, tests/aarch64_differential.rs (under qemu), unit tests.
+//!
+//! All instructions are four bytes, and so is a branch: a patch displaces exactly one of them, and the windows of
+//! the x86-64 ladder have no counterpart.
+
+mod decode;
+mod emulate;
+mod encode;
+mod relocate;
+mod verdict;
+
+pub use decode::{Auth, By, LINK, Literal, Relative, ZERO, decode};
+pub use emulate::{Regs, emulate};
+pub use encode::{BRANCH_REACH, NOP, b};
+pub use relocate::{
+    COPY_MAX_WORDS, Copied, FAR_WORDS, GATE_WORDS, NotMoved, Origin, Saved, far, gate, relocate, resume,
+};
+pub use verdict::{Verdict, is_landing_pad, kernel_errno, verdict, verdict_at};

@@ -1,0 +1,84 @@
+//! AArch64: the `svc` instruction: the call and its numbers (table).
+//!
+//! For:     raw.rs.
+//! State:   none.
+//! Context: hit, signal, target, control; the hit path itself makes no call.
+//! Keeps:   R1 all registers but x0 come back as they were.
+//! Checked: `a_call_returns_its_value_and_its_error`.
+
+/// System call numbers of AArch64 that this crate uses (table). There is no fork: clone does it.
+#[allow(missing_docs, reason = "the names are the kernel's")]
+pub mod nr {
+    pub const IOCTL: usize = 29;
+    pub const FTRUNCATE: usize = 46;
+    pub const CLOSE: usize = 57;
+    pub const READ: usize = 63;
+    pub const WRITE: usize = 64;
+    pub const EXIT: usize = 93;
+    pub const FUTEX: usize = 98;
+    pub const NANOSLEEP: usize = 101;
+    pub const CLOCK_GETTIME: usize = 113;
+    pub const PTRACE: usize = 117;
+    pub const SCHED_SETSCHEDULER: usize = 119;
+    pub const SCHED_GETSCHEDULER: usize = 120;
+    pub const SCHED_SETAFFINITY: usize = 122;
+    pub const RESTART_SYSCALL: usize = 128;
+    pub const KILL: usize = 129;
+    pub const TGKILL: usize = 131;
+    pub const SIGALTSTACK: usize = 132;
+    pub const RT_SIGACTION: usize = 134;
+    pub const RT_SIGPROCMASK: usize = 135;
+    pub const RT_SIGRETURN: usize = 139;
+    pub const SETPRIORITY: usize = 140;
+    pub const GETPRIORITY: usize = 141;
+    pub const PRCTL: usize = 167;
+    pub const GETCPU: usize = 168;
+    pub const GETPID: usize = 172;
+    pub const GETPPID: usize = 173;
+    pub const GETTID: usize = 178;
+    pub const SHMAT: usize = 196;
+    pub const SHMDT: usize = 197;
+    pub const BRK: usize = 214;
+    pub const MUNMAP: usize = 215;
+    pub const MREMAP: usize = 216;
+    pub const CLONE: usize = 220;
+    pub const MMAP: usize = 222;
+    pub const MPROTECT: usize = 226;
+    pub const MADVISE: usize = 233;
+    pub const REMAP_FILE_PAGES: usize = 234;
+    pub const PERF_EVENT_OPEN: usize = 241;
+    pub const WAIT4: usize = 260;
+    pub const PRLIMIT64: usize = 261;
+    pub const PROCESS_VM_READV: usize = 270;
+    pub const PROCESS_VM_WRITEV: usize = 271;
+    pub const KCMP: usize = 272;
+    pub const MEMFD_CREATE: usize = 279;
+    pub const BPF: usize = 280;
+    pub const MEMBARRIER: usize = 283;
+    pub const PKEY_MPROTECT: usize = 288;
+    pub const PIDFD_SEND_SIGNAL: usize = 424;
+    pub const PIDFD_OPEN: usize = 434;
+    pub const MSEAL: usize = 462;
+}
+
+/// Makes one system call; all registers but x0 come back as they were.
+///
+/// # Safety
+/// As for [`crate::syscall`].
+#[cfg(not(miri))]
+#[inline(always)]
+pub unsafe fn instruction(number: usize, args: [usize; 6]) -> isize {
+    let ret: isize;
+    // SAFETY: the duties are the caller's (this function's contract). The kernel changes x0 alone, which is declared.
+    unsafe {
+        core::arch::asm!(
+            "svc #0",
+            in("x8") number,
+            inlateout("x0") args[0] as isize => ret,
+            in("x1") args[1], in("x2") args[2], in("x3") args[3],
+            in("x4") args[4], in("x5") args[5],
+            options(nostack),
+        );
+    }
+    ret
+}

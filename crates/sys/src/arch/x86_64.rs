@@ -1,0 +1,86 @@
+//! x86-64: the `syscall` instruction: the call and its numbers (table).
+//!
+//! For:     raw.rs.
+//! State:   none.
+//! Context: hit, signal, target, control; the hit path itself makes no call.
+//! Keeps:   R1 all registers but rax, rcx and r11 come back as they were.
+//! Checked: `a_call_returns_its_value_and_its_error`.
+
+/// System call numbers of x86-64 that this crate uses (table).
+#[allow(missing_docs, reason = "the names are the kernel's")]
+pub mod nr {
+    pub const READ: usize = 0;
+    pub const WRITE: usize = 1;
+    pub const CLOSE: usize = 3;
+    pub const MMAP: usize = 9;
+    pub const MPROTECT: usize = 10;
+    pub const MUNMAP: usize = 11;
+    pub const BRK: usize = 12;
+    pub const RT_SIGACTION: usize = 13;
+    pub const RT_SIGPROCMASK: usize = 14;
+    pub const RT_SIGRETURN: usize = 15;
+    pub const IOCTL: usize = 16;
+    pub const MREMAP: usize = 25;
+    pub const MADVISE: usize = 28;
+    pub const SHMAT: usize = 30;
+    pub const NANOSLEEP: usize = 35;
+    pub const GETPID: usize = 39;
+    pub const CLONE: usize = 56;
+    pub const FORK: usize = 57;
+    pub const EXIT: usize = 60;
+    pub const WAIT4: usize = 61;
+    pub const KILL: usize = 62;
+    pub const SHMDT: usize = 67;
+    pub const FTRUNCATE: usize = 77;
+    pub const PTRACE: usize = 101;
+    pub const GETPPID: usize = 110;
+    pub const SIGALTSTACK: usize = 131;
+    pub const GETPRIORITY: usize = 140;
+    pub const SETPRIORITY: usize = 141;
+    pub const SCHED_SETSCHEDULER: usize = 144;
+    pub const SCHED_GETSCHEDULER: usize = 145;
+    pub const PRCTL: usize = 157;
+    pub const GETTID: usize = 186;
+    pub const FUTEX: usize = 202;
+    pub const SCHED_SETAFFINITY: usize = 203;
+    pub const REMAP_FILE_PAGES: usize = 216;
+    pub const RESTART_SYSCALL: usize = 219;
+    pub const CLOCK_GETTIME: usize = 228;
+    pub const TGKILL: usize = 234;
+    pub const PERF_EVENT_OPEN: usize = 298;
+    pub const PRLIMIT64: usize = 302;
+    pub const GETCPU: usize = 309;
+    pub const PROCESS_VM_READV: usize = 310;
+    pub const PROCESS_VM_WRITEV: usize = 311;
+    pub const KCMP: usize = 312;
+    pub const MEMFD_CREATE: usize = 319;
+    pub const BPF: usize = 321;
+    pub const MEMBARRIER: usize = 324;
+    pub const PKEY_MPROTECT: usize = 329;
+    pub const PIDFD_SEND_SIGNAL: usize = 424;
+    pub const PIDFD_OPEN: usize = 434;
+    pub const MSEAL: usize = 462;
+}
+
+/// Makes one system call; all registers but rax, rcx and r11 come back as they were.
+///
+/// # Safety
+/// As for [`crate::syscall`].
+#[cfg(not(miri))]
+#[inline(always)]
+pub unsafe fn instruction(number: usize, args: [usize; 6]) -> isize {
+    let ret: isize;
+    // SAFETY: the duties are the caller's (this function's contract). The kernel clobbers rax,
+    // rcx and r11 alone, all three are declared.
+    unsafe {
+        core::arch::asm!(
+            "syscall",
+            inlateout("rax") number as isize => ret,
+            in("rdi") args[0], in("rsi") args[1], in("rdx") args[2],
+            in("r10") args[3], in("r8") args[4], in("r9") args[5],
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
+    }
+    ret
+}
