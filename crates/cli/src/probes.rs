@@ -176,7 +176,7 @@ fn put_in(job: &Job, pid: i32, plan: Plan) -> Result<(Session, LeftOut, LeftOut)
     let unwanted = unwanted.into_iter().map(|s| (s.name, "no jump fits, and --no-kernel".into()));
     let refused: LeftOut = refused.into_iter().map(|r| (r.name, r.why)).chain(unwanted).collect();
     if sites.is_empty() {
-        return Err(strict(&refused));
+        return Err(none_left(job, &refused));
     }
     if job.args.strict && !refused.is_empty() {
         return Err(strict(&refused));
@@ -187,9 +187,10 @@ fn put_in(job: &Job, pid: i32, plan: Plan) -> Result<(Session, LeftOut, LeftOut)
     }
     let mut session = Session::attach(pid, sites).map_err(|b| advice::cannot_attach(&b))?;
     let missed: LeftOut = session.missed().iter().map(missed_line).collect();
-    if session.sites().next().is_none() || (job.args.strict && !missed.is_empty()) {
+    let is_empty = session.sites().next().is_none();
+    if is_empty || (job.args.strict && !missed.is_empty()) {
         let _ = session.detach();
-        return Err(strict(&missed));
+        return Err(if job.args.strict { strict(&missed) } else { none_left(job, &missed) });
     }
     Ok((session, refused, missed))
 }
@@ -199,9 +200,23 @@ fn missed_line((plan, missed): &(SitePlan, Missed)) -> (String, String) {
 }
 
 fn strict(left_out: &[(String, String)]) -> i32 {
+    cannot_probe(left_out, &["without --strict, to probe the others".into()])
+}
+
+/// Nothing is left to be probed.
+fn none_left(job: &Job, left_out: &[(String, String)]) -> i32 {
+    let tries: &[String] = match job.args.no_kernel {
+        true => &["without --no-kernel: the kernel can probe what no jump fits".into()],
+        false => &["nanoprobe explain SPEC, for the reasons site by site".into()],
+    };
+    cannot_probe(left_out, tries)
+}
+
+fn cannot_probe(left_out: &[(String, String)], tries: &[String]) -> i32 {
     let lines: Vec<String> = left_out.iter().take(20).map(|(name, why)| format!("{name}: {why}")).collect();
-    let what = format!("{} sites cannot be probed; nothing was changed", left_out.len());
-    advice::fail(&what, &lines, &["without --strict, to probe the others".into()])
+    let noun = if left_out.len() == 1 { "site" } else { "sites" };
+    let what = format!("{} {noun} cannot be probed; nothing was changed", left_out.len());
+    advice::fail(&what, &lines, tries)
 }
 
 fn cannot_listen(deaf: &Deaf) -> i32 {
