@@ -17,6 +17,7 @@ use wire::{ARENA_MAGIC, ArenaHeader, NO_RSEQ, RegionDesc, VERSION};
 #[derive(Clone, Debug)]
 pub(crate) struct Footing {
     pub arena: Range<u64>,
+    /// By address.
     pub regions: Vec<RegionDesc>,
     pub rseq_offset: Option<i32>,
 }
@@ -59,9 +60,11 @@ impl Footing {
             r.table <= r.code && r.code <= r.blocks && r.blocks <= r.end && r.end - r.table < LONGEST
         };
         let arena_len = word(core::mem::offset_of!(ArenaHeader, len))?;
+        let mut regions: Vec<RegionDesc> = (0..len).filter_map(region).filter(is_sound).collect();
+        regions.sort_by_key(|r| r.code);
         let footing = Footing {
             arena: addr..addr.checked_add(arena_len).filter(|_| arena_len < LONGEST)?,
-            regions: (0..len).filter_map(region).filter(is_sound).collect(),
+            regions,
             rseq_offset: (rseq != NO_RSEQ).then_some(i32::try_from(rseq).ok()).flatten(),
         };
         let controller = half(core::mem::offset_of!(ArenaHeader, controller_pid))? as i32;
@@ -72,7 +75,9 @@ impl Footing {
 
     /// True if an address is in code of ours.
     pub fn contains(&self, addr: u64) -> bool {
-        self.regions.iter().any(|r| (r.code..r.end).contains(&addr))
+        // Asked for every word of every stack.
+        let after = self.regions.partition_point(|r| r.code <= addr);
+        after.checked_sub(1).is_some_and(|last| addr < self.regions[last].end)
     }
 
     /// The addresses between the first and the last of our code.

@@ -100,9 +100,12 @@ impl Regions {
             blocks: pages.start,
             end: pages.end,
         };
+        let mut regions: Vec<RegionDesc> =
+            self.regions.iter().map(region).chain(self.puns.iter().map(pun)).collect();
+        regions.sort_by_key(|r| r.code);
         Footing {
             arena: self.arena.remote..self.arena.remote + self.arena.layout.len() as u64,
-            regions: self.regions.iter().map(region).chain(self.puns.iter().map(pun)).collect(),
+            regions,
             rseq_offset,
         }
     }
