@@ -33,7 +33,7 @@ const fn at_return(name: &'static str, function: Function, about: &'static str) 
 }
 
 /// All of them.
-pub const ALL: [Benchmark; 13] = [
+pub const ALL: [Benchmark; 14] = [
     row("usermode-count", Function::Nop, None, "calls of the nop function, no probe: the loop's cost"),
     row("syscall-count", Function::Syscall, None, "one cheap system call per loop"),
     row(
@@ -54,6 +54,12 @@ pub const ALL: [Benchmark; 13] = [
         Function::Nop5,
         Some(Verb::CountByHandler),
         "general path, first instruction a 5-byte nop",
+    ),
+    row(
+        "usdt-nop",
+        Function::Usdt,
+        Some(Verb::CountByHandler),
+        "general path, a USDT mark inside a function",
     ),
     at_return("uretprobe-nop", Function::Nop, "return of the same function"),
     at_return("uretprobe-push", Function::Push, "return of the same function"),

@@ -40,6 +40,23 @@ core::arch::global_asm!(
     ".byte 0x0f, 0x1f, 0x44, 0x00, 0x00",
     "ret",
     ".size trig_nop5, . - trig_nop5",
+    // A USDT mark: a nop in the middle of a function, and a note that names it.
+    "trig trig_usdt",
+    "mov eax, 1",
+    "990: nop",
+    "ret",
+    ".size trig_usdt, . - trig_usdt",
+    ".pushsection .note.stapsdt,\"\",@note",
+    ".balign 4",
+    ".long 992f - 991f, 994f - 993f, 3",
+    "991: .asciz \"stapsdt\"",
+    "992: .balign 4",
+    "993: .quad 990b, 0, 0",
+    ".asciz \"nanoprobe\"",
+    ".asciz \"trig_usdt\"",
+    ".asciz \"\"",
+    "994: .balign 4",
+    ".popsection",
     "trig trig_callee",
     "ret",
     ".size trig_callee, . - trig_callee",
@@ -48,7 +65,7 @@ core::arch::global_asm!(
     ".popsection",
 );
 
-// SAFETY: the five are defined above, take nothing, return, and keep what the C calling convention says.
+// SAFETY: the functions are defined above, take nothing, return, and keep what the C calling convention says.
 unsafe extern "C" {
     /// `nop; ret`
     pub safe fn trig_nop();
@@ -58,6 +75,8 @@ unsafe extern "C" {
     pub safe fn trig_ret();
     /// A 5-byte nop, then `ret`.
     pub safe fn trig_nop5();
+    /// `mov eax, 1`, a mark, then `ret`.
+    pub safe fn trig_usdt();
 }
 
 /// What one loop of a producer does.
@@ -71,12 +90,14 @@ pub enum Function {
     Ret,
     /// Calls `trig_nop5`.
     Nop5,
+    /// Calls `trig_usdt`.
+    Usdt,
     /// Makes a cheap system call.
     Syscall,
 }
 
 /// Those with code of ours.
-const ALL: [Function; 4] = [Function::Nop, Function::Push, Function::Ret, Function::Nop5];
+const ALL: [Function; 5] = [Function::Nop, Function::Push, Function::Ret, Function::Nop5, Function::Usdt];
 
 impl Function {
     /// The function with this symbol.
@@ -91,17 +112,27 @@ impl Function {
             Function::Push => "trig_push",
             Function::Ret => "trig_ret",
             Function::Nop5 => "trig_nop5",
+            Function::Usdt => "trig_usdt",
             Function::Syscall => "getppid",
         }
     }
 
-    /// The first instruction in words.
+    /// What to probe.
+    pub fn spec(self) -> String {
+        match self {
+            Function::Usdt => format!("U::nanoprobe:{}", self.symbol()),
+            _ => format!("u::{}", self.symbol()),
+        }
+    }
+
+    /// The probed instruction in words.
     pub fn instruction(self) -> &'static str {
         match self {
             Function::Nop => "1-byte nop",
             Function::Push => "push %rbp",
             Function::Ret => "ret",
             Function::Nop5 => "5-byte nop",
+            Function::Usdt => "1-byte nop of a USDT mark",
             Function::Syscall => "syscall",
         }
     }
@@ -113,6 +144,7 @@ impl Function {
             Function::Push => &[0x55, 0x48, 0x89, 0xe5, 0x53],
             Function::Ret => &[0xc3, 0xcc, 0xcc, 0xcc, 0xcc],
             Function::Nop5 => &[0x0f, 0x1f, 0x44, 0x00, 0x00, 0xc3],
+            Function::Usdt => &[0xb8, 1, 0, 0, 0, 0x90, 0xc3],
             Function::Syscall => &[],
         }
     }
@@ -123,6 +155,7 @@ impl Function {
             Function::Push => trig_push,
             Function::Ret => trig_ret,
             Function::Nop5 => trig_nop5,
+            Function::Usdt => trig_usdt,
             Function::Syscall => return &[],
         };
         // SAFETY: every function above has 64 bytes of readable code and padding from its symbol on (the

@@ -90,6 +90,7 @@ fn produce(shared: &Shared, producer: usize, function: Function) {
         Function::Push => spin::<BATCH>(shared, producer, || functions::trig_push()),
         Function::Ret => spin::<BATCH>(shared, producer, || functions::trig_ret()),
         Function::Nop5 => spin::<BATCH>(shared, producer, || functions::trig_nop5()),
+        Function::Usdt => spin::<BATCH>(shared, producer, || functions::trig_usdt()),
         Function::Syscall => spin::<SLOW_BATCH>(shared, producer, getppid),
     }
 }

@@ -91,7 +91,7 @@ impl Report {
             return Ok(());
         };
         let kind =
-            if outcome.benchmark.is_return { "uretprobe on" } else { "uprobe on the first instruction of" };
+            if outcome.benchmark.is_return { "uretprobe on" } else { "uprobe on the same instruction of" };
         writeln!(
             out,
             "kernel     {kind} the same function (perf_event_open), a BPF program that adds one to its CPU's count"

@@ -114,7 +114,7 @@ pub fn run(
         return Ok(outcome);
     };
     let symbol = benchmark.function.symbol();
-    let entry = spec(&format!("u::{symbol}"))?;
+    let entry = spec(&benchmark.function.spec())?;
     let sites = match benchmark.is_return {
         true => plan(&traced, &spec(&format!("ur::{symbol}"))?, verb)?,
         false => plan(&traced, &entry, verb)?,
