@@ -38,6 +38,8 @@ pub enum Program {
     Watched,
     /// USDT marks, one of them behind a semaphore.
     Marked,
+    /// 64 threads that call 50,000 functions.
+    Many,
     /// Runs another program with one system call refused.
     Refusing,
 }
@@ -70,7 +72,7 @@ pub(crate) struct Compiler {
 
 impl Program {
     /// Every program.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Counted,
         Self::CountedGo,
         Self::CountedRust,
@@ -84,6 +86,7 @@ impl Program {
         Self::Storm,
         Self::Watched,
         Self::Marked,
+        Self::Many,
         Self::Refusing,
     ];
 
@@ -103,6 +106,7 @@ impl Program {
             Self::Storm => &["storm.c"],
             Self::Watched => &["watched.c"],
             Self::Marked => &["marked.c"],
+            Self::Many => &["many.c", "many_x86_64.S"],
             Self::Refusing => &["refusing.c"],
         }
     }
