@@ -173,7 +173,11 @@ fn put_in(job: &Job, pid: i32, plan: Plan) -> Result<(Session, LeftOut, LeftOut)
     let Plan { sites, refused } = plan;
     let is_unwanted = |s: &SitePlan| job.args.no_kernel && s.placement.rung == Rung::Kernel;
     let (unwanted, sites): (Vec<SitePlan>, Vec<SitePlan>) = sites.into_iter().partition(is_unwanted);
-    let unwanted = unwanted.into_iter().map(|s| (s.name, "no jump fits, and --no-kernel".into()));
+    let unwanted = unwanted.into_iter().map(|s| {
+        // Of a Go instruction that may fault there is no more to say.
+        let why = s.placement.why_not.last().map_or(String::new(), |(rung, why)| format!(" ({rung}: {why})"));
+        (s.name, format!("no jump fits{why}, and --no-kernel"))
+    });
     let refused: LeftOut = refused.into_iter().map(|r| (r.name, r.why)).chain(unwanted).collect();
     if sites.is_empty() {
         return Err(none_left(job, &refused));
