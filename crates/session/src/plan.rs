@@ -8,6 +8,7 @@
 //! Checked: testkit `shapes`, `counting`.
 
 mod calls;
+mod consumer;
 mod coverage;
 mod explain;
 
@@ -16,9 +17,10 @@ pub use explain::{Explained, explain};
 
 use crate::error::Broken;
 use crate::memory::Memory;
-use crate::site::{Action, Consumer, SitePlan};
+use crate::site::{Action, SitePlan};
 use crate::world::Haste;
 use crate::{kernel, puns};
+use consumer::{check_faults, check_stack, consumer};
 use image::lookup::{LookupError, find_file, find_module};
 use image::select::{Selected, chosen_implementation};
 use image::spec::Place;
@@ -419,7 +421,11 @@ impl<'p> Planner<'p> {
             None => Action::Count,
             Some(consumer) => Action::Consumers(vec![consumer]),
         };
-        let placement = match self.placement(wanted, placed) {
+        let stack = match action {
+            Action::Count => Ok(()),
+            Action::Consumers(_) => check_stack(&self.images[&wanted.module].image, wanted),
+        };
+        let placement = match stack.and_then(|()| self.placement(wanted, placed)) {
             Err(why) if kernel::can(&action) => self.by_kernel(wanted, placed, why)?,
             other => other.map_err(|why| why.to_string())?,
         };
@@ -436,7 +442,9 @@ impl<'p> Planner<'p> {
             NoJump::Refused(Refusal::NoRung { why_not, .. }) if !is_taken => {
                 Ok(Placement::by_kernel(wanted.addr, why_not))
             }
-            NoJump::MayFault(_) if !is_taken => Ok(Placement::by_kernel(wanted.addr, Vec::new())),
+            NoJump::MayFault(_) | NoJump::TooLittleStack if !is_taken => {
+                Ok(Placement::by_kernel(wanted.addr, Vec::new()))
+            }
             other => Err(other.to_string()),
         }
     }
@@ -506,6 +514,8 @@ enum NoJump {
     Refused(Refusal),
     /// The instruction that may fault, in Go code.
     MayFault(u64),
+    /// A Go function that does not make sure of its stack.
+    TooLittleStack,
 }
 
 impl std::fmt::Display for NoJump {
@@ -514,6 +524,9 @@ impl std::fmt::Display for NoJump {
             NoJump::Refused(why) => f.write_str(&refusal(why)),
             NoJump::MayFault(at) => {
                 write!(f, "{at:#x} may fault, and Go makes a panic of a fault at its own addresses only")
+            }
+            NoJump::TooLittleStack => {
+                write!(f, "it is a Go function without a stack check: too little stack for a handler")
             }
         }
     }
@@ -549,98 +562,4 @@ fn ifuncs(selection: &image::Selection<'_>) -> Vec<u64> {
     all.sort_unstable();
     all.dedup();
     all
-}
-
-/// Byte offsets in `pt_regs` of the registers that hold arguments.
-const SYSV_ARGUMENTS: [u32; 6] = [112, 104, 96, 88, 72, 64];
-/// rax, in C and in Go.
-const RETURN_VALUE: u32 = 80;
-/// The registers that trampolines save, with the names of their parts.
-const MARK_REGISTERS: [(u32, &str); 10] = [
-    (40, "%rbx %ebx %bx %bl"),
-    (48, "%r11 %r11d %r11w %r11b"),
-    (56, "%r10 %r10d %r10w %r10b"),
-    (64, "%r9 %r9d %r9w %r9b"),
-    (72, "%r8 %r8d %r8w %r8b"),
-    (80, "%rax %eax %ax %al"),
-    (88, "%rcx %ecx %cx %cl"),
-    (96, "%rdx %edx %dx %dl"),
-    (104, "%rsi %esi %si %sil"),
-    (112, "%rdi %edi %di %dil"),
-];
-const GO_ARGUMENTS: [u32; 9] = [80, 40, 88, 112, 104, 72, 64, 56, 48];
-
-/// In Go code: the stack pointer, the frame pointer and the goroutine.
-const GO_GOOD_REGISTERS: u16 = 1 << 4 | 1 << 5 | 1 << 14;
-
-/// C code in a Go program has no dot in its names.
-fn is_go_code(image: &ElfImage, wanted: &Match) -> bool {
-    image.is_go() && wanted.name.contains('.')
-}
-
-/// Go makes a panic of a fault at an address of its own; at one of ours it ends the process.
-fn check_faults(image: &ElfImage, wanted: &Match, placement: &Placement) -> Result<(), NoJump> {
-    if !is_go_code(image, wanted) {
-        return Ok(());
-    }
-    match placement.may_fault(GO_GOOD_REGISTERS.into()) {
-        None => Ok(()),
-        Some(insn) => Err(NoJump::MayFault(insn.addr)),
-    }
-}
-
-/// What is called at each hit; `None`: a count compiled into the trampoline.
-fn consumer(verb: Verb, when: When, image: &ElfImage, wanted: &Match) -> Result<Option<Consumer>, String> {
-    let is_go = is_go_code(image, wanted);
-    let consumer = match (verb, when) {
-        (Verb::Count, When::Before) => return Ok(None),
-        (Verb::Count | Verb::CountByHandler, _) => Consumer::Count,
-        (Verb::HistogramOfArgument(n), When::Before) if wanted.mark.is_some() => {
-            Consumer::Log2Histogram { register: mark_argument(wanted.mark.as_ref(), n)? }
-        }
-        (Verb::HistogramOfArgument(n), When::Before) => {
-            let registers: &[u32] = if is_go { &GO_ARGUMENTS } else { &SYSV_ARGUMENTS };
-            let register = registers.get(n).copied();
-            let register = register.ok_or_else(|| format!("arg{n} is not passed in a register"))?;
-            Consumer::Log2Histogram { register }
-        }
-        (Verb::HistogramOfArgument(n), When::Return) => {
-            return Err(format!("arg{n} is gone when a function returns: write u: and not ur:"));
-        }
-        (Verb::HistogramOfReturn, When::Return) => Consumer::Log2Histogram { register: RETURN_VALUE },
-        (Verb::HistogramOfReturn, When::Before) => {
-            return Err("nothing is returned at a function's entry: write ur: and not u:".into());
-        }
-        (Verb::Ring, _) => Consumer::Ring,
-        (Verb::Latency | Verb::Trace, _) => return Err("it has two hooks, not one".into()),
-    };
-    check_stack(image, wanted)?;
-    Ok(Some(consumer))
-}
-
-/// Where the saved registers have the n-th argument of a mark, as [`wire::ARG_SHIFT`] has it.
-fn mark_argument(mark: Option<&Mark>, n: usize) -> Result<u32, String> {
-    let none = || format!("the mark has no arg{n}");
-    let operand = mark.and_then(|m| m.operand(n)).ok_or_else(none)?;
-    let place = operand.place;
-    let found = MARK_REGISTERS.iter().find(|(_, names)| names.split(' ').any(|name| name == place));
-    let (offset, _) = found.ok_or_else(|| {
-        format!("arg{n} of the mark is in {place}, and handlers see only what a call may change, rbx, and no memory")
-    })?;
-    let unused_bits = 64 - 8 * u32::from(operand.len_bytes.min(8));
-    Ok(offset | unused_bits << wire::ARG_SHIFT)
-}
-
-fn check_stack(image: &ElfImage, wanted: &Match) -> Result<(), String> {
-    if is_go_code(image, wanted) && !has_stack_check(image, wanted) {
-        return Err("it is a Go function without a stack check: too little stack for a handler".into());
-    }
-    Ok(())
-}
-
-/// Go functions that make sure of some hundred bytes of stack compare rsp (or r12) with the goroutine's bound.
-fn has_stack_check(image: &ElfImage, wanted: &Match) -> bool {
-    let is_entry = wanted.function.as_ref().is_some_and(|f| f.start == wanted.addr);
-    let head = image.bytes(ImageAddr(wanted.addr), 24).unwrap_or_default();
-    is_entry && head.windows(3).any(|w| w == [0x49, 0x3b, 0x66] || w == [0x4d, 0x3b, 0x66])
 }

@@ -7,7 +7,8 @@
 //!             exit without one would look unwound.
 //! Checked: testkit `returns`.
 
-use super::{Match, Placed, Planner, Verb, check_faults, check_stack, codes, consumer, is_go_code, refusal};
+use super::consumer::{check_faults, check_stack, consumer, is_go_code};
+use super::{Match, Placed, Planner, Verb, codes, refusal};
 use crate::site::{Action, Consumer, SitePlan};
 use image::{ElfImage, ImageAddr, When};
 use insn::{Exits, NoExits, Placement, Refusal};
@@ -25,7 +26,7 @@ impl Planner<'_> {
     ) -> Result<Vec<SitePlan>, String> {
         let loaded = &self.images[&wanted.module];
         let function = whole_function(wanted)?;
-        check_stack(&loaded.image, wanted)?;
+        check_stack(&loaded.image, wanted).map_err(|why| why.to_string())?;
         let is_go = is_go_code(&loaded.image, wanted);
         let mut entry = self.placement(wanted, placed).map_err(|why| why.to_string())?;
         let exits = match find_exits(&loaded.image, &loaded.flow, function, is_go) {
@@ -64,6 +65,7 @@ impl Planner<'_> {
         let loaded = &self.images[&wanted.module];
         let function = whole_function(wanted)?;
         let consumer = consumer(verb, When::Return, &loaded.image, wanted)?;
+        check_stack(&loaded.image, wanted).map_err(|why| why.to_string())?;
         let action = Action::Consumers(consumer.into_iter().collect());
         let is_go = is_go_code(&loaded.image, wanted);
         let exits = find_exits(&loaded.image, &loaded.flow, function, is_go);
