@@ -8,6 +8,7 @@ mod rcu;
 mod rhltable;
 mod rng;
 mod uprobe;
+mod xol;
 
 pub use attach::{attach_main, attach_target_main};
 pub use dispatch::torture_main;
@@ -16,3 +17,4 @@ pub use mem::mem_main;
 pub use rcu::rcu_main;
 pub use rhltable::rhltable_main;
 pub use uprobe::uprobe_main;
+pub use xol::xol_main;
