@@ -14,6 +14,7 @@
 mod emulate;
 mod live;
 mod memory;
+mod no_slot;
 mod relocate;
 mod scan;
 mod slot;
@@ -28,9 +29,10 @@ pub use emulate::{Emulation, RSP, Registers, Store};
 pub use live::RegSet;
 pub(crate) use live::liveness;
 pub use memory::{MemoryAccess, memory_accesses};
+pub use no_slot::NoSlot;
 pub(crate) use relocate::{len_bound, relocate};
 pub(crate) use scan::scan;
-pub use slot::{At, NoSlot, RELEASE_FRAME_BYTES, Resume, SLOT_CODE_BYTES, SlotCode};
+pub use slot::{At, RELEASE_FRAME_BYTES, Resume, SLOT_CODE_BYTES, SlotCode};
 pub(crate) use sweep::{follow, source, sweep};
 
 /// Length of a jump that reaches 2 GiB either way.

@@ -7,6 +7,7 @@ mod cases;
 #[path = "../differential/machine.rs"]
 mod machine;
 #[path = "../differential/random.rs"]
+#[allow(dead_code)]
 mod random;
 
 use iced_x86::{Decoder, DecoderOptions};
@@ -23,8 +24,11 @@ const RELEASE_CODE: [u8; 8] = [0x48, 0x8d, 0x64, 0x24, 8, 0xc2, 128, 0];
 
 /// What one comparison starts from.
 pub struct Start {
+    /// The processor's.
     pub state: State,
+    /// The data region.
     pub data: Vec<u8>,
+    /// The stack.
     pub stack: Vec<u8>,
 }
 
@@ -72,10 +76,9 @@ fn word(memory: &Exit, at: u64) -> u64 {
 
 fn store(memory: &mut Exit, at: u64, value: u64) {
     for (base, bytes) in [(STACK, &mut memory.stack), (DATA, &mut memory.data)] {
-        if let Some(from) = at.checked_sub(base).and_then(|from| usize::try_from(from).ok()) {
-            if let Some(into) = bytes.get_mut(from..from + 8) {
-                into.copy_from_slice(&value.to_le_bytes());
-            }
+        let from = at.wrapping_sub(base) as usize;
+        if let Some(into) = bytes.get_mut(from..from.saturating_add(8)) {
+            into.copy_from_slice(&value.to_le_bytes());
         }
     }
 }
