@@ -13,12 +13,12 @@ fn main() {
     for (name, scheme) in
         [("lost-wakeup", "cached"), ("lost-wakeup", "dynamic"), ("recycle-in-use", "cached")]
     {
-        let run = again(&format!("--broken {name} --scheme {scheme} --slots 1 --for 40s"));
+        let run = again(&format!("--broken {name} --scheme {scheme} --for 40s"));
         let caught = run.ended(1, &format!("FAIL broken={name} scheme={scheme} "));
         verdict.say(caught, &format!("broken variant {name} is caught, {scheme}"), &run);
     }
     for args in ["--scheme cached", "--scheme dynamic", "--scheme dynamic --sync broadcast"] {
-        let run = again(&format!("{args} --slots 1 --for 2s"));
+        let run = again(&format!("{args} --for 2s"));
         verdict.say(run.ended(0, "PASS broken=none "), &format!("honest with {args} passes"), &run);
     }
     let run = again("--broken nosuch");

@@ -287,3 +287,29 @@ fn what_the_kernel_refuses_is_refused_with_its_error() {
         assert_eq!(Emulation::of(bytes, SITE), None);
     }
 }
+
+#[test]
+fn evex_operands_relative_to_rip_lead_to_the_same_bytes() {
+    if !std::arch::is_x86_feature_detected!("avx512vl") {
+        return println!("not compared: this processor has no AVX-512VL");
+    }
+    let mut random = Random::from_env("evex");
+    let mut machine = Machine::new();
+    for _ in 0..200 {
+        let start = Start::random(&mut random);
+        let to = random.data_addr();
+        // vmovdqu64 xmm0,[rip+x]; vpaddq xmm1,xmm2,[rip+x]
+        for (opcode, modrm) in
+            [([0x62, 0xf1, 0xfe, 0x08, 0x6f], 0x05), ([0x62, 0xf1, 0xed, 0x08, 0xd4], 0x0d)]
+        {
+            let distance = to.wrapping_sub(SITE + 10) as u32;
+            let bytes = [&opcode[..], &[modrm], &distance.to_le_bytes()].concat();
+            let slot = in_slot(&SlotCode::of(&bytes, SITE).unwrap()).unwrap();
+            let want = start.run(&mut machine, SITE, &bytes);
+            let got = start.run(&mut machine, SLOT, &slot);
+            assert_eq!((want.signal, want.rip), (libc::SIGTRAP, SITE + 10));
+            assert_ne!(want.fx[160..192], start.state.xmm[..32], "it loaded something");
+            assert_eq!((&want.fx, want.rip, want.state.regs), (&got.fx, got.rip, got.state.regs));
+        }
+    }
+}

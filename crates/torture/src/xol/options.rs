@@ -25,7 +25,7 @@ of its own: a stale or foreign instruction in a slot is seen.
   --sync S           range or broadcast (range)
   --threads N        (40)
   --functions N      (100)
-  --slots N          slots that are used, at most 31 (2)
+  --slots N          slots that are used, at most 31; fewer than processors, or nobody waits (1)
   --broken NAME      break the slots on purpose: lost-wakeup recycle-in-use (cached);
                      the run must then fail. A forgotten synchronisation cannot be seen
                      on x86-64: crates/text/src/xol/tests.rs looks at the order instead
@@ -79,7 +79,7 @@ pub fn parse(args: &[String]) -> Result<Option<Options>, lexopt::Error> {
         sync: Sync::Range,
         threads: 40,
         functions: 100,
-        slots: 2,
+        slots: 1,
         broken: None,
     };
     let mut parser = lexopt::Parser::from_args(args);
