@@ -265,7 +265,10 @@ fn a_thread_stopped_anywhere_in_a_slot_goes_on_right() {
 #[test]
 fn what_the_kernel_refuses_is_refused_with_its_error() {
     let cases: &[(&[u8], i32)] = &[
-        (&[0x06], 8),                     // push es: gone in 64-bit code
+        (&[0x06], 524),                   // push es: gone in 64-bit code
+        (&[0x66, 0xea, 0, 0], 524),       // jmp far: likewise
+        (&[0x0f, 0xff], 8),               // nothing
+        (&[0xff], 8),                     // the end is missing
         (&[0xcc], 524),                   // int3
         (&[0xf1], 524),                   // int1
         (&[0xcd, 0x80], 524),             // int 0x80

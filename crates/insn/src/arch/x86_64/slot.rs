@@ -13,8 +13,7 @@
 
 use iced_x86::{Code as Op, Decoder, DecoderOptions, Encoder, Instruction, Mnemonic, OpKind, Register};
 
-use super::no_slot::NoSlot;
-use crate::reason::Forbidden;
+use super::no_slot::{NoSlot, undecodable};
 use crate::relocate::Unreachable;
 
 /// The most bytes that the content of a slot takes.
@@ -91,7 +90,7 @@ impl SlotCode {
     /// # Errors
     /// The instruction cannot run out of line.
     pub fn of(bytes: &[u8], addr: u64) -> Result<SlotCode, NoSlot> {
-        let insn = super::decode_raw(bytes, addr).ok_or(NoSlot::Forbidden(Forbidden::Undecodable))?;
+        let insn = super::decode_raw(bytes, addr).ok_or_else(|| undecodable(bytes))?;
         let bytes = &bytes[..insn.len()];
         if let Some(what) = super::forbidden(&insn, bytes) {
             return Err(NoSlot::Forbidden(what));
