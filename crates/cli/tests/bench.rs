@@ -74,6 +74,26 @@ fn the_kernel_counts_the_same_calls_or_the_refusal_says_what_to_do() {
 }
 
 #[test]
+fn the_cache_flush_experiment_has_its_seven_rows_and_counts_every_hit() {
+    let got = bench("xol --calls 500 --rounds 1");
+    let (out, err) = (text(&got.stdout), text(&got.stderr));
+    assert!(got.status.success(), "{out}{err}");
+    assert_eq!(exact_lines(&out), ["hits 3500 = calls 3500"], "{out}");
+    assert!(
+        out.contains("188)*") && out.contains("a slip") && out.contains("broadcast serialisation"),
+        "{out}"
+    );
+    let got = bench("xol --calls 500 --rounds 1 -f json");
+    let names: Vec<_> = text(&got.stdout)
+        .lines()
+        .map(|line| {
+            serde_json::from_str::<serde_json::Value>(line).expect("one object a line")["name"].clone()
+        })
+        .collect();
+    assert_eq!(names.len(), 7, "{names:?}");
+}
+
+#[test]
 fn a_name_that_does_not_exist_is_answered_with_those_that_do() {
     let got = bench("trig-nosuch");
     assert_eq!(got.status.code(), Some(1));

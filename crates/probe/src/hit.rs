@@ -162,7 +162,9 @@ impl Registry {
         let inner = &*self.inner;
         let Some((found, token)) = inner.find(Key(file, offset)) else { return Hit::Unknown };
         // SAFETY: `find` left us with a section or a reference that keeps it.
-        let hit = unsafe { call_found(inner, found.as_ref(), regs) };
+        let node: &Node = unsafe { found.as_ref() };
+        // SAFETY: as above.
+        let hit = unsafe { call_found(inner, node, regs) };
         match token {
             Some(token) => inner.entry.leave(token),
             // SAFETY: the reference that `find` took, not used again.

@@ -33,6 +33,15 @@ pub(crate) struct KernelProbes {
     links: Vec<OwnedFd>,
 }
 
+/// A site to be linked.
+struct Wanted {
+    site: SitePlan,
+    /// The first of its entries.
+    entry: u32,
+    /// Where it is in its file.
+    offset: u64,
+}
+
 impl KernelProbes {
     /// Puts probes on `sites`; those that the kernel refuses come back with the reason.
     pub fn open(
@@ -51,13 +60,14 @@ impl KernelProbes {
         let (sites_in, links) = (Vec::new(), Vec::new());
         let mut probes = KernelProbes { counts, cpus: possible_cpus(), sites: sites_in, links };
         let mut missed = Vec::new();
-        let mut groups: BTreeMap<(String, Option<u32>), Vec<(SitePlan, u32, u64)>> = BTreeMap::new();
+        let mut groups: BTreeMap<(String, Option<u32>), Vec<Wanted>> = BTreeMap::new();
         let mut next = ENTERED + 1;
         for site in sites {
             match place(pid, mappings, &site) {
                 Some((path, offset)) => {
                     let cells = site.cells();
-                    groups.entry((path, register(&site))).or_default().push((site, next, offset));
+                    let wanted = Wanted { entry: next, offset, site };
+                    groups.entry((path, register(&wanted.site))).or_default().push(wanted);
                     next += cells;
                 }
                 None => missed.push((site, Missed::Kernel("its file is not mapped there".into()))),
@@ -76,7 +86,7 @@ impl KernelProbes {
         pid: i32,
         path: &str,
         register: Option<u32>,
-        group: Vec<(SitePlan, u32, u64)>,
+        group: Vec<Wanted>,
         missed: &mut Vec<(SitePlan, Missed)>,
     ) {
         let program = sys::bpf::load_uprobes_program(&program(self.counts.as_raw_fd(), register));
@@ -85,14 +95,14 @@ impl KernelProbes {
             Ok(program) => match link(&program, path, &group, pid) {
                 Ok(link) => {
                     self.links.push(link);
-                    self.sites.extend(group.into_iter().map(|(site, cell, _)| (site, cell)));
+                    self.sites.extend(group.into_iter().map(|w| (w.site, w.entry)));
                     return;
                 }
                 Err(errno) => errno,
             },
         };
         if group.len() == 1 {
-            missed.extend(group.into_iter().map(|(site, ..)| (site, Missed::Kernel(not_allowed(refused)))));
+            missed.extend(group.into_iter().map(|w| (w.site, Missed::Kernel(not_allowed(refused)))));
             return;
         }
         for one in group {
@@ -153,10 +163,10 @@ pub(crate) fn can(action: &Action) -> bool {
     }
 }
 
-fn link(program: &OwnedFd, path: &str, group: &[(SitePlan, u32, u64)], pid: i32) -> Result<OwnedFd, Errno> {
+fn link(program: &OwnedFd, path: &str, group: &[Wanted], pid: i32) -> Result<OwnedFd, Errno> {
     let path = CString::new(path).map_err(|_| Errno::EINVAL)?;
-    let offsets: Vec<u64> = group.iter().map(|(.., offset)| *offset).collect();
-    let cookies: Vec<u64> = group.iter().map(|(_, cell, _)| u64::from(*cell)).collect();
+    let offsets: Vec<u64> = group.iter().map(|w| w.offset).collect();
+    let cookies: Vec<u64> = group.iter().map(|w| u64::from(w.entry)).collect();
     owned(sys::bpf::link_uprobes(program.as_raw_fd(), &path, &offsets, &cookies, pid))
 }
 

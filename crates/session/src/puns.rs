@@ -104,6 +104,7 @@ fn size(site: &SitePlan) -> Size {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "a space of one range is meant")]
 mod tests {
     use super::*;
 

@@ -23,6 +23,7 @@ const ALL: &[Torture] = &[
     ("rcu", "reader flavours and grace periods, and broken ones", crate::rcu_main),
     ("rhltable", "lookups while a table is resized without pause", crate::rhltable_main),
     ("uprobe", "probes that come and go under hits, in process", crate::uprobe_main),
+    ("xol", "slots for out-of-line execution under more threads than slots", crate::xol_main),
 ];
 
 /// Runs `nanoprobe torture NAME ...` and returns its exit code.

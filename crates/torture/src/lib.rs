@@ -10,6 +10,7 @@ mod rcu;
 mod rhltable;
 mod rng;
 mod uprobe;
+mod xol;
 
 pub use anywhere::anywhere_main;
 pub use attach::{attach_main, attach_target_main};
@@ -20,3 +21,4 @@ pub use mem::mem_main;
 pub use rcu::rcu_main;
 pub use rhltable::rhltable_main;
 pub use uprobe::uprobe_main;
+pub use xol::xol_main;

@@ -286,6 +286,11 @@ impl Engine {
         counts
     }
 
+    /// Whether an address is in a slot. Any context.
+    pub fn is_slot(&self, addr: u64) -> bool {
+        self.0.areas().any(|area| area.holds(addr))
+    }
+
     /// Threads in slots now.
     pub fn in_slots(&self) -> u32 {
         self.0.areas().map(Area::users).sum()

@@ -98,6 +98,7 @@ impl Modules {
     }
 
     /// Puts another table in its place; the old one must be freed after a grace period.
+    #[allow(clippy::box_collection, reason = "readers hold a reference to what is in the box")]
     pub fn replace(&self, mut table: Vec<Module>) -> Box<Vec<Module>> {
         table.sort_by_key(|module| module.range.start);
         // [TRAP-2] Orders the table before the pointer. Pairs with [TRAP-1], [TRAP-3].

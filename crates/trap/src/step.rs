@@ -130,9 +130,10 @@ unsafe fn advance(site: &Site, at: u64, context: &mut Context) -> Step {
 #[inline]
 unsafe fn store(store: Store, stack_pointer: u64) -> bool {
     let here = std::ptr::from_ref(&store) as u64;
-    // The handler's frame lies on the same stack, close below: so this one is there, too.
-    if stack_pointer > here && stack_pointer - here < 1 << 16 && stack_pointer & 0xfff >= 8 {
-        // SAFETY: the caller's duty; the page holds the word at the stack pointer or the kernel's signal frame.
+    // The kernel's frame for this handler begins 128 bytes below the program's stack pointer: what lies in the same page
+    // can be written.
+    if stack_pointer > here && stack_pointer - here < 1 << 16 && stack_pointer & 0xfff > 128 + 8 {
+        // SAFETY: the caller's duty; the page holds the kernel's signal frame, too.
         unsafe { (store.addr as *mut u64).write_unaligned(store.value) };
         return true;
     }

@@ -29,9 +29,10 @@ fn set_handler(signal: i32, handler: usize, flags: i32) {
 /// Notes what it is shown; makes rdi good and rcx 1, and returns to the same instruction.
 extern "C" fn on_fault(_: i32, info: *mut Info, context: *mut Context) {
     // SAFETY: the kernel's, or the engine's in its place.
-    let (info, context) = unsafe { (&*info, &mut *context) };
+    let context = unsafe { &mut *context };
     SEEN_RIP.store(context.rip(), SeqCst);
-    SEEN_ADDR.store(info.addr, SeqCst);
+    // SAFETY: likewise.
+    SEEN_ADDR.store(unsafe { &*info }.addr, SeqCst);
     CALLED.fetch_add(1, SeqCst);
     let mut general = context.general();
     general[7] = GOOD.as_ptr() as u64;
@@ -168,7 +169,8 @@ fn signals_during_steps_see_the_programs_addresses_and_no_hit_is_lost_or_doubled
         let mut probes: Vec<_> =
             starts.iter().map(|start| engine.probe(at + *start as u64, count.clone()).unwrap()).collect();
         probes.push(engine.probe(rep + 6, repeats.clone()).unwrap());
-        (LOW.store(at, SeqCst), HIGH.store(at + bytes.len() as u64, SeqCst));
+        LOW.store(at, SeqCst);
+        HIGH.store(at + bytes.len() as u64, SeqCst);
         assert!(find_slots() > 0);
         let settled = engine.counts().settled;
         for counter in [&TICKS, &INSIDE, &OUTSIDE] {
@@ -327,9 +329,10 @@ fn a_push_to_a_bad_stack_faults_as_the_push_itself() {
     let at = text(&[0x49, 0x89, 0xe0, 0x48, 0x89, 0xfc, 0x56, 0x4c, 0x89, 0xc4, 0xb8, 9, 0, 0, 0, 0xc3]);
     extern "C" fn on_bad_stack(_: i32, info: *mut Info, context: *mut Context) {
         // SAFETY: the kernel's.
-        let (info, context) = unsafe { (&*info, &mut *context) };
+        let context = unsafe { &mut *context };
         SEEN_RIP.store(context.rip(), SeqCst);
-        SEEN_ADDR.store(info.addr, SeqCst);
+        // SAFETY: likewise.
+        SEEN_ADDR.store(unsafe { &*info }.addr, SeqCst);
         context.set_rip(context.rip() + 1);
     }
     set_handler(libc::SIGSEGV, on_bad_stack as *const () as usize, libc::SA_ONSTACK);

@@ -7,6 +7,7 @@ mod cases;
 #[path = "../differential/machine.rs"]
 mod machine;
 #[path = "../differential/random.rs"]
+#[allow(dead_code)]
 mod random;
 #[path = "../differential/seed.rs"]
 mod seed;
@@ -25,8 +26,11 @@ const RELEASE_CODE: [u8; 8] = [0x48, 0x8d, 0x64, 0x24, 8, 0xc2, 128, 0];
 
 /// What one comparison starts from.
 pub struct Start {
+    /// The processor's.
     pub state: State,
+    /// The data region.
     pub data: Vec<u8>,
+    /// The stack.
     pub stack: Vec<u8>,
 }
 
@@ -74,10 +78,9 @@ fn word(memory: &Exit, at: u64) -> u64 {
 
 fn store(memory: &mut Exit, at: u64, value: u64) {
     for (base, bytes) in [(STACK, &mut memory.stack), (DATA, &mut memory.data)] {
-        if let Some(from) = at.checked_sub(base).and_then(|from| usize::try_from(from).ok()) {
-            if let Some(into) = bytes.get_mut(from..from + 8) {
-                into.copy_from_slice(&value.to_le_bytes());
-            }
+        let from = at.wrapping_sub(base) as usize;
+        if let Some(into) = bytes.get_mut(from..from.saturating_add(8)) {
+            into.copy_from_slice(&value.to_le_bytes());
         }
     }
 }
@@ -264,7 +267,10 @@ fn a_thread_stopped_anywhere_in_a_slot_goes_on_right() {
 #[test]
 fn what_the_kernel_refuses_is_refused_with_its_error() {
     let cases: &[(&[u8], i32)] = &[
-        (&[0x06], 8),                     // push es: gone in 64-bit code
+        (&[0x06], 524),                   // push es: gone in 64-bit code
+        (&[0x66, 0xea, 0, 0], 524),       // jmp far: likewise
+        (&[0x0f, 0xff], 8),               // nothing
+        (&[0xff], 8),                     // the end is missing
         (&[0xcc], 524),                   // int3
         (&[0xf1], 524),                   // int1
         (&[0xcd, 0x80], 524),             // int 0x80
@@ -284,5 +290,31 @@ fn what_the_kernel_refuses_is_refused_with_its_error() {
         let got = SlotCode::of(bytes, SITE).map(|_| 0).unwrap_or_else(NoSlot::errno);
         assert_eq!(got, *errno, "{bytes:02x?}");
         assert_eq!(Emulation::of(bytes, SITE), None);
+    }
+}
+
+#[test]
+fn evex_operands_relative_to_rip_lead_to_the_same_bytes() {
+    if !std::arch::is_x86_feature_detected!("avx512vl") {
+        return println!("not compared: this processor has no AVX-512VL");
+    }
+    let mut random = Random::from_env("evex");
+    let mut machine = Machine::new();
+    for _ in 0..200 {
+        let start = Start::random(&mut random);
+        let to = random.data_addr();
+        // vmovdqu64 xmm0,[rip+x]; vpaddq xmm1,xmm2,[rip+x]
+        for (opcode, modrm) in
+            [([0x62, 0xf1, 0xfe, 0x08, 0x6f], 0x05), ([0x62, 0xf1, 0xed, 0x08, 0xd4], 0x0d)]
+        {
+            let distance = to.wrapping_sub(SITE + 10) as u32;
+            let bytes = [&opcode[..], &[modrm], &distance.to_le_bytes()].concat();
+            let slot = in_slot(&SlotCode::of(&bytes, SITE).unwrap()).unwrap();
+            let want = start.run(&mut machine, SITE, &bytes);
+            let got = start.run(&mut machine, SLOT, &slot);
+            assert_eq!((want.signal, want.rip), (libc::SIGTRAP, SITE + 10));
+            assert_ne!(want.fx[160..192], start.state.xmm[..32], "it loaded something");
+            assert_eq!((&want.fx, want.rip, want.state.regs), (&got.fx, got.rip, got.state.regs));
+        }
     }
 }

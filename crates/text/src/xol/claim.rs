@@ -63,8 +63,8 @@ impl Area {
         let number = binding.slot.load(Relaxed) as usize;
         // Looked at before, so that who waits for a slot does not wake itself by counting in and out.
         if number != 0 && self.slots[number].owner.load(Relaxed) == binding.token {
-            // [XOL-3] Orders the count before the look at the token, and the slot's bytes before ours. Pairs with
-            // [XOL-1], [XOL-5].
+            // [XOL-3] Orders the count before the look at the token, and the slot's bytes before ours.
+            // Pairs with [XOL-1], [XOL-5].
             let users = self.control().users[number].fetch_add(1, SeqCst);
             let slot = &self.slots[number];
             if users & WRITER == 0 && slot.owner.load(SeqCst) == binding.token {

@@ -76,8 +76,10 @@ impl Area {
     /// As for `settle`; the thread must be in the release routine, in the state of `mark`.
     unsafe fn leave_routine(&self, mark: Mark, regs: &mut Registers) {
         let entry = regs.general[RSP].wrapping_add_signed(i64::from(mark.depth));
-        // SAFETY: the slot's code has pushed both.
-        let (number, resume) = unsafe { (load(entry), load(entry + 8)) };
+        // SAFETY: the slot's code has pushed it.
+        let number = unsafe { load(entry) };
+        // SAFETY: likewise.
+        let resume = unsafe { load(entry + 8) };
         let held = match mark.flags {
             Flags::Live => None,
             Flags::InRax => Some(regs.general[0]),

@@ -351,3 +351,23 @@ fn a_forked_child_has_slots_of_its_own() {
         assert_eq!(world.area.users(), 0);
     }
 }
+
+#[test]
+#[ignore = "prints figures for docs/xol.md"]
+fn slots_without_traps() {
+    const HITS: u64 = 300_000;
+    for scheme in SCHEMES {
+        let world = World::of(scheme);
+        let (code, binding) = (world.adder(5), Binding::new());
+        let start = sys::thread_cpu_ns();
+        (0..HITS).for_each(|n| assert_eq!(hit(&world, &code, &binding, n), n + 5));
+        let run = (sys::thread_cpu_ns() - start) / HITS;
+        let start = sys::thread_cpu_ns();
+        for _ in 0..HITS {
+            let slot = world.area.enter(&code, &binding).unwrap();
+            world.area.give_back(((slot - world.area.code) as usize) / SLOT_BYTES);
+        }
+        let taken = (sys::thread_cpu_ns() - start) / HITS;
+        println!("{scheme:?}: taken, run and left {run} ns; taken and given back {taken} ns");
+    }
+}

@@ -13,7 +13,7 @@
 
 use iced_x86::{Code as Op, Decoder, DecoderOptions, Encoder, Instruction, Mnemonic, OpKind, Register};
 
-use crate::reason::Forbidden;
+use super::no_slot::{NoSlot, undecodable};
 use crate::relocate::Unreachable;
 
 /// The most bytes that the content of a slot takes.
@@ -22,40 +22,6 @@ pub const SLOT_CODE_BYTES: usize = 104;
 const RED_ZONE: i32 = 128;
 /// What lies on the stack when the release routine is entered, below the red zone: number and address.
 pub const RELEASE_FRAME_BYTES: i32 = 16;
-
-/// Why an instruction cannot run out of line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum NoSlot {
-    /// It cannot be probed at all.
-    Forbidden(Forbidden),
-    /// A system call: it may never return, or return twice.
-    SystemCall,
-    /// Its operand has no other form: a jump to the stack pointer, which is emulated.
-    Unencodable,
-}
-
-impl NoSlot {
-    /// The kernel's error for such an instruction: ENOEXEC for bytes that are none, else ENOTSUPP.
-    pub fn errno(self) -> i32 {
-        match self {
-            NoSlot::Forbidden(Forbidden::Undecodable) => 8,
-            _ => 524,
-        }
-    }
-}
-
-impl std::fmt::Display for NoSlot {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            NoSlot::Forbidden(what) => what.fmt(f),
-            NoSlot::SystemCall => f.write_str("a system call"),
-            NoSlot::Unencodable => f.write_str("a jump to the stack pointer"),
-        }
-    }
-}
-
-impl std::error::Error for NoSlot {}
 
 /// Where a thread goes on once the instruction has had its effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +90,7 @@ impl SlotCode {
     /// # Errors
     /// The instruction cannot run out of line.
     pub fn of(bytes: &[u8], addr: u64) -> Result<SlotCode, NoSlot> {
-        let insn = super::decode_raw(bytes, addr).ok_or(NoSlot::Forbidden(Forbidden::Undecodable))?;
+        let insn = super::decode_raw(bytes, addr).ok_or_else(|| undecodable(bytes))?;
         let bytes = &bytes[..insn.len()];
         if let Some(what) = super::forbidden(&insn, bytes) {
             return Err(NoSlot::Forbidden(what));

@@ -1,0 +1,224 @@
+//! Functions, threads and counters of `torture xol`.
+//!
+//! For:     xol.rs.
+//! State:   text of its own; the phase that all workers are in.
+//! Context: control; the handler of SIGUSR1: signal.
+//! Keeps:   W1 a worker's call is counted once it has returned.
+//!          W2 a phase ends when all workers have made its calls: one that sleeps for ever is seen.
+//! Checked: `tests/xol.rs`.
+
+use super::options::{Options, name};
+use crate::rng::Rng;
+use percpu::Counter;
+use probe::{Consumer, Regs, Verdict};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+use sys::mapping as mm;
+use sys::signal::{Action, Context, Info, sig};
+use trap::{Engine, Probe, ProbeError, actions};
+
+/// Bytes from one function to the next.
+const STRIDE: u64 = 16;
+/// Calls of a worker in a phase.
+const PHASE: u64 = 40;
+const USR1: i32 = 10;
+
+pub struct World {
+    pub engine: Engine,
+    pub options: Options,
+    text: u64,
+    pub started: Instant,
+    pub over: AtomicBool,
+    pub hits: Arc<Counter>,
+    done: Vec<AtomicU64>,
+    tids: Vec<AtomicU32>,
+    arrived: AtomicU64,
+    pub wrong: AtomicU64,
+    pub stuck: AtomicU64,
+    /// Addresses of ours that a signal handler saw.
+    pub seen: AtomicU64,
+    pub signals: AtomicU64,
+    pub churned: AtomicU64,
+    last_words: String,
+}
+
+struct Count(Arc<Counter>);
+
+impl Consumer for Count {
+    fn handler(&self, _: &mut Regs, _: &mut u64) -> Verdict {
+        self.0.inc();
+        Verdict::Continue
+    }
+}
+
+impl World {
+    pub fn new(engine: Engine, options: Options) -> Result<World, ProbeError> {
+        let broken = options.broken.map_or("none", |b| b.0);
+        let (scheme, seed) = (name(options.scheme), options.seed);
+        Ok(World {
+            engine,
+            options,
+            text: functions(2 * options.functions)?,
+            started: Instant::now(),
+            over: AtomicBool::new(false),
+            hits: Arc::new(Counter::new()),
+            done: (0..options.threads).map(|_| AtomicU64::new(0)).collect(),
+            tids: (0..options.threads).map(|_| AtomicU32::new(0)).collect(),
+            arrived: AtomicU64::new(0),
+            wrong: AtomicU64::new(0),
+            stuck: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
+            signals: AtomicU64::new(0),
+            churned: AtomicU64::new(0),
+            last_words: format!("FAIL broken={broken} scheme={scheme} seed={seed} crashed=1\n"),
+        })
+    }
+
+    /// Probes on the first half of the functions, to stay.
+    pub fn place(&self) -> Result<Vec<Probe>, ProbeError> {
+        let count = Arc::new(Count(self.hits.clone()));
+        (0..self.options.functions).map(|n| self.engine.probe(self.at(n), count.clone())).collect()
+    }
+
+    fn at(&self, function: usize) -> u64 {
+        self.text + function as u64 * STRIDE
+    }
+
+    /// Calls of functions whose probes stay that have returned.
+    pub fn calls(&self) -> u64 {
+        self.done.iter().map(|done| done.load(Relaxed)).sum()
+    }
+
+    pub fn is_wrong(&self) -> bool {
+        self.wrong.load(Relaxed) + self.seen.load(Relaxed) > 0
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Relaxed)
+    }
+}
+
+/// `lea rax,[rdi+number]; ret`, so many times, in private text.
+fn functions(count: usize) -> Result<u64, ProbeError> {
+    let system = |errno: sys::Errno| ProbeError::System(std::io::Error::other(errno.to_string()));
+    let len = (count * STRIDE as usize).next_multiple_of(4096);
+    let mut code = vec![0xcc; len];
+    for n in 0..count {
+        let bytes = [&[0x48, 0x8d, 0x87][..], &number(n).to_le_bytes(), &[0xc3]].concat();
+        code[n * STRIDE as usize..][..bytes.len()].copy_from_slice(&bytes);
+    }
+    let fd = sys::memfd(c"torture-xol", len).map_err(system)?;
+    let view = mm::SharedMapping::of_file(fd, len).map_err(system)?;
+    // SAFETY: the view is `len` bytes, and nobody else has the file.
+    unsafe { view.base().copy_from(code.as_ptr(), len) };
+    // SAFETY: a free address.
+    let at =
+        unsafe { mm::map(0, len, mm::PROT_READ | mm::PROT_EXEC, mm::MAP_PRIVATE, fd) }.map_err(system)?;
+    sys::close(fd);
+    Ok(at)
+}
+
+/// What a function adds: every byte of it differs from those of the next.
+fn number(function: usize) -> u32 {
+    (function as u32 + 1).wrapping_mul(0x0103_0509) & 0x7fff_ffff
+}
+
+/// Calls functions, phase after phase.
+pub fn work(world: &World, me: usize) {
+    let mut rng = Rng::new(world.options.seed, me as u64);
+    world.tids[me].store(sys::gettid(), Relaxed);
+    let threads = world.options.threads as u64;
+    for phase in 1.. {
+        for _ in 0..PHASE {
+            let n = rng.below(2 * world.options.functions as u64) as usize;
+            let value = rng.next() >> 1;
+            // SAFETY: the code of `functions` keeps to the C calling convention.
+            let function: extern "C" fn(u64) -> u64 = unsafe { std::mem::transmute(world.at(n)) };
+            if function(value) != value.wrapping_add(u64::from(number(n))) {
+                world.wrong.fetch_add(1, Relaxed);
+            }
+            world.done[me].fetch_add(u64::from(n < world.options.functions), Relaxed);
+        }
+        world.arrived.fetch_add(1, SeqCst);
+        while world.arrived.load(SeqCst) < phase * threads {
+            if world.is_over() {
+                return;
+            }
+            std::thread::yield_now();
+        }
+        if world.is_over() {
+            return;
+        }
+    }
+}
+
+/// Adds and removes probes on the other half.
+pub fn churn(world: &World) {
+    let mut rng = Rng::new(world.options.seed, 1 << 32);
+    let count = Arc::new(Count(Arc::new(Counter::new())));
+    while !world.is_over() {
+        let functions = world.options.functions;
+        let at = world.at(functions + rng.below(functions as u64) as usize);
+        let Ok(probe) = world.engine.probe(at, count.clone()) else {
+            world.wrong.fetch_add(1, Relaxed);
+            return;
+        };
+        std::thread::sleep(Duration::from_micros(rng.below(500)));
+        world.engine.remove([probe]);
+        world.churned.fetch_add(1, Relaxed);
+    }
+}
+
+static WORLD: AtomicPtr<World> = AtomicPtr::new(std::ptr::null_mut());
+
+fn world() -> Option<&'static World> {
+    // SAFETY: null, or leaked by `xol_main`.
+    unsafe { WORLD.load(SeqCst).as_ref() }
+}
+
+/// A worker was interrupted: where was it?
+extern "C" fn on_signal(_: i32, _: *mut Info, context: *mut Context) {
+    let Some(world) = world() else { return };
+    // SAFETY: the kernel's.
+    if world.engine.is_slot(unsafe { &*context }.rip()) {
+        world.seen.fetch_add(1, Relaxed);
+    }
+    world.signals.fetch_add(1, Relaxed);
+}
+
+/// A broken slot may crash: that is a verdict, too.
+extern "C" fn on_crash(_: i32, _: *mut Info, _: *mut Context) {
+    let text = world().map_or("FAIL crashed=1\n", |world| &world.last_words);
+    // SAFETY: the kernel reads the text.
+    let _ = unsafe { sys::syscall(sys::nr::WRITE, [1, text.as_ptr() as usize, text.len(), 0, 0, 0]) };
+    const EXIT_GROUP: usize = 231;
+    // SAFETY: ends this process.
+    let _ = unsafe { sys::syscall(EXIT_GROUP, [1, 0, 0, 0, 0, 0]) };
+}
+
+pub fn watch_for_crashes(world: &'static World) {
+    WORLD.store(std::ptr::from_ref(world).cast_mut(), SeqCst);
+    for signal in [sig::SEGV, sig::BUS, sig::ILL, sig::TRAP] {
+        let action = Action::new(on_crash as *const () as usize, sys::signal::SA_ONSTACK, 0);
+        // SAFETY: the handler writes a line and ends the process.
+        let _ = unsafe { actions::set(signal, Some(action)) };
+    }
+    let action = Action::new(on_signal as *const () as usize, sys::signal::SA_RESTART, 0);
+    // SAFETY: the handler adds to atomics.
+    let _ = unsafe { actions::set(USR1, Some(action)) };
+}
+
+/// Signals to workers, at random times.
+pub fn send_signals(world: &World) {
+    let mut rng = Rng::new(world.options.seed, 2 << 32);
+    while !world.is_over() {
+        let tid = world.tids[rng.below(world.options.threads as u64) as usize].load(Relaxed);
+        if tid != 0 {
+            let args = [sys::getpid() as usize, tid as usize, USR1 as usize, 0, 0, 0];
+            // SAFETY: tgkill takes numbers only.
+            let _ = unsafe { sys::syscall(sys::nr::TGKILL, args) };
+        }
+        std::thread::sleep(Duration::from_micros(rng.below(300)));
+    }
+}
