@@ -13,6 +13,9 @@ mod ring;
 mod versions;
 
 /// Every execution with at most `bound` preemptions.
+///
+/// Who only reads must be a thread that was spawned: where the model's own thread reads and then joins, loom tries no
+/// other order.
 fn model(bound: usize, run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(bound);

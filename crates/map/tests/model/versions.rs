@@ -29,14 +29,14 @@ fn a_versioned_read_sees_the_words_of_one_write() {
         let words = [0, 1].map(|_| AtomicU64::new(0));
         let value = Arc::new(Value { version: AtomicU32::new(0), words });
         value.write(1);
-        let writer = thread::spawn({
+        let reader = thread::spawn({
             let value = value.clone();
-            move || value.write(2)
+            move || value.read()
         });
-        if let Some([a, b]) = value.read() {
+        value.write(2);
+        if let Some([a, b]) = reader.join().unwrap() {
             assert_eq!(a, b, "a torn value");
         }
-        writer.join().unwrap();
         assert_eq!(value.read(), Some([2, 2]));
     });
 }
