@@ -17,8 +17,8 @@ use insn::aarch64::{
 use machine::{BRANCH_TYPE, CODE, COPIES, Exit, FLAGS, GATES, LEN, Machine, STACK, State};
 use seed::Seed;
 
-/// Cases a class; about five seconds in all under qemu.
-const RUNS: u64 = 1000;
+/// Cases a class; about three seconds in all under qemu.
+const RUNS: u64 = 500;
 
 fn runs(default: u64) -> u64 {
     std::env::var("NANOPROBE_INSN_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(default)
