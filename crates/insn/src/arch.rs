@@ -4,10 +4,10 @@
 //!          not the machine that this runs on, so there is no `cfg(target_arch)`.
 //! State:   none.
 //! Context: control.
-//! Keeps:   G1 every architecture has the same list: `decode`, `sweep`, `scan`, `follow`, `source`,
+//! Keeps:   G1 an architecture with windows has the same list: `decode`, `sweep`, `scan`, `follow`, `source`,
 //!          `liveness`, `leave`, `falls_through`, `may_fault`, `relocate`, `len_bound`, `is_signal_return`, and the constants `JUMP_BYTES`,
 //!          `SHORT_JUMP_BYTES`, `SHORT_REACH`, `SHORT_BRANCH_REACH`.
-//!          But for AArch64: a branch is as long as what it replaces, so it needs no ladder and has none of these.
+//!          AArch64 has none of them: a branch is as long as the instruction that it replaces, so no ladder is needed.
 //! Checked: by the compiler.
 
 pub mod aarch64;

@@ -1,8 +1,6 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
-pub use arch::aarch64;
-
 mod arch;
 mod code;
 mod coverage;
@@ -15,6 +13,7 @@ mod reason;
 mod relocate;
 mod targets;
 
+pub use arch::aarch64;
 pub use arch::x86_64::{MemoryAccess, RegSet, memory_accesses};
 pub use code::{Code, Insn};
 pub use coverage::{Coverage, coverage_of_entries, coverage_of_instructions};

@@ -5,7 +5,7 @@
 //! `NANOPROBE_SEED` repeats a run. Runs on the host: under emulation it would show the same, more slowly.
 #![cfg(not(target_arch = "aarch64"))]
 
-#[path = "aarch64_differential/seed.rs"]
+#[path = "differential/seed.rs"]
 mod seed;
 
 use std::process::Command;

@@ -8,6 +8,7 @@
 
 mod cases;
 mod machine;
+#[path = "../differential/seed.rs"]
 mod seed;
 
 use cases::{CLASSES, bytes, landing, state};

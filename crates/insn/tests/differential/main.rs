@@ -9,6 +9,7 @@ mod cases;
 mod elf;
 mod machine;
 mod random;
+mod seed;
 
 use iced_x86::{Code as Op, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 use insn::{Asked, Code, Flow, Insn, Placement, place, relocate, relocate_len_bound};

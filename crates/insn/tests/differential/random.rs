@@ -1,36 +1,29 @@
 //! Random processor states and instruction bytes, from a printed seed.
 //!
 //! For:     main.rs.
-//! State:   one 64-bit word.
+//! State:   that of the seed.
 //! Context: test only.
 //! Keeps:   G1 the same seed gives the same cases.
 //! Checked: by rerunning a printed seed.
 
 use crate::machine::{CODE, CODE_LEN, DATA, DATA_LEN, FLAGS, STACK, STACK_LEN, State};
+use crate::seed::Seed;
 
-/// A generator of random numbers (splitmix64).
-pub struct Random(u64);
+/// Random numbers, and what is made of them.
+pub struct Random(Seed);
 
 impl Random {
     /// From `NANOPROBE_SEED`, or the clock; the seed is printed.
     pub fn from_env(what: &str) -> Random {
-        let clock =
-            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
-        let seed = std::env::var("NANOPROBE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(clock);
-        println!("{what}: NANOPROBE_SEED={seed}");
-        Random(seed)
+        Random(Seed::from_env(what))
     }
 
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
+        self.0.next()
     }
 
     pub fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
+        self.0.below(limit)
     }
 
     pub fn one_in(&mut self, many: u64) -> bool {

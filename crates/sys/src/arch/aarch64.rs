@@ -29,23 +29,16 @@ pub mod nr {
     pub const RT_SIGACTION: usize = 134;
     pub const RT_SIGPROCMASK: usize = 135;
     pub const RT_SIGRETURN: usize = 139;
-    pub const SETPRIORITY: usize = 140;
-    pub const GETPRIORITY: usize = 141;
     pub const PRCTL: usize = 167;
     pub const GETCPU: usize = 168;
     pub const GETPID: usize = 172;
     pub const GETPPID: usize = 173;
     pub const GETTID: usize = 178;
-    pub const SHMAT: usize = 196;
-    pub const SHMDT: usize = 197;
-    pub const BRK: usize = 214;
     pub const MUNMAP: usize = 215;
-    pub const MREMAP: usize = 216;
     pub const CLONE: usize = 220;
     pub const MMAP: usize = 222;
     pub const MPROTECT: usize = 226;
     pub const MADVISE: usize = 233;
-    pub const REMAP_FILE_PAGES: usize = 234;
     pub const PERF_EVENT_OPEN: usize = 241;
     pub const WAIT4: usize = 260;
     pub const PRLIMIT64: usize = 261;
@@ -55,10 +48,8 @@ pub mod nr {
     pub const MEMFD_CREATE: usize = 279;
     pub const BPF: usize = 280;
     pub const MEMBARRIER: usize = 283;
-    pub const PKEY_MPROTECT: usize = 288;
     pub const PIDFD_SEND_SIGNAL: usize = 424;
     pub const PIDFD_OPEN: usize = 434;
-    pub const MSEAL: usize = 462;
 }
 
 /// Makes one system call; all registers but x0 come back as they were.

@@ -15,14 +15,11 @@ pub mod nr {
     pub const MMAP: usize = 9;
     pub const MPROTECT: usize = 10;
     pub const MUNMAP: usize = 11;
-    pub const BRK: usize = 12;
     pub const RT_SIGACTION: usize = 13;
     pub const RT_SIGPROCMASK: usize = 14;
     pub const RT_SIGRETURN: usize = 15;
     pub const IOCTL: usize = 16;
-    pub const MREMAP: usize = 25;
     pub const MADVISE: usize = 28;
-    pub const SHMAT: usize = 30;
     pub const NANOSLEEP: usize = 35;
     pub const GETPID: usize = 39;
     pub const CLONE: usize = 56;
@@ -30,20 +27,16 @@ pub mod nr {
     pub const EXIT: usize = 60;
     pub const WAIT4: usize = 61;
     pub const KILL: usize = 62;
-    pub const SHMDT: usize = 67;
     pub const FTRUNCATE: usize = 77;
     pub const PTRACE: usize = 101;
     pub const GETPPID: usize = 110;
     pub const SIGALTSTACK: usize = 131;
-    pub const GETPRIORITY: usize = 140;
-    pub const SETPRIORITY: usize = 141;
     pub const SCHED_SETSCHEDULER: usize = 144;
     pub const SCHED_GETSCHEDULER: usize = 145;
     pub const PRCTL: usize = 157;
     pub const GETTID: usize = 186;
     pub const FUTEX: usize = 202;
     pub const SCHED_SETAFFINITY: usize = 203;
-    pub const REMAP_FILE_PAGES: usize = 216;
     pub const RESTART_SYSCALL: usize = 219;
     pub const CLOCK_GETTIME: usize = 228;
     pub const TGKILL: usize = 234;
@@ -56,10 +49,8 @@ pub mod nr {
     pub const MEMFD_CREATE: usize = 319;
     pub const BPF: usize = 321;
     pub const MEMBARRIER: usize = 324;
-    pub const PKEY_MPROTECT: usize = 329;
     pub const PIDFD_SEND_SIGNAL: usize = 424;
     pub const PIDFD_OPEN: usize = 434;
-    pub const MSEAL: usize = 462;
 }
 
 /// Makes one system call; all registers but rax, rcx and r11 come back as they were.

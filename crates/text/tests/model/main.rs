@@ -5,7 +5,7 @@
 //! steps; here the machine itself forgets what it is told, one kind of step at a time, and must see it.
 
 mod caches;
-#[path = "../../../insn/tests/aarch64_differential/seed.rs"]
+#[path = "../../../insn/tests/differential/seed.rs"]
 mod seed;
 
 use caches::{Caches, Forget, LINE};

@@ -1,6 +1,6 @@
 //! Random numbers from a printed seed.
 //!
-//! For:     the tests of AArch64, here and in `text`.
+//! For:     random.rs, and the tests of aarch64.
 //! State:   one 64-bit word.
 //! Context: test only.
 //! Keeps:   G1 the same seed gives the same numbers.
