@@ -13,7 +13,8 @@ mod seed;
 
 use cases::{CLASSES, bytes, landing, state};
 use insn::aarch64::{
-    Copied, GATE_WORDS, Origin, Regs, Saved, Verdict, decode, emulate, gate, relocate, resume, verdict,
+    Copied, GATE_WORDS, Origin, Regs, Relative, Saved, Verdict, decode, emulate, gate, relocate, resume,
+    verdict,
 };
 use machine::{BRANCH_TYPE, CODE, COPIES, Exit, FLAGS, GATES, LEN, Machine, STACK, State};
 use seed::Seed;
@@ -39,7 +40,7 @@ impl Case {
         let site = CODE + 4 * seed.below(LEN as u64 / 16);
         let word = class.1(seed, site);
         let mut start = state(seed, site);
-        if let Some(insn::aarch64::Relative::Register { rn, auth, .. }) = decode(word, site) {
+        if let Some(Relative::Register { rn, auth, .. }) = decode(word, site) {
             aim(seed, &mut start, rn, auth, word >> 10 & 1 == 1);
         } else {
             cases::keep_off_code(&mut start);
@@ -165,6 +166,12 @@ fn has_stack(exit: &Exit) -> bool {
     exit.state.sp & 15 == 0 && (STACK + 16..STACK + LEN as u64).contains(&exit.state.sp)
 }
 
+/// bc.cond, which data in libc's code may look like, and which qemu 7.2 does not have.
+fn is_unknown_here(case: &Case, exit: &Exit) -> bool {
+    let is_bc = matches!(decode(case.word, 0), Some(Relative::JumpIf { is_consistent: true, .. }));
+    is_bc && exit.signal == libc::SIGILL
+}
+
 fn assert_same(case: &Case, moved: &Moved, here: &Exit, there: &Exit, spoiled: Option<u8>) {
     if let Some(difference) = difference(here, there, spoiled) {
         panic!(
@@ -219,7 +226,7 @@ fn copies_do_what_the_originals_do() {
                 continue;
             };
             let here = case.original(&mut machine);
-            if !has_stack(&here) {
+            if !has_stack(&here) || is_unknown_here(&case, &here) {
                 odd += 1;
                 continue;
             }
@@ -234,7 +241,7 @@ fn copies_do_what_the_originals_do() {
             far += u64::from(!moved.gates.is_empty());
         }
         println!(
-            "{:10} {equal} equal, {taken} elsewhere, {faulted} faulted, {far} by gates, {unmoved} not moved, {odd} without a stack",
+            "{:10} {equal} equal, {taken} elsewhere, {faulted} faulted, {far} by gates, {unmoved} not moved, {odd} left out",
             class.0
         );
         assert!(equal > unmoved + odd, "{}: too few", class.0);
@@ -253,7 +260,7 @@ fn a_thread_stopped_anywhere_in_a_copy_goes_on_in_the_original() {
             let case = Case::random(&mut seed, class);
             let Ok(moved) = Moved::new(&mut seed, &case) else { continue };
             let here = case.original(&mut machine);
-            if !has_stack(&here) {
+            if !has_stack(&here) || is_unknown_here(&case, &here) {
                 continue;
             }
             let words: Vec<u64> = moved
