@@ -13,13 +13,14 @@ mod seed;
 
 use cases::{CLASSES, bytes, landing, state};
 use insn::aarch64::{
-    Copied, GATE_WORDS, Origin, Regs, Saved, Verdict, decode, emulate, gate, relocate, resume, verdict,
+    Copied, GATE_WORDS, Origin, Regs, Relative, Saved, Verdict, decode, emulate, gate, relocate, resume,
+    verdict,
 };
 use machine::{BRANCH_TYPE, CODE, COPIES, Exit, FLAGS, GATES, LEN, Machine, STACK, State};
 use seed::Seed;
 
-/// Cases a class; about five seconds in all under qemu.
-const RUNS: u64 = 1000;
+/// Cases a class; about three seconds in all under qemu.
+const RUNS: u64 = 500;
 
 fn runs(default: u64) -> u64 {
     std::env::var("NANOPROBE_INSN_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(default)
@@ -39,7 +40,7 @@ impl Case {
         let site = CODE + 4 * seed.below(LEN as u64 / 16);
         let word = class.1(seed, site);
         let mut start = state(seed, site);
-        if let Some(insn::aarch64::Relative::Register { rn, auth, .. }) = decode(word, site) {
+        if let Some(Relative::Register { rn, auth, .. }) = decode(word, site) {
             aim(seed, &mut start, rn, auth, word >> 10 & 1 == 1);
         } else {
             cases::keep_off_code(&mut start);
@@ -159,6 +160,18 @@ fn difference(here: &Exit, there: &Exit, spoiled: Option<u8>) -> Option<String> 
     stack.map(|at| format!("stack at {at:#x}")).or(data.map(str::to_owned))
 }
 
+/// The stack pointer is one, as everywhere in code that keeps to the ABI. Words of libc by themselves may set it to
+/// anything, and a far copy that follows pushes there.
+fn has_stack(exit: &Exit) -> bool {
+    exit.state.sp & 15 == 0 && (STACK + 16..STACK + LEN as u64).contains(&exit.state.sp)
+}
+
+/// bc.cond, which data in libc's code may look like, and which qemu 7.2 does not have.
+fn is_unknown_here(case: &Case, exit: &Exit) -> bool {
+    let is_bc = matches!(decode(case.word, 0), Some(Relative::JumpIf { is_consistent: true, .. }));
+    is_bc && exit.signal == libc::SIGILL
+}
+
 fn assert_same(case: &Case, moved: &Moved, here: &Exit, there: &Exit, spoiled: Option<u8>) {
     if let Some(difference) = difference(here, there, spoiled) {
         panic!(
@@ -205,7 +218,7 @@ fn copies_do_what_the_originals_do() {
     machine.fill_literals(&bytes(&mut seed));
     let only = std::env::var("NANOPROBE_INSN_CLASS").unwrap_or_default();
     for class in CLASSES.iter().filter(|class| class.0.contains(&only)) {
-        let (mut equal, mut taken, mut faulted, mut far, mut unmoved) = (0u64, 0u64, 0u64, 0u64, 0u64);
+        let (mut equal, mut taken, mut faulted, mut far, mut unmoved, mut odd) = (0u64, 0, 0, 0, 0, 0);
         for _ in 0..runs(RUNS) {
             let case = Case::random(&mut seed, class);
             let Ok(moved) = Moved::new(&mut seed, &case) else {
@@ -213,6 +226,10 @@ fn copies_do_what_the_originals_do() {
                 continue;
             };
             let here = case.original(&mut machine);
+            if !has_stack(&here) || is_unknown_here(&case, &here) {
+                odd += 1;
+                continue;
+            }
             let start = State { pc: moved.dest, ..case.start.clone() };
             let mut there = machine.run(&moved.pieces(), &start, &case.data, &case.stack);
             let pc = there.state.pc;
@@ -224,10 +241,10 @@ fn copies_do_what_the_originals_do() {
             far += u64::from(!moved.gates.is_empty());
         }
         println!(
-            "{:10} {equal} equal, {taken} elsewhere, {faulted} faulted, {far} by gates, {unmoved} not moved",
+            "{:10} {equal} equal, {taken} elsewhere, {faulted} faulted, {far} by gates, {unmoved} not moved, {odd} left out",
             class.0
         );
-        assert!(equal > 2 * unmoved, "{}: too few", class.0);
+        assert!(equal > unmoved + odd, "{}: too few", class.0);
         assert!(far > 0 || matches!(class.0, "br" | "blr" | "ret" | "braz" | "blraz" | "blra" | "reta"));
     }
 }
@@ -243,6 +260,9 @@ fn a_thread_stopped_anywhere_in_a_copy_goes_on_in_the_original() {
             let case = Case::random(&mut seed, class);
             let Ok(moved) = Moved::new(&mut seed, &case) else { continue };
             let here = case.original(&mut machine);
+            if !has_stack(&here) || is_unknown_here(&case, &here) {
+                continue;
+            }
             let words: Vec<u64> = moved
                 .pieces()
                 .iter()
