@@ -92,9 +92,9 @@ fn compare_function(codes: &[Code<'_>], range: Range<u64>, lines: &BTreeMap<u64,
                 is_told = true;
             }
             if insn.addr < *at {
-                drop(ours.next())
+                ours.next();
             } else {
-                drop(theirs.next())
+                theirs.next();
             }
             continue;
         }
