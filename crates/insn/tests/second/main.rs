@@ -5,6 +5,7 @@
 //! in stripped files too. A difference is allowed only for a cause in `CAUSES`.
 //!
 //! `cargo test --release -p nanoprobe-insn --test second -- --ignored --nocapture` takes all files, not libc alone.
+#![cfg(target_arch = "x86_64")]
 
 #[path = "../real/elf.rs"]
 mod elf;
