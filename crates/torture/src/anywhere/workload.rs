@@ -188,7 +188,6 @@ pub const ALL: &[Workload] = &[
         LIBC,
         "test_generators",
         "test_coroutines",
-        "test_asyncgen",
         "test_exceptions",
         "test_contextlib",
         "test_with",
