@@ -166,9 +166,9 @@ fn one_run(
             if options.busted == Some(Busted::Text) {
                 flip(&code, running.pid());
             }
-            match code.difference() {
-                Ok(Some((at, path))) => return Err(format!("the code at {at:#x} in {path} has changed")),
-                Err(_) | Ok(None) => {}
+            // An error means that the process is ending.
+            if let Ok(Some((at, path))) = code.difference() {
+                return Err(format!("the code at {at:#x} in {path} has changed"));
             }
         }
     }
