@@ -42,6 +42,8 @@ pub enum Program {
     Many,
     /// Runs another program with one system call refused.
     Refusing,
+    /// Goroutines that are stopped by signals at any instruction, in Go.
+    Preempted,
 }
 
 /// How a C program is linked. Go, Rust and C++ programs have their own way and ignore it.
@@ -72,7 +74,7 @@ pub(crate) struct Compiler {
 
 impl Program {
     /// Every program.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Counted,
         Self::CountedGo,
         Self::CountedRust,
@@ -88,6 +90,7 @@ impl Program {
         Self::Marked,
         Self::Many,
         Self::Refusing,
+        Self::Preempted,
     ];
 
     /// Files under `targets/`, the ones to compile first.
@@ -108,6 +111,7 @@ impl Program {
             Self::Marked => &["marked.c"],
             Self::Many => &["many.c", "many_x86_64.S"],
             Self::Refusing => &["refusing.c"],
+            Self::Preempted => &["preempted.go"],
         }
     }
 
@@ -115,6 +119,7 @@ impl Program {
     pub(crate) fn file_name(self, link: Link) -> String {
         match (self, link) {
             (Self::CountedGo, _) => "counted-go".into(),
+            (Self::Preempted, _) => "preempted-go".into(),
             (Self::CountedRust, _) => "counted-rust".into(),
             (Self::Throws, _) => "throws".into(),
             (_, link) => format!("{self:?}-{link:?}").to_lowercase(),
@@ -123,7 +128,7 @@ impl Program {
 
     pub(crate) fn compiler(self, link: Link) -> Compiler {
         let (tool, package) = match (self, link) {
-            (Self::CountedGo, _) => ("go", "golang"),
+            (Self::CountedGo | Self::Preempted, _) => ("go", "golang"),
             (Self::CountedRust, _) => ("rustc", "none, but rustup"),
             (Self::Throws, _) => ("g++", "g++"),
             (_, Link::Musl) => ("musl-gcc", "musl-tools"),
@@ -135,7 +140,7 @@ impl Program {
     /// The compiler's arguments, for sources in `from` and an output file `to`.
     pub(crate) fn arguments(self, link: Link, from: &Path, to: &Path) -> Vec<OsString> {
         let flags: &[&str] = match (self, link) {
-            (Self::CountedGo, _) => &["build", "-o"],
+            (Self::CountedGo | Self::Preempted, _) => &["build", "-o"],
             (Self::CountedRust, _) => &["--edition=2024", "-O", "-Cdebuginfo=1", "-o"],
             (_, Link::Pie) => &["-O2", "-g", "-pthread", "-pie", "-fPIE", "-o"],
             (_, Link::NoPie) => &["-O2", "-g", "-pthread", "-no-pie", "-fno-pie", "-o"],

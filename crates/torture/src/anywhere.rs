@@ -83,18 +83,24 @@ fn runs(options: &Options, bench: &mut Bench, tally: &mut Tally) -> Result<(), S
         tally.runs += 1;
         println!("run {run} {}: {}", workload.name, tally.line());
         if let Err(why) = result {
-            let dir = bench.keep();
-            let specs: String = last.iter().map(|spec: &String| format!("{spec}\n")).collect();
-            let _ = fs::write(dir.join("failed.specs"), specs);
             tally.has_failed = true;
-            return Err(format!("run {run} {}: {why}; kept {}", workload.name, dir.display()));
+            let kept = if options.busted.is_none() { leave(bench, &last) } else { String::new() };
+            return Err(format!("run {run} {}: {why}{kept}", workload.name));
         }
     }
     Ok(())
 }
 
+/// What a failed run leaves: the inputs, both outputs, a core if there is one, and the sites of its last round.
+fn leave(bench: &mut Bench, last: &[String]) -> String {
+    let dir = bench.keep();
+    let specs: String = last.iter().map(|spec| format!("{spec}\n")).collect();
+    let _ = fs::write(dir.join("failed.specs"), specs);
+    format!("; kept {}", dir.display())
+}
+
 /// Plain answer, and the functions that are entered; `None` if the workload cannot be used here.
-fn learn(bench: &Bench, workload: &'static Workload, tally: &mut Tally) -> Result<Option<Known>, String> {
+fn learn(bench: &mut Bench, workload: &'static Workload, tally: &mut Tally) -> Result<Option<Known>, String> {
     let (plain, took) = match bench.plain(workload) {
         Ok(plain) => plain,
         Err(why) => {
@@ -116,7 +122,8 @@ fn learn(bench: &Bench, workload: &'static Workload, tally: &mut Tally) -> Resul
     session.detach().map_err(|e| e.to_string())?;
     if let Some(difference) = plain.difference(&answer) {
         tally.has_failed = true;
-        return Err(format!("{} with all function entries probed: {difference}", workload.name));
+        let kept = bench.keep().display();
+        return Err(format!("{} with all function entries probed: {difference}; kept {kept}", workload.name));
     }
     let hit = session.sites().filter(|s| s.hits() > 0);
     let mut hit: BTreeSet<(String, u64)> =
@@ -159,9 +166,9 @@ fn one_run(
             if options.busted == Some(Busted::Text) {
                 flip(&code, running.pid());
             }
-            match code.difference() {
-                Ok(Some((at, path))) => return Err(format!("the code at {at:#x} in {path} has changed")),
-                Err(_) | Ok(None) => {}
+            // An error means that the process is ending.
+            if let Ok(Some((at, path))) = code.difference() {
+                return Err(format!("the code at {at:#x} in {path} has changed"));
             }
         }
     }
@@ -170,7 +177,7 @@ fn one_run(
 }
 
 fn ends_soon(running: &mut Running) -> bool {
-    let end = Instant::now() + Duration::from_millis(500);
+    let end = Instant::now() + Duration::from_secs(10);
     while Instant::now() < end && !running.has_ended() {
         std::thread::sleep(Duration::from_millis(5));
     }

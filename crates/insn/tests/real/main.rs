@@ -84,6 +84,38 @@ fn boundaries_and_targets_in_libc_are_those_of_objdump() {
     assert!(differing.is_empty());
 }
 
+/// glibc's vfprintf and vfscanf jump by tables of offsets from a label. Found by `torture anywhere`.
+#[test]
+fn computed_jumps_of_vfprintf_are_known() {
+    let Some(file) = elf::open(elf::LIBC) else { return };
+    let loaded = file.load();
+    let flow = loaded.flow();
+    let by_labels = std::cell::RefCell::new(BTreeSet::new());
+    let blind =
+        Flow::analyse(&loaded.codes, &loaded.starts, &loaded.indirect, &|table| match &table.within {
+            None => loaded.table(table),
+            Some(_) => {
+                by_labels.borrow_mut().extend(loaded.table(table));
+                vec![]
+            }
+        });
+    let only_by_labels =
+        by_labels.take().into_iter().filter(|to| flow.is_target(*to) && !blind.is_target(*to));
+    // The entries of vfprintf's own tables, which nothing else refers to, begin instructions.
+    let starts = objdump(&file.path).map(|(starts, _)| starts);
+    let (real, odd): (Vec<u64>, Vec<u64>) =
+        only_by_labels.partition(|to| starts.as_ref().is_none_or(|starts| starts.contains(to)));
+    println!(
+        "{} places that only tables of offsets from a label lead to, and {} that are none",
+        real.len(),
+        odd.len()
+    );
+    assert!(real.len() > 100);
+    let inside =
+        |to: u64| flow.start_before(to).is_some_and(|start| flow.boundary(&loaded.codes, to, start).is_ok());
+    assert!(real.iter().all(|to| inside(*to)));
+}
+
 #[test]
 fn what_is_found_near_includes_all_that_is_found_by_decoding() {
     for candidates in [elf::LIBC, elf::LIBSTDCXX, elf::PYTHON, elf::GO] {

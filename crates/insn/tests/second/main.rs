@@ -5,6 +5,7 @@
 //! in stripped files too. A difference is allowed only for a cause in `CAUSES`.
 //!
 //! `cargo test --release -p nanoprobe-insn --test second -- --ignored --nocapture` takes all files, not libc alone.
+#![cfg(target_arch = "x86_64")]
 
 #[path = "../real/elf.rs"]
 mod elf;
@@ -78,43 +79,57 @@ fn cause(ours: Option<&Insn>, theirs: &Line, limit: u64) -> Option<&'static str>
     theirs.is_bad.then_some("only we read it")
 }
 
+/// Walks both at once. Behind a difference, what one of them alone has is passed over until they meet again.
 fn compare_function(codes: &[Code<'_>], range: Range<u64>, lines: &BTreeMap<u64, Line>, found: &mut Found) {
     found.functions += 1;
     let mut ours = instructions(codes, &range).peekable();
     let mut theirs = lines.range(range.clone()).peekable();
+    let mut is_told = false;
     while let Some((at, line)) = theirs.peek().copied() {
-        while ours.peek().is_some_and(|insn| insn.addr < *at) {
-            ours.next(); // behind a difference that is told already
-        }
         let own = ours.peek().copied();
-        if own.is_some_and(|insn| insn.addr > *at) {
-            theirs.next();
-            continue;
-        }
-        if own.is_some_and(|insn| insn.len_bytes() as u64 == line.len && !line.is_bad) {
-            found.instructions += 1;
-            let (here, there) = (own.as_ref().and_then(target), line.target);
-            found.targets += u64::from(here.is_some());
-            if here != there {
-                found
-                    .wrong
-                    .push(format!("{at:#x}: leads to {here:x?}, by objdump to {there:x?}: {}", line.text));
+        if let Some(insn) = own.filter(|insn| insn.addr != *at) {
+            if !is_told {
+                found.wrong.push(format!("{insn:?} stands where objdump has {at:#x}: {}", line.text));
+                is_told = true;
             }
-            ours.next();
-            theirs.next();
+            if insn.addr < *at {
+                ours.next();
+            } else {
+                theirs.next();
+            }
             continue;
         }
-        match cause(own.as_ref(), line, range.end) {
-            Some(cause) => found.allowed.entry(cause).or_default().push(*at),
+        is_told = match own.filter(|insn| insn.len_bytes() as u64 == line.len && !line.is_bad) {
+            Some(insn) => {
+                compare_targets(&insn, line, found);
+                false
+            }
             None => {
-                found.wrong.push(format!("{at:#x}: {own:?}, by objdump {} bytes: {}", line.len, line.text))
+                match cause(own.as_ref(), line, range.end) {
+                    Some(cause) => found.allowed.entry(cause).or_default().push(*at),
+                    None => {
+                        found
+                            .wrong
+                            .push(format!("{at:#x}: {own:?}, by objdump {} bytes: {}", line.len, line.text));
+                    }
+                }
+                true
             }
-        }
+        };
         if own.is_none() {
             return; // no instruction here: for us the function ends
         }
         ours.next();
         theirs.next();
+    }
+}
+
+fn compare_targets(insn: &Insn, line: &Line, found: &mut Found) {
+    found.instructions += 1;
+    let (here, there) = (target(insn), line.target);
+    found.targets += u64::from(here.is_some());
+    if here != there {
+        found.wrong.push(format!("{insn:?} leads to {here:x?}, by objdump to {there:x?}: {}", line.text));
     }
 }
 

@@ -46,6 +46,12 @@ pub const ALL: &[Workload] = &[
         needs: &["libsqlite3"],
     },
     Workload {
+        name: "sqlite-short",
+        programs: &["/usr/bin/sqlite3"],
+        args: &[":memory:", ".read {dir}/short.sql"],
+        needs: &["libsqlite3"],
+    },
+    Workload {
         name: "bytes",
         programs: PYTHON,
         args: &["-I", "-S", "{dir}/bytes.py", "30"],
@@ -182,7 +188,6 @@ pub const ALL: &[Workload] = &[
         LIBC,
         "test_generators",
         "test_coroutines",
-        "test_asyncgen",
         "test_exceptions",
         "test_contextlib",
         "test_with",
@@ -260,8 +265,11 @@ impl Bench {
         bench.put("numbers.lua", include_bytes!("numbers.lua"))?;
         bench.put("words.pl", include_bytes!("words.pl"))?;
         let sql = include_str!("tables.sql");
-        let sql: String = (1..=40).map(|n: u32| sql.replace('@', &(n * 7 + 1).to_string())).collect();
-        bench.put("tables.sql", sql.as_bytes())?;
+        let repeated = |times: u32| -> String {
+            (1..=times).map(|n| sql.replace('@', &(n * 7 + 1).to_string())).collect()
+        };
+        bench.put("tables.sql", repeated(40).as_bytes())?;
+        bench.put("short.sql", repeated(6).as_bytes())?;
         bench.put("data", &data(12 << 20))?;
         bench.pack()?;
         Ok(bench)
@@ -290,6 +298,10 @@ impl Bench {
         command.args(workload.args.iter().map(|a| a.replace("{dir}", &dir)));
         command.env_clear().env("PATH", "/usr/bin:/bin").env("LC_ALL", "C.UTF-8").env("HOME", &dir);
         command.env("PYTHONHASHSEED", "0").current_dir(&dir);
+        // For trying a suspicion, for example GODEBUG=asyncpreemptoff=1.
+        std::env::var("GODEBUG").into_iter().for_each(|v| {
+            command.env("GODEBUG", v);
+        });
         command.stdin(Stdio::null()).stdout(file("stdout")?).stderr(file("stderr")?);
         let child = command.spawn().map_err(|e| format!("{}: {e}", program.display()))?;
         Ok(Running { child, began: Instant::now(), dir: self.dir.clone(), status: None })
