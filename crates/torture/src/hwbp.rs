@@ -14,6 +14,8 @@ use crate::rng::Rng;
 use hwbp::{
     Accounts, Broken, Checker, EngineKind, Kind, Machine, Place, Pools, Refused, Request, Reservation,
 };
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -175,13 +177,21 @@ fn live(options: &Options, engine: EngineKind, life: u64, counts: &Counts) -> Re
     let world = World::random(&mut rng, engine, options.broken, counts);
     let mut held: Vec<Vec<Reservation<'_>>> = (0..options.threads).map(|_| Vec::new()).collect();
     for pause in 0..PAUSES {
-        std::thread::scope(|s| {
-            for (n, mine) in held.iter_mut().enumerate() {
-                let (world, stream) = (&world, life << 16 | pause << 8 | (n as u64 + 1));
-                s.spawn(move || world.burst(&mut Rng::new(options.seed, stream), mine));
-            }
-        });
-        world.check(&mut rng, &mut held).map_err(|why| format!("{}: {why}", world.name()))?;
+        let stream = life << 16 | pause << 8;
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            world.bursts(options.seed, stream, &mut held)?;
+            world.check(&mut rng, &mut held)
+        }));
+        let why = match done {
+            Ok(Ok(())) => None,
+            Ok(Err(why)) => Some(why),
+            Err(panic) => Some(panic_text(&*panic)),
+        };
+        if let Some(why) = why {
+            // Releasing what wrong accounts gave may panic again.
+            std::mem::forget(held);
+            return Err(format!("{}: {why}", world.name()));
+        }
         counts.pauses.fetch_add(1, Relaxed);
     }
     drop(held);
@@ -189,6 +199,12 @@ fn live(options: &Options, engine: EngineKind, life: u64, counts: &Counts) -> Re
         true => Err(format!("{}: something is held after all was released", world.name())),
         false => Ok(()),
     }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text =
+        panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("panic: {}", text.unwrap_or("of another kind"))
 }
 
 struct World<'c> {
@@ -226,6 +242,19 @@ impl<'c> World<'c> {
         };
         let kind = if rng.one_in(4) { Kind::Instruction } else { Kind::Data };
         Request { place, kind }
+    }
+
+    /// All threads' operations up to the next pause.
+    fn bursts<'a>(&'a self, seed: u64, stream: u64, held: &mut [Vec<Reservation<'a>>]) -> Result<(), String> {
+        std::thread::scope(|s| {
+            let one = |(n, mine)| {
+                let mut rng = Rng::new(seed, stream | (n as u64 + 1));
+                s.spawn(move || self.burst(&mut rng, mine))
+            };
+            let all: Vec<_> = held.iter_mut().enumerate().map(one).collect();
+            let ends = all.into_iter().map(|thread| thread.join().map_err(|panic| panic_text(&*panic)));
+            ends.collect::<Vec<_>>().into_iter().collect()
+        })
     }
 
     /// One thread's operations up to the next pause.

@@ -118,6 +118,10 @@ impl Split {
         if self.used_locked(request) >= slots {
             return Err(Refused::NoSlot { place: request.place, slots });
         }
+        if broken!(self, NoTaskLock) || broken!(self, SharedCpuLock) {
+            // On a busy machine too somebody else shall come in between.
+            std::thread::yield_now();
+        }
         let Some(entry) = Entry::of(&self.machine, request) else {
             self.pin(request, true);
             return Ok(Token::None);
