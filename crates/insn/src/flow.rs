@@ -40,6 +40,7 @@ pub struct Flow {
     starts: Vec<u64>,
     /// Where `targets` is complete; everywhere when there is none.
     analysed: Option<Vec<Range<u64>>>,
+    has_parked_threads: bool,
 }
 
 impl Flow {
@@ -67,7 +68,8 @@ impl Flow {
         for segment in code {
             native::sweep(segment, within(function_starts, segment.range()), &mut targets, &mut tables);
         }
-        let mut flow = Flow { targets, starts: function_starts.to_vec(), analysed: None };
+        let mut flow =
+            Flow { targets, starts: function_starts.to_vec(), analysed: None, has_parked_threads: false };
         flow.add_data(tables, indirect_targets, table_reader);
         flow
     }
@@ -91,7 +93,12 @@ impl Flow {
         let wanted = widen(near, margin);
         let mut targets = Targets::new(code);
         let mut tables = Tables::default();
-        let mut flow = Flow { targets: Targets::new(&[]), starts: function_starts.to_vec(), analysed: None };
+        let mut flow = Flow {
+            targets: Targets::new(&[]),
+            starts: function_starts.to_vec(),
+            analysed: None,
+            has_parked_threads: false,
+        };
         let around = widen(near, margin + native::SHORT_BRANCH_REACH);
         let mut parts: Vec<Code<'_>> = Vec::new();
         for segment in code {
@@ -142,6 +149,17 @@ impl Flow {
     /// Whether something is known to jump to or point at `addr`.
     pub fn is_target(&self, addr: u64) -> bool {
         self.targets.contains(addr)
+    }
+
+    /// Says that the program has threads of its own making, which it stops at any instruction, and which nobody sees
+    /// while they are parked: Go. Only the first instruction under a jump may change then, and nothing between functions,
+    /// which Go's tables do not know.
+    pub fn with_parked_threads(self) -> Flow {
+        Flow { has_parked_threads: true, ..self }
+    }
+
+    pub(crate) fn has_parked_threads(&self) -> bool {
+        self.has_parked_threads
     }
 
     /// The lowest address in `range` that something is known to jump to or point at.

@@ -8,6 +8,7 @@
 //!          G3 a window has the fewest instructions that cover the jump, or ends in one that never falls through
 //!          and has only padding between it and the jump's end.
 //!          G4 a punned jump displaces instructions as G1 to G3 allow a jump of as many bytes as it changes.
+//!          G5 where parked threads go on at any instruction, no byte of a second one changes.
 //! Checked: tests/ladder.rs, one test for each rule.
 
 use std::ops::Range;
@@ -129,6 +130,9 @@ impl<'a> Ladder<'a> {
 
     fn island(&self) -> Result<(Window, u64), Reason> {
         let window = self.window(SHORT_JUMP_BYTES)?;
+        if self.flow.has_parked_threads() {
+            return Err(Reason::UnknownPadding);
+        }
         let own = self.asked.site..self.asked.site + u64::from(JUMP_BYTES);
         let is_free = |range: Range<u64>| {
             let overlaps = range.start < own.end && own.start < range.end;
@@ -149,6 +153,9 @@ impl<'a> Ladder<'a> {
             if last.ends {
                 let used = self.padding(last.insn.end(), end)?;
                 return Ok(Window { insns, ends_with_flow: true, padding_used: used });
+            }
+            if self.flow.has_parked_threads() {
+                return Err(Reason::Parked { at: last.insn.end() });
             }
             last = self.next(&last)?;
             insns.push(last.insn);

@@ -183,6 +183,13 @@ pub enum Reason {
         /// How many addresses there are.
         count: u64,
     },
+    /// A goroutine may be parked at this instruction under the jump, and go on there.
+    Parked {
+        /// The instruction.
+        at: u64,
+    },
+    /// A thread on an island would be where Go's tables know of no function.
+    UnknownPadding,
     /// A page ends after the jump's first byte: its two parts could not be written at one moment.
     PageEnd,
     /// The site lies outside the ranges that were analysed.
@@ -211,6 +218,8 @@ impl fmt::Display for Reason {
             Reason::NoRoom { count } => {
                 write!(f, "no room at the {count} addresses that the bytes behind it leave to a jump")
             }
+            Reason::Parked { at } => write!(f, "a goroutine may be parked at {at:#x}"),
+            Reason::UnknownPadding => write!(f, "Go does not know the padding between its functions"),
             Reason::PageEnd => write!(f, "a page ends after its first byte"),
             Reason::NotAnalysed => write!(f, "the code around it was not analysed"),
         }

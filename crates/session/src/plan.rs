@@ -149,6 +149,7 @@ impl Loaded {
             found.iter().map(|a| a.0).collect()
         };
         let flow = Flow::analyse(&codes, &starts, &pointers, &read);
+        let flow = if image.is_go() { flow.with_parked_threads() } else { flow };
         Loaded { image, flow }
     }
 }

@@ -19,24 +19,3 @@ fn handler_never_sees_a_program_counter_that_is_not_the_targets() -> Result<()> 
     assert_eq!(number(&line, "foreign")?, 0, "{line}");
     Ok(())
 }
-
-/// A parked goroutine goes on at the instruction where a signal stopped it, and no thread stands there: a window that is
-/// put over it is jumped into. Seen as wrong sums and as SIGILL; with GODEBUG=asyncpreemptoff=1 never. Found by
-/// `torture anywhere --workload gofmt`.
-#[test]
-fn goroutines_that_are_stopped_anywhere_go_on_right() -> Result<()> {
-    let target = Target::build(Program::Preempted, Link::Pie)?;
-    let mut running = target.spawn()?;
-    let specs: Vec<String> = (1..0x30).map(|offset| target.spec(&format!("main.spin+{offset:#x}"))).collect();
-    for _ in 0..25 {
-        let pid = running.pid_text();
-        let arguments = ["count"].into_iter().chain(specs.iter().map(String::as_str));
-        let arguments = arguments.chain(["-p", &pid, "--for", "200ms"]);
-        Nanoprobe::find()?.run(arguments)?.success()?;
-    }
-    running.command("check")?;
-    let line = running.expect("totals ")?;
-    assert!(number(&line, "runs")? > 10, "{line}");
-    assert_eq!(number(&line, "bad")?, 0, "{line}");
-    Ok(())
-}

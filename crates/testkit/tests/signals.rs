@@ -116,3 +116,24 @@ fn go_function_whose_first_instruction_may_fault_is_never_displaced_and_panics_s
     assert_eq!(running.end()?.code(), Some(7));
     Ok(())
 }
+
+/// A parked goroutine goes on at the instruction where a signal stopped it, and no thread stands there: a window over it
+/// would be jumped into. Seen as wrong sums and as SIGILL before only first instructions were changed in Go; found by
+/// `torture anywhere --workload gofmt`.
+#[test]
+fn goroutines_that_are_stopped_anywhere_go_on_right() -> Result<()> {
+    let target = Target::build(Program::Preempted, Link::Pie)?;
+    let mut running = target.spawn()?;
+    let specs: Vec<String> = (1..0x30).map(|offset| target.spec(&format!("main.spin+{offset:#x}"))).collect();
+    for _ in 0..25 {
+        let pid = running.pid_text();
+        let arguments = ["count"].into_iter().chain(specs.iter().map(String::as_str));
+        let arguments = arguments.chain(["-p", &pid, "--for", "200ms"]);
+        Nanoprobe::find()?.run(arguments)?.success()?;
+    }
+    running.command("check")?;
+    let line = running.expect("totals ")?;
+    assert!(number(&line, "runs")? > 10, "{line}");
+    assert_eq!(number(&line, "bad")?, 0, "{line}");
+    Ok(())
+}
