@@ -267,7 +267,7 @@ mod tests {
             Cli::try_parse_from(line.split_whitespace()).unwrap_or_else(|e| panic!("{line}: {e}"));
             seen += 1;
         }
-        assert_eq!(seen, 10);
+        assert_eq!(seen, 11);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! Keeps:   T1 an entry that is in the table during a whole lookup of its key is found by it.
 //!          T2 memory of entries and arrays is not reused before a grace period after their removal.
 //!          T3 the number of keys is exact when nobody changes the table.
-//! Checked: `tests/table.rs`, `torture rhltable`; four tests of `tests/table.rs` under Miri.
+//! Checked: `tests/table.rs`, `torture rhltable`; all tests of the crate but the loom models under Miri.
 //! Source:  kernel `lib/rhashtable.c` (v7.0). Departs: resized inline by who crosses the limit; a chain that
 //!          is too long while a resize is under way is no error (the kernel says EBUSY).
 
