@@ -4,8 +4,10 @@
 //! State:   none.
 //! Context: control, in a stopped world.
 //! Keeps:   K1 an address saved in a signal frame within `DEPTH` bytes above a thread's stack pointer, on the
-//!             same mapping, is found. (A word that only looks like one is found too: then we wait.)
-//! Checked: testkit `signals`.
+//!             same mapping, is found. (The frame of a signal that is over may still lie there whole: then we wait.)
+//!          K2 other words are not: each hit of the general path leaves an address of ours below the stack pointer,
+//!             which lies inside some later frame for as long as that lasts.
+//! Checked: tests below, with a frame that the kernel made; testkit `signals`.
 //!
 //! Not seen: a context that a handler moved elsewhere, as schedulers that preempt by signal may do.
 
@@ -33,10 +35,71 @@ pub(crate) fn find(
         let len = (mapping.range.end.0 - from).min(DEPTH) as usize;
         let got = sys::remote::read_process(world.pid, from, &mut buffer[..len]).unwrap_or(0);
         let words = buffer[..got].chunks_exact(8);
-        let mut words = words.map(|w| u64::from_le_bytes(w.try_into().unwrap_or_default()));
-        if let Some(word) = words.find(|w| bounds.contains(w) && wanted(*w)) {
+        let words: Vec<u64> = words.map(|w| u64::from_le_bytes(w.try_into().unwrap_or_default())).collect();
+        if let Some(word) = saved_in_frames(&words).find(|w| bounds.contains(w) && wanted(*w)) {
             found.push((thread.tid, word));
         }
     }
     found
+}
+
+/// The program counters in all that looks like the registers in a signal frame: behind one stand the flags, then the
+/// selectors of 64-bit user code.
+fn saved_in_frames(words: &[u64]) -> impl Iterator<Item = u64> + '_ {
+    /// Bits that are never set: reserved ones, and those above the processor's identification bit.
+    const NO_FLAGS: u64 = !0x3f_7fd7;
+    const ALWAYS_SET: u64 = 2;
+    const CODE_SELECTOR: u64 = 0x33;
+    let is_frame = |flags: u64, selectors: u64| {
+        flags & NO_FLAGS == 0 && flags & ALWAYS_SET != 0 && selectors & 0xffff == CODE_SELECTOR
+    };
+    words.windows(3).filter(move |w| is_frame(w[1], w[2])).map(|w| w[0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::saved_in_frames;
+    use std::sync::Mutex;
+
+    /// What the kernel put on the stack for the handler below, and the program counter in it.
+    static SEEN: Mutex<(Vec<u64>, u64)> = Mutex::new((Vec::new(), 0));
+
+    extern "C" fn handler(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+        let context = context.cast::<libc::ucontext_t>();
+        // SAFETY: the kernel passes a whole context to a handler with SA_SIGINFO; it is read while the handler runs. The
+        // test raises the signal itself, in a thread that holds no lock.
+        let (words, pc) = unsafe {
+            let len = size_of::<libc::ucontext_t>() / 8;
+            let words = std::slice::from_raw_parts(context.cast::<u64>(), len).to_vec();
+            (words, (*context).uc_mcontext.gregs[libc::REG_RIP as usize] as u64)
+        };
+        if let Ok(mut seen) = SEEN.lock() {
+            *seen = (words, pc);
+        }
+    }
+
+    #[test]
+    fn the_program_counter_of_a_frame_that_the_kernel_made_is_found_and_no_other_word() {
+        // SAFETY: the handler has the type that SA_SIGINFO asks for, and the old action is put back.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handler as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO;
+            let mut old: libc::sigaction = std::mem::zeroed();
+            assert_eq!(libc::sigaction(libc::SIGWINCH, &action, &mut old), 0);
+            assert_eq!(libc::raise(libc::SIGWINCH), 0);
+            assert_eq!(libc::sigaction(libc::SIGWINCH, &old, std::ptr::null_mut()), 0);
+        }
+        let (words, pc) = SEEN.lock().unwrap().clone();
+        assert!(pc != 0);
+        assert_eq!(saved_in_frames(&words).collect::<Vec<_>>(), [pc]);
+    }
+
+    #[test]
+    fn a_return_address_is_no_frame() {
+        let words =
+            [0x5555_5555_1234, 0x7fff_1234_5678, 0x33, 0x5555_5555_1234, 0x246, 0x7ffe_0000_0033_0033];
+        assert_eq!(saved_in_frames(&words[..3]).count(), 0);
+        assert_eq!(saved_in_frames(&words[3..]).count(), 1);
+    }
 }
