@@ -66,13 +66,12 @@ mod tests {
 
     extern "C" fn handler(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
         let context = context.cast::<libc::ucontext_t>();
+        let len = size_of::<libc::ucontext_t>() / 8;
         // SAFETY: the kernel passes a whole context to a handler with SA_SIGINFO; it is read while the handler runs. The
         // test raises the signal itself, in a thread that holds no lock.
-        let (words, pc) = unsafe {
-            let len = size_of::<libc::ucontext_t>() / 8;
-            let words = std::slice::from_raw_parts(context.cast::<u64>(), len).to_vec();
-            (words, (*context).uc_mcontext.gregs[libc::REG_RIP as usize] as u64)
-        };
+        let words = unsafe { std::slice::from_raw_parts(context.cast::<u64>(), len) }.to_vec();
+        // SAFETY: as above.
+        let pc = unsafe { (*context).uc_mcontext.gregs[libc::REG_RIP as usize] } as u64;
         if let Ok(mut seen) = SEEN.lock() {
             *seen = (words, pc);
         }
@@ -80,16 +79,14 @@ mod tests {
 
     #[test]
     fn the_program_counter_of_a_frame_that_the_kernel_made_is_found_and_no_other_word() {
-        // SAFETY: the handler has the type that SA_SIGINFO asks for, and the old action is put back.
-        unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            action.sa_sigaction = handler as *const () as usize;
-            action.sa_flags = libc::SA_SIGINFO;
-            let mut old: libc::sigaction = std::mem::zeroed();
-            assert_eq!(libc::sigaction(libc::SIGWINCH, &action, &mut old), 0);
-            assert_eq!(libc::raise(libc::SIGWINCH), 0);
-            assert_eq!(libc::sigaction(libc::SIGWINCH, &old, std::ptr::null_mut()), 0);
-        }
+        // SAFETY: a struct of numbers, a mask and a pointer, for which zeros are values.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        // SAFETY: the handler has the type that SA_SIGINFO asks for; nothing else in this process uses the signal.
+        assert_eq!(unsafe { libc::sigaction(libc::SIGWINCH, &action, std::ptr::null_mut()) }, 0);
+        // SAFETY: raise takes a number.
+        assert_eq!(unsafe { libc::raise(libc::SIGWINCH) }, 0);
         let (words, pc) = SEEN.lock().unwrap().clone();
         assert!(pc != 0);
         assert_eq!(saved_in_frames(&words).collect::<Vec<_>>(), [pc]);
