@@ -44,6 +44,11 @@ where
     /// # Errors
     /// No memory for the new buckets; the table works on with the old ones.
     pub fn maintain(&self) -> Result<Resized, BuildError> {
+        // A look first: threads that insert side by side share no line that is written.
+        let now = self.buckets();
+        if self.wanted(now) == now {
+            return Ok(Resized::No);
+        }
         let Ok(_turn) = self.resizing.try_lock() else { return Ok(Resized::No) };
         let from = self.buckets();
         match self.wanted(from) {
