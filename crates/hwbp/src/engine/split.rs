@@ -118,7 +118,7 @@ impl Split {
         if self.used_locked(request) >= slots {
             return Err(Refused::NoSlot { place: request.place, slots });
         }
-        if broken!(self, NoTaskLock) || broken!(self, SharedCpuLock) {
+        if [broken!(self, NoTaskLock), broken!(self, SharedCpuLock)].contains(&true) {
             // On a busy machine too somebody else shall come in between.
             std::thread::yield_now();
         }
