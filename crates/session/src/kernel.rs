@@ -12,13 +12,14 @@
 //! What stays: the kernel's page for displaced instructions, `[uprobes]`, is mapped until the process ends.
 
 use crate::arena::possible_cpus;
+use crate::descriptor::owned;
 use crate::site::{Action, Consumer, Missed, SitePlan};
 use image::Mapping;
 use std::collections::BTreeMap;
 use std::ffi::CString;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use sys::Errno;
-use sys::bpf::instruction;
+use sys::bpf::{add_one, helper, instruction};
 
 /// Entry of the table that every hit adds one to, before its action.
 const ENTERED: u32 = 0;
@@ -115,12 +116,6 @@ impl KernelProbes {
         self.read(ENTERED)
     }
 
-    /// Hits of sites that are only counted: they have no handler.
-    pub fn plain_counts(&self) -> u64 {
-        let plain = self.sites.iter().filter(|(site, _)| site.is_compiled_count());
-        plain.map(|(_, entry)| self.read(*entry)).sum()
-    }
-
     /// The sum of one entry over all CPUs.
     pub fn read(&self, entry: u32) -> u64 {
         let mut values = vec![0u64; self.cpus];
@@ -174,12 +169,12 @@ fn link(program: &OwnedFd, path: &str, group: &[Wanted], pid: i32) -> Result<Own
 /// binary digits.
 fn program(map: i32, register: Option<u32>) -> Vec<u64> {
     let mut code = vec![
-        instruction(0xbf, 6, 1, 0, 0),   // r6 = registers
-        instruction(0x85, 0, 0, 0, 174), // call get_attach_cookie
-        instruction(0xbf, 7, 0, 0, 0),   // r7 = r0
+        instruction(0xbf, 6, 1, 0, 0), // r6 = registers
+        instruction(0x85, 0, 0, 0, helper::GET_ATTACH_COOKIE),
+        instruction(0xbf, 7, 0, 0, 0), // r7 = r0
         instruction(0xb7, 0, 0, 0, ENTERED as i32),
     ];
-    add_one(&mut code, map);
+    code.extend(add_one(map));
     if let Some(register) = register {
         code.push(instruction(0x79, 1, 6, register as i16, 0)); // r1 = the register
         code.push(instruction(0x15, 1, 0, (6 * 5 + 1) as i16, 0)); // if r1 == 0, skip all
@@ -195,25 +190,10 @@ fn program(map: i32, register: Option<u32>) -> Vec<u64> {
         code.push(instruction(0x07, 7, 0, 0, 1)); // r7 += 1
     }
     code.push(instruction(0xbf, 0, 7, 0, 0)); // r0 = r7
-    add_one(&mut code, map);
+    code.extend(add_one(map));
     code.push(instruction(0xb7, 0, 0, 0, 0)); // r0 = 0
     code.push(instruction(0x95, 0, 0, 0, 0)); // exit
     code
-}
-
-/// Adds one to the CPU's value of the entry in r0.
-fn add_one(code: &mut Vec<u64>, map: i32) {
-    code.extend([
-        instruction(0x63, 10, 0, -4, 0), // *(u32 *)(r10 - 4) = r0
-        instruction(0xbf, 2, 10, 0, 0),  // r2 = r10
-        instruction(0x07, 2, 0, 0, -4),  // r2 += -4
-        instruction(0x18, 1, 1, 0, map), // r1 = map, two instructions
-        0,
-        instruction(0x85, 0, 0, 0, 1), // call map_lookup_elem
-        instruction(0x15, 0, 0, 2, 0), // if r0 == 0, skip two
-        instruction(0xb7, 1, 0, 0, 1), // r1 = 1
-        instruction(0xdb, 0, 1, 0, 0), // lock *(u64 *)r0 += r1: a task may be moved in between
-    ]);
 }
 
 fn not_allowed(errno: Errno) -> String {
@@ -222,9 +202,4 @@ fn not_allowed(errno: Errno) -> String {
         Errno::ENOSYS => "this kernel has no bpf(2)".into(),
         other => format!("the kernel refuses a uprobe there: {other}"),
     }
-}
-
-fn owned(made: Result<i32, Errno>) -> Result<OwnedFd, Errno> {
-    // SAFETY: all callers pass what a call that makes a descriptor just gave, and nothing else owns it.
-    made.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
 }

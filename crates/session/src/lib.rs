@@ -5,6 +5,7 @@ mod arena;
 mod attach;
 mod chain;
 mod clock;
+mod descriptor;
 mod detach;
 mod error;
 mod events;
@@ -28,6 +29,7 @@ mod stacks;
 pub mod watch;
 mod world;
 
+pub use arena::possible_cpus;
 pub use detach::Receipt;
 pub use error::Broken;
 pub use events::Event;

@@ -184,13 +184,10 @@ impl Session {
         self.regions.arena.follows_forks = true;
     }
 
-    /// Hits of the general path so far, counted before any handler ran.
+    /// Hits of the general path and of the kernel's probes so far, counted before any handler ran.
     pub fn entered(&self) -> u64 {
-        let kernel = self.kernel.as_ref().map_or(0, |probes| {
-            let plain = probes.plain_counts();
-            probes.entered().saturating_sub(plain)
-        });
-        self.regions.arena.sum(wire::cell::READERS_ENTERED) + kernel
+        let by_kernel = self.kernel.as_ref().map_or(0, KernelProbes::entered);
+        self.regions.arena.sum(wire::cell::READERS_ENTERED) + by_kernel
     }
 
     /// Takes the events out of all rings; those of one CPU are in order.

@@ -6,7 +6,7 @@
 //! Keeps:   S1 `original` is what the file has at each patched byte.
 //! Checked: attach compares with the live bytes before it writes, detach after it restored.
 
-use insn::{Placement, Unreachable};
+use insn::{Placement, Rung, Unreachable};
 use std::ops::Range;
 use text::{Body, JUMP_LEN, Patch, Request, Trampoline, island_jump, jump};
 use wire::{HandlerKind, TRACE_GO, frames::latency};
@@ -173,14 +173,14 @@ impl SitePlan {
 
     /// Its hits are counted in the trampoline, without a handler.
     pub fn is_compiled_count(&self) -> bool {
-        self.actions == [Action::Count]
+        self.actions == [Action::Count] && self.placement.rung != Rung::Kernel
     }
 
     /// It only closes calls that another site opens.
     pub fn is_exit(&self) -> bool {
         let mut consumers = self.consumers();
         consumers.all(|c| matches!(c, Consumer::Leave { .. } | Consumer::Trace { is_exit: true, .. }))
-            && !self.is_compiled_count()
+            && self.actions != [Action::Count]
     }
 
     /// The functions whose calls begin or end here.

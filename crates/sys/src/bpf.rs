@@ -28,6 +28,7 @@ pub mod helper {
     pub const PROBE_READ_USER: i32 = 112;
     pub const RINGBUF_RESERVE: i32 = 131;
     pub const RINGBUF_SUBMIT: i32 = 132;
+    pub const GET_ATTACH_COOKIE: i32 = 174;
 }
 
 #[repr(C)]
@@ -83,6 +84,23 @@ struct UprobeLinkAttr {
 pub const fn instruction(opcode: u8, to: u8, from: u8, offset: i16, immediate: i32) -> u64 {
     let registers = (to | from << 4) as u64;
     opcode as u64 | registers << 8 | (offset as u16 as u64) << 16 | (immediate as u32 as u64) << 32
+}
+
+/// Part of a program: adds one to the CPU's value of the entry whose number is in r0, of the per-CPU array `map`.
+///
+/// Changes r0 to r5 and the four bytes below r10.
+pub const fn add_one(map: i32) -> [u64; 9] {
+    [
+        instruction(0x63, 10, 0, -4, 0), // *(u32 *)(r10 - 4) = r0
+        instruction(0xbf, 2, 10, 0, 0),  // r2 = r10
+        instruction(0x07, 2, 0, 0, -4),  // r2 += -4
+        instruction(0x18, 1, 1, 0, map), // r1 = map, two instructions
+        0,
+        instruction(0x85, 0, 0, 0, helper::MAP_LOOKUP_ELEM),
+        instruction(0x15, 0, 0, 2, 0), // if r0 == 0, skip two
+        instruction(0xb7, 1, 0, 0, 1), // r1 = 1
+        instruction(0xdb, 0, 1, 0, 0), // lock *(u64 *)r0 += r1: a task may be moved in between
+    ]
 }
 
 /// A descriptor of a new array of 64-bit values, one copy per CPU.

@@ -14,7 +14,7 @@ use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use sys::Errno;
-use sys::bpf::instruction;
+use sys::bpf::{add_one, instruction};
 
 const TYPE: &str = "/sys/bus/event_source/devices/uprobe/type";
 const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
@@ -40,7 +40,7 @@ impl Uprobe {
             owned("a uprobe by perf_event_open", sys::perf::open_uprobe(pmu, &path, offset, pid, is_return))?;
         let attached = sys::perf::attach_program(event.as_raw_fd(), program.as_raw_fd());
         attached.map_err(|errno| refused("a BPF program at a uprobe", errno))?;
-        Ok(Uprobe { counts, cpus: possible_cpus(), _event: event })
+        Ok(Uprobe { counts, cpus: session::possible_cpus(), _event: event })
     }
 
     /// Hits so far.
@@ -55,20 +55,10 @@ impl Uprobe {
 }
 
 /// Adds one to the CPU's value of entry 0 and returns 0, which spares perf its record.
-fn count_program(map: i32) -> [u64; 11] {
-    [
-        instruction(0x62, 10, 0, -4, 0), // *(u32 *)(r10 - 4) = 0
-        instruction(0xbf, 2, 10, 0, 0),  // r2 = r10
-        instruction(0x07, 2, 0, 0, -4),  // r2 += -4
-        instruction(0x18, 1, 1, 0, map), // r1 = map, two instructions
-        0,
-        instruction(0x85, 0, 0, 0, 1), // call map_lookup_elem
-        instruction(0x15, 0, 0, 2, 0), // if r0 == 0, skip two
-        instruction(0xb7, 1, 0, 0, 1), // r1 = 1
-        instruction(0xdb, 0, 1, 0, 0), // lock *(u64 *)r0 += r1: a task may be moved in between
-        instruction(0xb7, 0, 0, 0, 0), // r0 = 0
-        instruction(0x95, 0, 0, 0, 0), // exit
-    ]
+fn count_program(map: i32) -> Vec<u64> {
+    let zero = instruction(0xb7, 0, 0, 0, 0); // r0 = 0
+    let exit = instruction(0x95, 0, 0, 0, 0);
+    [[zero].as_slice(), &add_one(map), &[zero, exit]].concat()
 }
 
 fn pmu() -> Result<u32, TriggerError> {
@@ -86,11 +76,4 @@ fn owned(what: &'static str, made: Result<i32, Errno>) -> Result<OwnedFd, Trigge
 fn refused(what: &'static str, errno: Errno) -> TriggerError {
     let paranoid = std::fs::read_to_string(PARANOID).unwrap_or_default().trim().to_owned();
     TriggerError::Kernel { what, errno, paranoid }
-}
-
-/// How many CPUs the kernel writes values for; more than enough if it does not say.
-fn possible_cpus() -> usize {
-    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
-    let last = list.trim().rsplit([',', '-']).next().and_then(|n| n.parse::<usize>().ok());
-    last.map_or(8192, |n| n + 1)
 }

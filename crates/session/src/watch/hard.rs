@@ -12,13 +12,14 @@
 
 use super::record::Recorder;
 use super::{Access, Detail, Touch, Watch, WatchError, step};
+use crate::descriptor::owned;
 use crate::memory::Memory;
 use crate::process;
 use crate::world::{ENGINE_NAME, Hurry, World};
 use hwbp::{Accounts, EngineKind, Machine, Place, Refused, Request};
 use std::fs::{self, File};
 use std::io::Read;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 use sys::perf::{self, Breakpoint, access};
 use sys::{Errno, sched};
@@ -192,9 +193,7 @@ fn open(watch: &Watch, tid: i32, with_children: bool, is_recorded: bool) -> Resu
         raises_sigtrap: false,
         runs_program: is_recorded,
     };
-    let fd = perf::open_breakpoint(&breakpoint, tid)?;
-    // SAFETY: the kernel has just made this descriptor for us, and nobody else has it.
-    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
+    owned(perf::open_breakpoint(&breakpoint, tid)).map(File::from)
 }
 
 /// The kernel's answer with what can be found out about it.

@@ -10,7 +10,8 @@
 
 use super::touch::{At, Detail, FRAMES_MAX, Last, Stack, Touch};
 use super::{Watch, WatchError};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use crate::descriptor::owned;
+use std::os::fd::{AsRawFd, OwnedFd};
 use sys::Errno;
 use sys::bpf::{self, helper, instruction as op};
 use sys::ringbuf::Ring;
@@ -86,11 +87,6 @@ impl Recorder {
         // SAFETY: made by `create_array`, and its descriptor is ours alone.
         unsafe { bpf::read_array(self.lost.as_raw_fd(), 0) }.unwrap_or(0)
     }
-}
-
-fn owned(made: Result<i32, Errno>) -> Result<OwnedFd, Errno> {
-    // SAFETY: all callers pass what a call that makes a descriptor just gave, and nothing else owns it.
-    made.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 fn touch(bytes: &[u8], last: &mut Last) -> Option<Touch> {
