@@ -9,6 +9,7 @@
 use std::ops::Range;
 
 use crate::arch::native;
+use crate::arch::x86_64::kernel_misruns;
 use crate::code::{Code, Insn};
 use crate::flow::Flow;
 use crate::ladder::Ladder;
@@ -32,7 +33,7 @@ pub struct Coverage {
     pub punned: u64,
     /// None of these, and rung 6 or 7 is needed.
     pub needs_trap: u64,
-    /// No probe may stand there.
+    /// No probe may stand there, or only the kernel's, which runs the instruction wrong ([`kernel_misruns`]).
     pub refused: u64,
 }
 
@@ -58,7 +59,9 @@ impl Coverage {
                 Rung::Island => &mut self.island,
                 _ => &mut self.punned,
             },
-            Err(Refusal::NoRung { .. }) => &mut self.needs_trap,
+            Err(Refusal::NoRung { .. }) if kernel_misruns(code.from_addr(asked.site)).is_ok() => {
+                &mut self.needs_trap
+            }
             Err(_) => &mut self.refused,
         } += 1;
     }

@@ -25,7 +25,7 @@ use image::lookup::{LookupError, find_file, find_module};
 use image::select::{Selected, chosen_implementation};
 use image::spec::Place;
 use image::{ElfImage, ImageAddr, ImageError, Mark, Module, NoMatch, Process, Reason, Spec, When, select};
-use insn::{Asked, Code, Flow, Placement, Pun, Refusal, place};
+use insn::{Asked, Code, Flow, Misrun, Placement, Pun, Refusal, place};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use text::JUMP_LEN;
@@ -428,7 +428,7 @@ impl<'p> Planner<'p> {
         };
         let placement = match stack.and_then(|()| self.placement(wanted, placed)) {
             Err(why) if kernel::can(&action) => self.by_kernel(wanted, placed, why)?,
-            other => other.map_err(|why| why.to_string())?,
+            other => other.map_err(|why| self.in_words(wanted, &why))?,
         };
         self.site_plan(wanted, wanted.name.clone(), placement, vec![action])
     }
@@ -438,15 +438,28 @@ impl<'p> Planner<'p> {
         let bias = self.module(wanted.module).bias.0;
         let is_taken = placed.is_taken(wanted.addr..wanted.addr + 1, bias);
         match why {
+            why if misrun(&self.images[&wanted.module].image, wanted.addr).is_some() => {
+                Err(self.in_words(wanted, &why))
+            }
             // A link of ours does not raise its semaphore.
-            why if wanted.mark.is_some() => Err(why.to_string()),
+            why if wanted.mark.is_some() => Err(self.in_words(wanted, &why)),
             NoJump::Refused(Refusal::NoRung { why_not, .. }) if !is_taken => {
                 Ok(Placement::by_kernel(wanted.addr, why_not))
             }
             NoJump::MayFault(_) | NoJump::TooLittleStack if !is_taken => {
                 Ok(Placement::by_kernel(wanted.addr, Vec::new()))
             }
-            other => Err(other.to_string()),
+            other => Err(self.in_words(wanted, &other)),
+        }
+    }
+
+    /// Why there is no jump, and what is left.
+    fn in_words(&self, wanted: &Match, why: &NoJump) -> String {
+        let image = &self.images[&wanted.module].image;
+        match (why, misrun(image, wanted.addr)) {
+            (NoJump::Refused(why), _) => refusal(image, why),
+            (why, Some(misrun)) => format!("{why}; {misrun}"),
+            (why, None) => why.to_string(),
         }
     }
 
@@ -522,7 +535,7 @@ enum NoJump {
 impl std::fmt::Display for NoJump {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            NoJump::Refused(why) => f.write_str(&refusal(why)),
+            NoJump::Refused(why) => why.fmt(f),
             NoJump::MayFault(at) => {
                 write!(f, "{at:#x} may fault, and Go makes a panic of a fault at its own addresses only")
             }
@@ -533,11 +546,17 @@ impl std::fmt::Display for NoJump {
     }
 }
 
+/// What the kernel's probe would do to the instruction there.
+fn misrun(image: &ElfImage, addr: u64) -> Option<Misrun> {
+    codes(image).iter().find_map(|code| insn::kernel_misruns(code.from_addr(addr)).err())
+}
+
 /// A refusal in words, with what is left.
-fn refusal(why: &Refusal) -> String {
-    match why {
-        Refusal::NoRung { .. } => format!("{why} (count and hist of u: can use rung 7, a kernel uprobe)"),
-        other => other.to_string(),
+fn refusal(image: &ElfImage, why: &Refusal) -> String {
+    let Refusal::NoRung { site, .. } = why else { return why.to_string() };
+    match misrun(image, *site) {
+        Some(misrun) => format!("{why}; {misrun}"),
+        None => format!("{why} (count and hist of u: can use rung 7, a kernel uprobe)"),
     }
 }
 

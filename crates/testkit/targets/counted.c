@@ -75,6 +75,7 @@ TURN(work_push, i, 0, 0, i + 3, 1)
 TURN(work_ret_next, i & 0xffff, 0, 0, (i & 0xffff) + 4, 1)
 TURN(work_punned, i, 0, 0, i, 1)
 TURN(work_punned_small, i, 0, 0, 0, 1)
+TURN(work_pushf, i, 0, 0, i, 1)
 TURN(work_loop_head, i % 7 + 1, 0, 0, (i % 7 + 1) * (i % 7 + 2) / 2, 1)
 TURN(work_loop_self, i % 5 + 1, 0, 0, 7, i % 5 + 1)
 TURN(work_call_first, 0, 0, 0, (uint64_t)(uintptr_t)work_call_first_return, 1)
@@ -127,7 +128,8 @@ static const struct row {
 } rows[] = {
 #define ROW(name) {#name, turn_##name}
     ROW(work), ROW(work_args), ROW(work_short), ROW(work_tiny), ROW(work_nop5), ROW(work_push),
-    ROW(work_ret), ROW(work_ret_next), ROW(work_punned), ROW(work_punned_small), ROW(work_loop_head), ROW(work_loop_self),
+    ROW(work_ret), ROW(work_ret_next), ROW(work_punned), ROW(work_punned_small), ROW(work_pushf), ROW(work_loop_head),
+    ROW(work_loop_self),
     ROW(work_call_first), ROW(work_redzone), ROW(work_flags), ROW(work_rip), ROW(work_jmp_first),
     ROW(work_jcc_first), ROW(work_endbr), ROW(work_rep), ROW(work_vector), ROW(work_stack),
     ROW(work_recursive), ROW(work_jump_table), ROW(work_big), ROW(work_page_end), ROW(getppid), ROW(wcsnlen),
@@ -143,6 +145,7 @@ static const struct label {
     {"work_flags_mid", "work_flags", work_flags_mid, (uintptr_t)work_flags},
     {"work_vector_mid", "work_vector", work_vector_mid, (uintptr_t)work_vector},
     {"work_big_mid", "work_big", work_big_mid, (uintptr_t)work_big},
+    {"work_pushf_mid", "work_pushf", work_pushf_mid, (uintptr_t)work_pushf},
     {"work_page_end_mid", "work_page_end", work_page_end_mid, (uintptr_t)work_page_end},
 };
 

@@ -92,6 +92,28 @@ after_punned_small:
         popq    %rax
         ret
 
+# One byte under which a kernel uprobe pushes its trap flag; what follows is jumped to, and leads a punned jump below 0
+# in a program at a fixed address. a, and 256 if the trap flag was pushed.
+FUNCTION work_pushf
+        movl    $2, %ecx
+MARK work_pushf_mid
+        pushfq
+        .cfi_adjust_cfa_offset 8
+1:      popq    %rax
+        .cfi_adjust_cfa_offset -8
+        nop
+        nop
+        decl    %ecx
+        jz      2f
+        pushq   %rax
+        .cfi_adjust_cfa_offset 8
+        jmp     1b
+2:      .cfi_adjust_cfa_offset -8
+        andl    $0x100, %eax
+        addq    %rdi, %rax
+        ret
+END work_pushf
+
 # A branch back to offset 2, inside the first five bytes. Sum of 1..a.
 FUNCTION work_loop_head
         xorl    %eax, %eax

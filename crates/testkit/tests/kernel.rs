@@ -108,3 +108,21 @@ fn who_wants_no_trap_says_so() -> Result<()> {
     assert!(outcome.stderr.contains("--no-kernel"), "{outcome}");
     Ok(())
 }
+
+#[test]
+fn what_the_kernel_would_run_wrong_is_left_out() -> Result<()> {
+    let target = Target::build(Program::Counted, Link::NoPie)?;
+    let mut running = target.spawn()?;
+    let pushf = target.spec(&running.place("work_pushf_mid")?);
+    let (ret, pid) = (target.spec(SITE), running.pid_text());
+    let mut tracing = Nanoprobe::find()?.start(["count", &pushf, &ret, "-v", "-p", &pid])?;
+    tracing.attached()?;
+    // The program compares each result with what it should be.
+    assert_eq!(running.run(CALLS, "work_pushf")?, CALLS);
+    assert_eq!(running.run(CALLS, SITE)?, CALLS);
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    assert_eq!(outcome.count(SITE), CALLS, "{outcome}");
+    assert!(outcome.stderr.contains("pushf pushes the trap flag"), "{outcome}");
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}

@@ -16,6 +16,7 @@ const FUNCTIONS: &[&str] = &[
     "work_ret_next",
     "work_punned",
     "work_punned_small",
+    "work_pushf",
     "work_loop_head",
     "work_loop_self",
     "work_call_first",

@@ -21,6 +21,7 @@ const FUNCTIONS: &[&str] = &[
     "work_ret_next",
     "work_punned",
     "work_punned_small",
+    "work_pushf",
     "work_loop_head",
     "work_call_first",
     "work_redzone",

@@ -13,6 +13,7 @@
 
 mod depth;
 mod emulate;
+mod kernel;
 mod live;
 mod memory;
 mod no_slot;
@@ -29,6 +30,7 @@ use crate::reason::Forbidden;
 
 pub(crate) use depth::Depths;
 pub use emulate::{Emulation, RSP, Registers, Store};
+pub use kernel::{Misrun, kernel_misruns};
 pub use live::RegSet;
 pub(crate) use live::liveness;
 pub use memory::{MemoryAccess, memory_accesses};

@@ -57,7 +57,7 @@ const ALWAYS: &[&str] = &[
 ];
 
 /// Whether each feature that the encoding needs is one that the kernel says this processor has.
-fn is_promised(code: Op, flags: &BTreeSet<String>) -> bool {
+pub fn is_promised(code: Op, flags: &BTreeSet<String>) -> bool {
     code.cpuid_features().iter().all(|feature| {
         let own = format!("{feature:?}").to_lowercase().replace('_', "");
         let name = NAMES.iter().find(|(iced, _)| *iced == own).map_or(own.as_str(), |(_, kernel)| *kernel);
@@ -66,7 +66,7 @@ fn is_promised(code: Op, flags: &BTreeSet<String>) -> bool {
     })
 }
 
-fn processor_flags() -> BTreeSet<String> {
+pub fn processor_flags() -> BTreeSet<String> {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
     line.split_whitespace().map(|flag| flag.replace('_', "")).collect()
@@ -92,6 +92,14 @@ fn is_other_reading(code: Op) -> bool {
     info.op_code_string().starts_with("9B ")
         || is_narrow && code.mnemonic() != Mnemonic::Xbegin
         || matches!(code, Op::Retnw | Op::Retnw_imm16 | Op::Call_rm16 | Op::Jmp_rm16 | Op::Ud0)
+}
+
+/// User space may run it, and its effect depends on the state alone.
+pub fn is_compared(code: Op) -> bool {
+    let info = code.op_code();
+    let is_user = info.is_instruction() && !info.is_privileged() && !info.must_be_cpl0();
+    let is_read = info.mode64() && info.decoder_option() == 0 && !is_other_reading(code);
+    is_user && is_read && left_out(code).is_none()
 }
 
 /// How it went with one encoding.
@@ -159,10 +167,7 @@ fn every_encoding_that_this_processor_has_runs_the_same_elsewhere() {
     let mut all: BTreeMap<String, (Op, Seen)> = BTreeMap::new();
     loop {
         for code in Op::values() {
-            let info = code.op_code();
-            let is_user = info.is_instruction() && !info.is_privileged() && !info.must_be_cpl0();
-            let is_read = info.mode64() && info.decoder_option() == 0 && !is_other_reading(code);
-            if !is_user || !is_read || left_out(code).is_some() {
+            if !is_compared(code) {
                 continue;
             }
             let (_, seen) = all.entry(format!("{code:?}")).or_insert_with(|| (code, Seen::default()));

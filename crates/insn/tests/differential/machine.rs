@@ -15,6 +15,7 @@ use std::sync::{Mutex, MutexGuard};
 /// Nothing else is mapped within 2 GiB of these.
 pub const CODE: u64 = 0x10_0000_0000;
 pub const CODE_LEN: usize = 0x4000;
+pub const PAGE_LEN: usize = 0x1000;
 pub const COPY: u64 = 0x10_2000_0000;
 pub const COPY_LEN: usize = 0x2000;
 pub const DATA: u64 = 0x10_0100_0000;
@@ -221,6 +222,25 @@ impl Machine {
         let offset = (at - region.base) as usize;
         region.bytes()[offset..offset + bytes.len()].copy_from_slice(bytes);
         self.enter(at, start);
+        self.exit()
+    }
+
+    /// The same from page `page` of a file, which takes the place of the code region's first; `run` may not be called
+    /// afterwards.
+    pub fn run_file(&mut self, file: i32, page: usize, start: &State, data: &[u8], stack: &[u8]) -> Exit {
+        self.data.bytes().copy_from_slice(data);
+        self.stack.bytes().copy_from_slice(stack);
+        let rx = libc::PROT_READ | libc::PROT_EXEC;
+        let fixed = libc::MAP_PRIVATE | libc::MAP_FIXED;
+        let offset = (page * PAGE_LEN) as i64;
+        // SAFETY: it replaces a page of the region that `new` mapped at `CODE`, of which there is no slice.
+        let at = unsafe { libc::mmap(CODE as *mut c_void, PAGE_LEN, rx, fixed, file, offset) };
+        assert_eq!(at as u64, CODE);
+        self.enter(crate::SITE, start);
+        self.exit()
+    }
+
+    fn exit(&mut self) -> Exit {
         // SAFETY: reads the box that `new` made and `drop` frees; the handler runs only inside `enter`.
         let exchange = unsafe { &*self.exchange };
         let mut fx = exchange.fx.to_vec();

@@ -9,6 +9,7 @@ mod cases;
 mod elf;
 mod encodings;
 mod every;
+mod kernel;
 mod machine;
 mod random;
 mod seed;

@@ -8,7 +8,7 @@
 //! Checked: testkit `returns`.
 
 use super::consumer::{check_faults, check_stack, consumer, is_go_code};
-use super::{Match, Placed, Planner, Verb, codes, refusal};
+use super::{Match, Placed, Planner, Verb, codes};
 use crate::site::{Action, Consumer, SitePlan};
 use image::{ElfImage, ImageAddr, When};
 use insn::{Exits, NoExits, Placement, Refusal};
@@ -134,7 +134,7 @@ pub(super) fn find_exits(
 
 /// Why an exit cannot have a probe.
 pub(super) fn refused_exit(exit: u64, why: &Refusal) -> String {
-    format!("it is left at {exit:#x}, and there {}", refusal(why))
+    format!("it is left at {exit:#x}, and there {why}")
 }
 
 pub(super) fn unknown_exits(why: &NoExits) -> String {

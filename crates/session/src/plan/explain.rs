@@ -101,7 +101,7 @@ fn in_file(loaded: &Loaded, when: When, selected: &Selected<'_>) -> Result<Vec<P
             room: &|_| true,
         };
         let placed = place(&loaded.flow, &codes, &asked);
-        return placed.map(|p| vec![p]).map_err(|why| refusal(&why));
+        return placed.map(|p| vec![p]).map_err(|why| refusal(&loaded.image, &why));
     }
     let function = function.filter(|f| f.end > f.start).ok_or("the function's end is not known")?;
     let exits = find_exits(&loaded.image, &loaded.flow, function, loaded.image.is_go());

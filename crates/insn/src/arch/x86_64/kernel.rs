@@ -1,0 +1,109 @@
+//! What a kernel uprobe runs otherwise than the processor does.
+//!
+//! For:     rung 7, which must leave the program as it is.
+//! State:   none.
+//! Context: control.
+//! Keeps:   G1 of what the kernel accepts, all that it runs or counts wrong is named here.
+//! Checked: tests/differential/kernel.rs, every encoding under a kernel uprobe (Linux 6.18).
+//! Source:  arch/x86/kernel/uprobes.c tells instructions apart by one opcode byte. Of VEX, EVEX and XOP encodings that
+//!          is the byte behind the prefix, which means something else in the one-byte map.
+
+use std::fmt;
+
+use iced_x86::{EncodingKind, Instruction, Mnemonic, Register};
+
+use super::decode_raw;
+
+/// Why a kernel uprobe may not stand on an instruction that the kernel accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Misrun {
+    /// A vector instruction whose opcode byte is that of a jump, call, return, nop or popf.
+    VectorForBranch,
+    /// `xchg` of rax with r8, without its prefix a nop.
+    ExchangeForNop,
+    /// Mandatory and operand-size prefix in the unusual order: the kernel finds no memory operand.
+    PrefixOrder,
+    /// `pushf` would push the flag by which the kernel steps.
+    PushesTrapFlag,
+    /// Each repetition would be a hit.
+    Repeats,
+    /// The kernel emulates it at its own address only (sgdt, sidt, sldt, smsw, str), or it is another system's call.
+    System,
+}
+
+impl fmt::Display for Misrun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Misrun::VectorForBranch => {
+                "the kernel takes this vector instruction for a jump, call, return or nop"
+            }
+            Misrun::ExchangeForNop => "the kernel takes this exchange for a nop",
+            Misrun::PrefixOrder => "the kernel misreads the order of prefixes",
+            Misrun::PushesTrapFlag => "under a kernel uprobe pushf pushes the trap flag",
+            Misrun::Repeats => "the kernel counts each repetition",
+            Misrun::System => "the kernel cannot run this system instruction out of line",
+        })
+    }
+}
+
+/// Whether the instruction at the start of `bytes` runs under a kernel uprobe as without, and is counted once.
+///
+/// What the kernel refuses by itself, and bytes that are no instruction, pass.
+///
+/// # Errors
+/// What the kernel would do wrong.
+pub fn kernel_misruns(bytes: &[u8]) -> Result<(), Misrun> {
+    let Some(insn) = decode_raw(bytes, 0) else { return Ok(()) };
+    let bytes = &bytes[..insn.len()];
+    let is_vector = !matches!(insn.code().encoding(), EncodingKind::Legacy);
+    if is_vector {
+        return if is_branch_byte(vector_opcode(bytes)) { Err(Misrun::VectorForBranch) } else { Ok(()) };
+    }
+    match insn.mnemonic() {
+        Mnemonic::Xchg if is_r8_with_rax(&insn, bytes) => Err(Misrun::ExchangeForNop),
+        Mnemonic::Pushf | Mnemonic::Pushfq => Err(Misrun::PushesTrapFlag),
+        Mnemonic::Sgdt | Mnemonic::Sidt | Mnemonic::Sldt | Mnemonic::Smsw | Mnemonic::Str => {
+            Err(Misrun::System)
+        }
+        Mnemonic::Sysenter => Err(Misrun::System),
+        _ if insn.is_string_instruction() && (insn.has_rep_prefix() || insn.has_repne_prefix()) => {
+            Err(Misrun::Repeats)
+        }
+        _ if insn.is_ip_rel_memory_operand() && is_size_prefix_last(bytes) => Err(Misrun::PrefixOrder),
+        _ => Ok(()),
+    }
+}
+
+/// The one-byte opcodes that the kernel treats in a way of its own.
+fn is_branch_byte(opcode: u8) -> bool {
+    matches!(
+        opcode,
+        0x70..=0x7f | 0x90 | 0x9a | 0x9d | 0xc2 | 0xc3 | 0xca | 0xcb | 0xe8 | 0xe9 | 0xea | 0xeb | 0xff
+    )
+}
+
+/// The opcode byte of an instruction with a VEX, EVEX or XOP prefix.
+fn vector_opcode(bytes: &[u8]) -> u8 {
+    let prefix = bytes.iter().position(|byte| matches!(byte, 0xc4 | 0xc5 | 0x62 | 0x8f)).unwrap_or(0);
+    let len = match bytes[prefix] {
+        0xc5 => 2,
+        0x62 => 4,
+        _ => 3,
+    };
+    bytes.get(prefix + len).copied().unwrap_or(0)
+}
+
+fn is_r8_with_rax(insn: &Instruction, bytes: &[u8]) -> bool {
+    bytes.last() == Some(&0x90) && insn.op0_register().full_register() == Register::R8
+}
+
+/// Both an operand-size and a repeat prefix, and the repeat prefix is not the last of the two.
+fn is_size_prefix_last(bytes: &[u8]) -> bool {
+    let is_prefix = |byte: &&u8| {
+        matches!(byte, 0x66 | 0x67 | 0xf0 | 0xf2 | 0xf3 | 0x26 | 0x2e | 0x36 | 0x3e | 0x64 | 0x65)
+    };
+    let prefixes = &bytes[..bytes.iter().take_while(is_prefix).count()];
+    let last = |wanted: &[u8]| prefixes.iter().rposition(|byte| wanted.contains(byte));
+    matches!((last(&[0x66]), last(&[0xf2, 0xf3])), (Some(size), Some(repeat)) if size > repeat)
+}
