@@ -15,6 +15,7 @@ use std::sync::{Mutex, MutexGuard};
 /// Nothing else is mapped within 2 GiB of these.
 pub const CODE: u64 = 0x10_0000_0000;
 pub const CODE_LEN: usize = 0x4000;
+#[allow(dead_code, reason = "as `run_page`")]
 pub const PAGE_LEN: usize = 0x1000;
 pub const COPY: u64 = 0x10_2000_0000;
 pub const COPY_LEN: usize = 0x2000;
@@ -225,18 +226,24 @@ impl Machine {
         self.exit()
     }
 
-    /// The same from page `page` of a file, which takes the place of the code region's first; `run` may not be called
-    /// afterwards.
-    pub fn run_file(&mut self, file: i32, page: usize, start: &State, data: &[u8], stack: &[u8]) -> Exit {
+    /// The same for code at `at` on page `page` of a file, which takes the place of the code region's first; `run` may
+    /// not be called afterwards.
+    #[allow(dead_code, reason = "for one of the tests that have this file")]
+    pub fn run_page(
+        &mut self,
+        (file, page): (i32, usize),
+        at: u64,
+        (start, data, stack): (&State, &[u8], &[u8]),
+    ) -> Exit {
         self.data.bytes().copy_from_slice(data);
         self.stack.bytes().copy_from_slice(stack);
         let rx = libc::PROT_READ | libc::PROT_EXEC;
         let fixed = libc::MAP_PRIVATE | libc::MAP_FIXED;
         let offset = (page * PAGE_LEN) as i64;
         // SAFETY: it replaces a page of the region that `new` mapped at `CODE`, of which there is no slice.
-        let at = unsafe { libc::mmap(CODE as *mut c_void, PAGE_LEN, rx, fixed, file, offset) };
-        assert_eq!(at as u64, CODE);
-        self.enter(crate::SITE, start);
+        let mapped = unsafe { libc::mmap(CODE as *mut c_void, PAGE_LEN, rx, fixed, file, offset) };
+        assert_eq!(mapped as u64, CODE);
+        self.enter(at, start);
         self.exit()
     }
 

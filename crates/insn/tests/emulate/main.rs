@@ -5,7 +5,6 @@
 #[path = "../differential/cases.rs"]
 mod cases;
 #[path = "../differential/machine.rs"]
-#[allow(dead_code, reason = "running from a file is for the other test")]
 mod machine;
 #[path = "../differential/random.rs"]
 #[allow(dead_code)]
