@@ -11,7 +11,7 @@ fn main() {
 mod blob {
     use runtime::{
         Adder, Locked, PtRegs, Rseq, count, enter, enter_go, leave, leave_go, log2_histogram, ring,
-        trace_enter, trace_leave,
+        ring_before_exec, trace_enter, trace_leave,
     };
     use wire::{AgentExports, AgentTable, ConsumerDesc, HANDLERS_LEN, SiteDesc, VERSION};
 
@@ -44,6 +44,7 @@ mod blob {
             ring::<A>,
             trace_enter::<A>,
             trace_leave::<A>,
+            ring_before_exec::<A>,
         ]
     }
 

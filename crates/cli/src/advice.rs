@@ -7,6 +7,7 @@
 //! Checked: testkit `refusals`.
 
 use image::SpecError;
+use image::lookup::LookupError;
 use session::watch::WatchError;
 use session::{Broken, PlanError};
 
@@ -43,8 +44,15 @@ pub fn nowhere(error: &PlanError, pid: Option<i32>) -> i32 {
                 image::spec::Place::Mark(m) => m.name.to_string(),
             };
             let better = lookup.better_spec(&function);
-            let tries = better.map(|b| format!("nanoprobe list '{b}'{at}"));
-            fail(error, &[], tries.as_slice())
+            let mut tries: Vec<String> =
+                better.map(|b| format!("nanoprobe list '{b}'{at}")).into_iter().collect();
+            if matches!(lookup, LookupError::NotMapped { .. }) {
+                tries.push(
+                    "--wait, if it is loaded later; --follow, if another program is started that has it"
+                        .into(),
+                );
+            }
+            fail(error, &[], &tries)
         }
         PlanError::NoMatch(spec, no_match) => {
             let library = match &spec.library {

@@ -185,7 +185,7 @@ pub struct RunArgs {
     /// Leave out sites where only a kernel uprobe fits: each of its hits traps
     #[arg(long)]
     pub no_kernel: bool,
-    /// Count forked children with their parent, until they exec
+    /// Follow children: forked ones are counted with their parent, programs that are started are probed before they run
     #[arg(long)]
     pub follow: bool,
     /// Wait for libraries that are not loaded yet, and probe again those that are loaded again

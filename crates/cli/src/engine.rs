@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 
 /// How often we look whether the target is still there.
 const LOOK: Duration = Duration::from_millis(50);
+/// How often we look whether somebody is about to exec, and waits for us.
+const EXEC_LOOK: Duration = Duration::from_millis(2);
 /// How long a program that we started may take to end when we ask it to.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -42,7 +44,7 @@ pub fn run(job: Job, stop: Stop, guard: &mut Guard) -> i32 {
     };
     guard.tell(pid);
     match Probes::attach(&job, pid, &mut writer) {
-        Ok(probes) => Engine { job, stop, writer, pid, probes, launched, calls: Vec::new() }.run(),
+        Ok(probes) => Engine { job, stop, guard, writer, pid, probes, launched, calls: Vec::new() }.run(),
         Err(code) => {
             if let Some(launched) = launched {
                 launched.abandon();
@@ -65,9 +67,10 @@ pub fn subject(args: &RunArgs) -> Result<(Option<Launched>, i32), i32> {
     Ok((Some(launched), pid))
 }
 
-struct Engine {
+struct Engine<'g> {
     job: Job,
     stop: Stop,
+    guard: &'g mut Guard,
     writer: Writer,
     pid: i32,
     probes: Probes,
@@ -76,7 +79,7 @@ struct Engine {
     calls: Vec<Calls>,
 }
 
-impl Engine {
+impl Engine<'_> {
     fn run(mut self) -> i32 {
         let cpu_before = cpu_ticks(self.pid);
         if let Some(launched) = &self.launched {
@@ -114,12 +117,16 @@ impl Engine {
         let end = self.job.args.duration.map(|d| now + d);
         let mut tick = self.job.args.interval.map(|i| now + i);
         loop {
-            let look = Instant::now() + if self.job.verb == Verb::Trace { trace::LOOK } else { LOOK };
+            let look = Instant::now() + self.pause();
             let mut until = [Some(look), end, tick].into_iter().flatten().min().unwrap_or(look);
             if self.probes.is_listening() {
                 let left = until.saturating_duration_since(Instant::now());
                 self.probes.listen(left, &self.job, &mut self.writer);
                 until = Instant::now();
+            }
+            if self.job.args.follow {
+                let entered = self.probes.follow_execs(&self.job, &mut self.writer);
+                entered.into_iter().for_each(|pid| self.guard.tell(pid));
             }
             self.show_calls(false);
             match self.stop.wait(until) {
@@ -133,6 +140,15 @@ impl Engine {
                 self.writer.results(&Report::of(self.probes.sessions(), &self.job));
                 tick = tick.zip(self.job.args.interval).map(|(t, i)| t + i);
             }
+        }
+    }
+
+    /// How long nothing needs to be looked at.
+    fn pause(&self) -> Duration {
+        match self.job.verb {
+            _ if self.job.args.follow => EXEC_LOOK,
+            Verb::Trace => trace::LOOK,
+            _ => LOOK,
         }
     }
 

@@ -1,7 +1,7 @@
 //! A process that only waits for the other two to die.
 //!
 //! For:     a target whose front and engine were killed at one moment: by a cgroup's end, by a name that fits both.
-//! State:   a pipe whose writing ends the front and the engine hold; on it the target's pid, and 0 once all is well.
+//! State:   a pipe whose writing ends the front and the engine hold; on it the targets' pids, and 0 once all is well.
 //! Context: control.
 //! Keeps:   G1 it does nothing while one of the two lives, and nothing after a proper end.
 //!          G2 it holds none of the run's descriptors: nobody waits for it.
@@ -56,7 +56,7 @@ impl Guard {
         }
     }
 
-    /// Says whom to free, or with 0 that nobody needs it any more.
+    /// Says whom to free too, or with 0 that nobody needs it any more.
     pub fn tell(&mut self, pid: i32) {
         if let Some(pipe) = &mut self.pipe {
             let _ = pipe.write_all(&pid.to_le_bytes());
@@ -79,18 +79,20 @@ fn leave_family(pid: Option<i32>) {
 }
 
 fn watch(mut pipe: impl Read) {
-    let mut pid = 0;
+    let mut pids = Vec::new();
     let mut word = [0u8; 4];
     while pipe.read_exact(&mut word).is_ok() {
-        pid = i32::from_le_bytes(word);
-    }
-    if pid != 0 {
-        // The two may not be quite gone yet; `recover` leaves alone what a living one owns.
-        for _ in 0..20 {
-            if session::recover(pid).is_ok_and(|found| !found.is_empty()) {
-                return;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(50));
+        match i32::from_le_bytes(word) {
+            0 => pids.clear(),
+            pid => pids.push(pid),
         }
+    }
+    // The two may not be quite gone yet; `recover` leaves alone what a living one owns.
+    for _ in 0..20 {
+        pids.retain(|pid| session::recover(*pid).is_ok_and(|found| found.is_empty()));
+        if pids.is_empty() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
     }
 }

@@ -1,19 +1,25 @@
-//! All probes of a run: those of the start, and those in libraries that are loaded later.
+//! All probes of a run: those of the start, those in libraries that are loaded later, those in programs that are started.
 //!
 //! For:     the engine.
 //! State:   a session for each time that probes were put in; which modules were there when we last looked.
 //! Context: control.
 //! Keeps:   P1 with `--wait`, a module is probed before anything in it runs, each time that it is loaded.
-//! Checked: testkit `loading`.
+//!          P2 with `--follow`, so is a program that the process or a child of it execs, before its entry point.
+//! Checked: testkit `loading`, `follows`.
 
 use crate::advice;
 use crate::engine::Job;
 use crate::render::Writer;
 use image::lookup::{LookupError, find_file, find_module};
 use image::{Process, Spec};
-use session::{Broken, Deaf, Loads, Missed, Plan, Receipt, Rung, Session, SitePlan, Verb};
+use session::{
+    Broken, Deaf, Execs, Held, Loads, Missed, Plan, PlanError, Receipt, Rung, Session, SitePlan, Verb,
+};
 use std::collections::BTreeSet;
 use std::time::Duration;
+
+/// So many programs are followed that were hit or run.
+const FOLLOWED_MAX: usize = 300;
 
 /// Path and lowest address of each module.
 type Modules = BTreeSet<(String, u64)>;
@@ -23,8 +29,10 @@ pub struct Probes {
     pid: i32,
     sessions: Vec<Session>,
     loads: Option<Loads>,
+    /// Of each program that is followed.
+    execs: Vec<Execs>,
     /// What listened, once it is closed.
-    closed: Option<Session>,
+    closed: Vec<Session>,
     seen: Modules,
     /// Of all sessions that have left.
     receipt: Option<Receipt>,
@@ -43,8 +51,11 @@ impl Probes {
             true => Some(Loads::listen(pid).map_err(|deaf| cannot_listen(&deaf))?),
             false => None,
         };
-        let (sessions, seen) = (Vec::new(), Modules::new());
-        let mut probes = Probes { pid, sessions, loads, closed: None, seen, receipt: None };
+        let (sessions, execs, closed, seen) = (Vec::new(), Vec::new(), Vec::new(), Modules::new());
+        let mut probes = Probes { pid, sessions, loads, execs, closed, seen, receipt: None };
+        if job.args.follow {
+            probes.listen_to_execs(pid, writer);
+        }
         match probes.attach_first(job, writer) {
             Ok(()) => Ok(probes),
             Err(code) => {
@@ -56,7 +67,8 @@ impl Probes {
 
     fn attach_first(&mut self, job: &Job, writer: &mut Writer) -> Result<(), i32> {
         let shown = job.args.pid;
-        let process = self.loads.as_ref().and_then(|_| Process::read(self.pid as u32).ok());
+        let is_patient = self.loads.is_some() || !self.execs.is_empty();
+        let process = is_patient.then(|| Process::read(self.pid as u32).ok()).flatten();
         self.seen = process.as_ref().map(modules).unwrap_or_default();
         let is_awaited = |spec: &&Spec| {
             process.as_ref().is_some_and(|p| is_missing(spec, p)) && find_file(&spec.library).is_ok()
@@ -87,13 +99,11 @@ impl Probes {
         &self.sessions
     }
 
-    /// True as long as the process runs the program that we attached to.
+    /// True as long as the process runs the program that we attached to, or one of those that are followed runs.
     pub fn is_alive(&self) -> bool {
-        match (&self.loads, self.sessions.first()) {
-            (Some(loads), _) => loads.is_alive(),
-            (None, Some(session)) => session.is_alive(),
-            (None, None) => false,
-        }
+        self.loads.as_ref().is_some_and(Loads::is_alive)
+            || self.sessions.iter().any(Session::is_alive)
+            || self.execs.iter().any(Execs::is_alive)
     }
 
     /// True if loads are listened to: [`Probes::listen`] then waits instead of the caller.
@@ -141,11 +151,74 @@ impl Probes {
         }
     }
 
+    fn listen_to_execs(&mut self, pid: i32, writer: &mut Writer) {
+        match Execs::listen(pid) {
+            Ok(execs) => self.execs.push(execs),
+            Err(why) => writer.deaf_to_execs(pid, &why),
+        }
+    }
+
+    /// Goes with every thread that is about to exec, and probes the new program; their processes.
+    pub fn follow_execs(&mut self, job: &Job, writer: &mut Writer) -> Vec<i32> {
+        let mut entered = Vec::new();
+        let mut i = 0;
+        while i < self.execs.len() {
+            if !self.execs[i].is_rung() {
+                i += 1;
+                continue;
+            }
+            if let Some(held) = self.execs[i].follow() {
+                entered.push(held.pid());
+                self.enter(&held, job, writer);
+            }
+        }
+        if !entered.is_empty() {
+            self.forget_ended();
+        }
+        entered
+    }
+
+    fn enter(&mut self, held: &Held, job: &Job, writer: &mut Writer) {
+        let pid = held.pid();
+        if self.sessions.len() >= FOLLOWED_MAX {
+            return writer.not_entered(pid, &format!("{FOLLOWED_MAX} programs are followed already"));
+        }
+        self.listen_to_execs(pid, writer);
+        let Ok(process) = Process::read(pid as u32) else { return };
+        let here: Vec<Spec> = job.specs.iter().filter(|s| !is_missing(s, &process)).cloned().collect();
+        if here.is_empty() {
+            return;
+        }
+        let mut plan = match session::plan(pid, &here, job.verb) {
+            Ok(plan) => plan,
+            Err(PlanError::NoMatch(..)) => return,
+            Err(error) => return writer.not_entered(pid, &error.to_string()),
+        };
+        plan.sites.retain(|site| !(job.args.no_kernel && site.placement.rung == Rung::Kernel));
+        if plan.sites.is_empty() {
+            return;
+        }
+        match Session::attach(pid, plan.sites) {
+            Ok(session) => {
+                writer.entered(&session);
+                self.add(session, job);
+            }
+            Err(broken) => writer.not_entered(pid, &broken.to_string()),
+        }
+    }
+
+    /// Programs that have ended are not listened to any more, and forgotten if they were not hit.
+    fn forget_ended(&mut self) {
+        self.execs.retain(Execs::is_alive);
+        self.sessions.retain(|session| session.is_alive() || session.sites().any(|site| site.hits() > 0));
+    }
+
     /// Takes everything out; what could not leave is tried again by the next call.
     pub fn detach(&mut self) -> Result<Receipt, Broken> {
         if let Some(loads) = self.loads.take() {
-            self.closed = Some(loads.close());
+            self.closed.push(loads.close());
         }
+        self.closed.extend(self.execs.drain(..).map(Execs::close));
         let mut failed = None;
         for session in self.closed.iter_mut().chain(&mut self.sessions).filter(|s| !s.has_left()) {
             match session.detach() {

@@ -233,7 +233,7 @@ impl Writer {
         }
         if !self.is_quiet {
             let lead = if is_first { "Attached 0 probes; waiting" } else { "nanoprobe: waiting" };
-            eprintln!("{lead} for the library of {}. Ctrl-C to end.", names.join(", "));
+            eprintln!("{lead} for the library or program of {}. Ctrl-C to end.", names.join(", "));
         }
     }
 
@@ -248,6 +248,31 @@ impl Writer {
         if !self.is_quiet {
             eprintln!("Attached {probes} more in {}: {file} was loaded.", time(session.attach_time()));
         }
+    }
+
+    /// A program was started, and probed before it ran.
+    pub fn entered(&mut self, session: &Session) {
+        let (probes, pid) = (session.sites().count(), session.pid());
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let name = name.trim();
+        if self.format == Format::Json {
+            let took = session.attach_time().as_micros() as u64;
+            let data = json!({"probes": probes, "pid": pid, "program": name, "attach_us": took});
+            self.line(&json!({"type": "followed", "data": data}).to_string());
+        }
+        if !self.is_quiet {
+            eprintln!("Attached {probes} in {}: process {pid} started {name}.", time(session.attach_time()));
+        }
+    }
+
+    /// A program was started and could not be probed.
+    pub fn not_entered(&mut self, pid: i32, why: &str) {
+        eprintln!("nanoprobe: process {pid} started a program that is not probed: {why}");
+    }
+
+    /// What a process starts cannot be followed.
+    pub fn deaf_to_execs(&mut self, pid: i32, why: &str) {
+        eprintln!("nanoprobe: programs that process {pid} starts are not followed: {why}");
     }
 
     /// A library came and could not be probed.

@@ -11,7 +11,7 @@ mod trace;
 
 pub use calls::{enter, enter_go, leave, leave_go};
 pub use cell::{Adder, Locked, Rseq};
-pub use doorbell::ring;
+pub use doorbell::{ring, ring_before_exec};
 pub use frames::{Call, Opened, close, open};
 pub use handler::{PtRegs, count, log2_histogram};
 pub use rings::{Event, write};

@@ -80,9 +80,9 @@ impl Receipt {
         self.unmapped += other.unmapped;
         self.pages += other.pages;
         self.is_verified &= other.is_verified;
-        self.is_unmapped &= other.is_unmapped;
+        self.is_unmapped = (self.is_unmapped || self.was_gone) && (other.is_unmapped || other.was_gone);
         self.held_by = self.held_by.or(other.held_by);
-        self.was_gone |= other.was_gone;
+        self.was_gone &= other.was_gone;
         self.has_kernel_page |= other.has_kernel_page;
         self.children = self.children.max(other.children);
         self.longest_stall = self.longest_stall.max(other.longest_stall);

@@ -59,7 +59,7 @@ impl Launched {
 
     fn run_to_entry(&mut self) -> Result<(), Broken> {
         let pid = self.pid();
-        self.await_trap()?;
+        await_trap(pid)?;
         let call = |what| move |errno| Broken::Call { what, errno };
         ptrace::set_options(pid, ptrace::O_EXITKILL).map_err(call("ptrace of the new program"))?;
         if let Err(other) = process::check(pid)
@@ -67,32 +67,9 @@ impl Launched {
         {
             return Err(other);
         }
-        let entry = entry(pid)?;
-        let memory = Memory::open(pid)?;
-        let mut byte = [0u8];
-        memory.read(entry, &mut byte)?;
-        memory.write(entry, &INT3)?;
-        ptrace::cont(pid, 0).map_err(call("start of the new program"))?;
-        self.await_trap()?;
-        memory.write(entry, &byte)?;
-        let mut regs = ptrace::regs(pid).map_err(call("registers of the new program"))?;
-        regs.rip = entry;
-        ptrace::set_regs(pid, &regs).map_err(call("registers of the new program"))?;
+        run_to_entry(pid)?;
         // It stays stopped by job control until `go`, whoever traces it meanwhile.
         ptrace::detach(pid, SIGSTOP).map_err(call("release of the new program"))
-    }
-
-    /// Waits for the stop by exec or by our breakpoint; other signals go through.
-    fn await_trap(&mut self) -> Result<(), Broken> {
-        let pid = self.pid();
-        loop {
-            match wait::wait(pid, wait::ALL) {
-                Err(Errno::EINTR) => {}
-                Ok(Some((_, Status::Signal(SIGTRAP)))) => return Ok(()),
-                Ok(Some((_, Status::Signal(signal)))) => drop(ptrace::cont(pid, signal)),
-                _ => return Err(Broken::Gone { pid }),
-            }
-        }
     }
 
     /// Lets it run.
@@ -118,6 +95,37 @@ impl Launched {
     /// Ends it, for an attach that failed.
     pub fn abandon(mut self) {
         self.kill();
+    }
+}
+
+/// Runs a program of one thread, traced and stopped at its exec, to its ELF entry point.
+///
+/// Until it is there, it has a breakpoint of ours in it, and dies of it if we die.
+pub(crate) fn run_to_entry(pid: i32) -> Result<(), Broken> {
+    let call = |what| move |errno| Broken::Call { what, errno };
+    let entry = entry(pid)?;
+    let memory = Memory::open(pid)?;
+    let mut byte = [0u8];
+    memory.read(entry, &mut byte)?;
+    memory.write(entry, &INT3)?;
+    ptrace::cont(pid, 0).map_err(call("start of the new program"))?;
+    await_trap(pid)?;
+    memory.write(entry, &byte)?;
+    let mut regs = ptrace::regs(pid).map_err(call("registers of the new program"))?;
+    regs.rip = entry;
+    ptrace::set_regs(pid, &regs).map_err(call("registers of the new program"))
+}
+
+/// Waits for the stop by exec or by our breakpoint; other signals go through.
+fn await_trap(pid: i32) -> Result<(), Broken> {
+    loop {
+        match wait::wait(pid, wait::ALL) {
+            Err(Errno::EINTR) => {}
+            Ok(Some((_, Status::Signal(SIGTRAP)))) => return Ok(()),
+            Ok(Some((_, Status::Signal(signal)))) => drop(ptrace::cont(pid, signal)),
+            Ok(Some((_, Status::Event(..)))) => drop(ptrace::cont(pid, 0)),
+            _ => return Err(Broken::Gone { pid }),
+        }
     }
 }
 

@@ -83,6 +83,8 @@ pub enum Verb {
     Trace,
     /// Each hit waits for us; for the dynamic linker's mark.
     Ring,
+    /// Each hit says which thread it is and waits for us; for execve.
+    RingBeforeExec,
 }
 
 /// A site that cannot have a probe.

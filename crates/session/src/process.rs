@@ -84,6 +84,19 @@ pub(crate) fn pid_namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |m| m.ino())
 }
 
+/// Whether a process sees the process numbers that we see.
+pub(crate) fn is_in_our_namespace(pid: i32) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata(format!("/proc/{pid}/ns/pid")).is_ok_and(|m| m.ino() == pid_namespace())
+}
+
+/// Whether this process has a capability, by the number that <linux/capability.h> gives it.
+pub(crate) fn has_capability(number: u32) -> bool {
+    let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    line.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(|set| set >> number & 1 != 0)
+}
+
 /// Who controls something of ours in a process, named for ever.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Controller {
@@ -135,9 +148,14 @@ pub(crate) fn check(pid: i32) -> Result<Status, Broken> {
         return Err(Broken::Zombie { pid, name });
     }
     if !status.has_memory {
-        return Err(Broken::KernelThread { pid, name });
+        // One that is about to end has none either.
+        return Err(if is_kernel_thread(pid) {
+            Broken::KernelThread { pid, name }
+        } else {
+            Broken::Gone { pid }
+        });
     }
-    if status.tracer != 0 {
+    if status.tracer != 0 && !crate::world::is_held(pid) {
         let by = status.tracer;
         return Err(Broken::Traced { pid, name, by, by_name: self::name(by) });
     }
@@ -145,6 +163,13 @@ pub(crate) fn check(pid: i32) -> Result<Status, Broken> {
         return Err(Broken::NotX86_64 { pid, name });
     }
     Ok(status)
+}
+
+fn is_kernel_thread(pid: i32) -> bool {
+    const PF_KTHREAD: u64 = 0x20_0000;
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let flags = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(6)?.parse().ok());
+    flags.is_some_and(|flags: u64| flags & PF_KTHREAD != 0)
 }
 
 fn is_32_bit(pid: i32) -> bool {

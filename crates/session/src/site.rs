@@ -48,6 +48,8 @@ pub enum Consumer {
     },
     /// Waits for the controller.
     Ring,
+    /// Says who is about to exec, and waits for the controller.
+    RingBeforeExec,
     /// Closes a call of function number `function`.
     Leave {
         /// Number in the plan.
@@ -61,7 +63,7 @@ impl Consumer {
     /// Cells that it needs.
     pub(crate) fn cells(self) -> u32 {
         match self {
-            Consumer::Count | Consumer::Ring => 1,
+            Consumer::Count | Consumer::Ring | Consumer::RingBeforeExec => 1,
             Consumer::Trace { .. } => TRACE_CELLS,
             Consumer::Log2Histogram { .. } => HISTOGRAM_CELLS,
             Consumer::Enter { .. } => latency::CELLS,
@@ -92,6 +94,7 @@ impl Consumer {
         match self {
             Consumer::Count => (HandlerKind::Count, 0),
             Consumer::Ring => (HandlerKind::Ring, 0),
+            Consumer::RingBeforeExec => (HandlerKind::RingBeforeExec, 0),
             Consumer::Trace { function, is_go, is_exit } => {
                 let kind = if is_exit { HandlerKind::TraceLeave } else { HandlerKind::TraceEnter };
                 (kind, function | if is_go { TRACE_GO } else { 0 })

@@ -12,6 +12,7 @@
 
 use crate::error::Broken;
 use crate::process;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use sys::ptrace::{self, Regs};
@@ -26,6 +27,44 @@ pub const ENGINE_NAME: &str = "np-engine";
 /// What the kernel keeps in rax for calls that it will restart.
 const ERESTARTNOINTR: i64 = 513;
 const ERESTART_RESTARTBLOCK: i64 = 516;
+
+thread_local! {
+    /// The process that this OS thread keeps in a stop.
+    static HELD: Cell<i32> = const { Cell::new(0) };
+}
+
+/// A process of one thread that stands in a ptrace stop of ours: as long as it does, [`World::stop`] takes it as it is, and
+/// leaves it so.
+#[derive(Debug)]
+pub struct Held {
+    pid: i32,
+}
+
+impl Held {
+    /// `pid` must be seized by this OS thread, and stopped.
+    pub(crate) fn new(pid: i32) -> Held {
+        HELD.set(pid);
+        Held { pid }
+    }
+
+    /// The process.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+}
+
+/// Lets it run.
+impl Drop for Held {
+    fn drop(&mut self) {
+        HELD.set(0);
+        let _ = ptrace::detach(self.pid, 0);
+    }
+}
+
+/// This OS thread keeps the process in a stop.
+pub(crate) fn is_held(pid: i32) -> bool {
+    pid != 0 && HELD.get() == pid
+}
 
 /// One stopped thread.
 #[derive(Debug)]
@@ -120,6 +159,9 @@ impl World {
     fn stop_within(pid: i32, patience: Duration, is_awaited: impl Fn(&str) -> bool) -> Result<World, Broken> {
         let began = Instant::now();
         let mut pause = Duration::from_micros(500);
+        if is_held(pid) {
+            return World::held(pid);
+        }
         loop {
             let broken = match process::check(pid).and_then(|s| World::try_stop(pid, s.seccomp != 0)) {
                 Err(broken @ Broken::WontStop { .. }) => broken,
@@ -135,6 +177,13 @@ impl World {
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(20));
         }
+    }
+
+    /// Of a process that stands already.
+    fn held(pid: i32) -> Result<World, Broken> {
+        let regs = ptrace::regs(pid).map_err(|_| Broken::Gone { pid })?;
+        let thread = Thread { tid: pid, regs, changed: false, asked: Instant::now() };
+        Ok(World { pid, threads: BTreeMap::from([(pid, thread)]), stalls: Vec::new(), has_filter: false })
     }
 
     fn try_stop(pid: i32, has_filter: bool) -> Result<World, Broken> {
@@ -254,7 +303,9 @@ impl World {
             if thread.changed {
                 let _ = ptrace::set_regs(thread.tid, &thread.regs);
             }
-            let _ = ptrace::detach(thread.tid, 0);
+            if !is_held(self.pid) {
+                let _ = ptrace::detach(thread.tid, 0);
+            }
             self.stalls.push(thread.asked.elapsed());
         }
     }

@@ -2,17 +2,22 @@
  *
  * Commands on standard input:
  *   fork N     N children, each calls work_child() 100 times and ends with 3
- *   vfork N    N times vfork and exec of this file with `child`
+ *   vfork N    N times vfork and exec of this file with `child`: it calls work_child() 100 times and ends with 3
+ *   spawn N    the same by posix_spawn
+ *   nothing N  N times exec of a file that is not there
  *   threads N  N threads, each calls work() 100 times and ends
  *   linger     a child that waits; answers `lingering`
  *   release    lets that child call work_child() 100 times and end with 3
  *   exec       the file replaces itself; prints `ready` again, totals start at zero
- *   totals     totals work=W forks=F vforks=V threads=T
+ *   exec-thread the same from another thread than the first
+ *   totals     totals work=W forks=F vforks=V threads=T (spawns are vforks)
  *   quit       totals and exit status 7; so does the end of input
  * Each answers `done COMMAND`. A child that ends otherwise than it should ends the program with 99.
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <pthread.h>
+#include <spawn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -100,6 +105,31 @@ static void vfork_one(void) {
     vforks++;
 }
 
+static void spawn_one(void) {
+    char *words[] = {"forker", "child", NULL};
+    pid_t child;
+    must(posix_spawn(&child, "/proc/self/exe", NULL, NULL, words, environ) == 0, "posix_spawn failed");
+    reap(child);
+    vforks++;
+}
+
+static void nothing_one(void) {
+    must(execl("/nonexistent/program", "program", (char *)NULL) == -1 && errno == ENOENT, "exec of nothing");
+    work_some();
+}
+
+static void *exec_main(void *unused) {
+    execl("/proc/self/exe", "forker", (char *)NULL);
+    must(0, "exec failed");
+    return unused;
+}
+
+static void exec_in_thread(void) {
+    pthread_t thread;
+    must(pthread_create(&thread, NULL, exec_main, NULL) == 0, "no thread");
+    for (;;) pause();
+}
+
 static void *thread_main(void *unused) {
     work_some();
     return unused;
@@ -121,7 +151,10 @@ int main(int argc, char **argv) {
     char line[64], word[32];
     setvbuf(stdout, NULL, _IOLBF, 0);
     setvbuf(stdin, NULL, _IONBF, 0); /* so that exec loses no command */
-    if (argc > 1 && !strcmp(argv[1], "child")) return 3;
+    if (argc > 1 && !strcmp(argv[1], "child")) {
+        for (int i = 0; i < CALLS; i++) must(work_child(i) == i * 5 + 2, "work_child() returned a wrong value");
+        return 3;
+    }
     printf("ready pid=%d\n", getpid());
     while (fgets(line, sizeof line, stdin)) {
         unsigned long times = 0;
@@ -131,11 +164,14 @@ int main(int argc, char **argv) {
             execl("/proc/self/exe", "forker", (char *)NULL);
             must(0, "exec failed");
         }
+        if (!strcmp(word, "exec-thread")) exec_in_thread();
         if (!strcmp(word, "linger")) linger();
         if (!strcmp(word, "release")) release();
         for (unsigned long i = 0; i < times; i++) {
             if (!strcmp(word, "fork")) fork_one();
             if (!strcmp(word, "vfork")) vfork_one();
+            if (!strcmp(word, "spawn")) spawn_one();
+            if (!strcmp(word, "nothing")) nothing_one();
             if (!strcmp(word, "threads")) thread_one();
         }
         if (!strcmp(word, "totals"))

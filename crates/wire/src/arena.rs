@@ -11,7 +11,7 @@ use core::sync::atomic::AtomicU32;
 /// First word of an arena.
 pub const ARENA_MAGIC: u64 = u64::from_le_bytes(*b"nprobeA1");
 /// Raised with every change of layout.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Name of the memfd behind an arena, as seen in /proc/PID/maps.
 pub const ARENA_NAME: &str = "nanoprobe";
 
@@ -82,7 +82,7 @@ pub struct RegionDesc {
     pub end: u64,
 }
 
-/// Two words by which a thread of the target waits for the controller; at [`DOORBELL`] in the arena.
+/// By which a thread of the target waits for the controller; at [`DOORBELL`] in the arena.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Doorbell {
@@ -90,11 +90,19 @@ pub struct Doorbell {
     pub rung: AtomicU32,
     /// How many of these the controller has answered; [`Doorbell::CLOSED`]: nobody will answer any more.
     pub answered: AtomicU32,
+    /// Who rang before an exec: the n-th ring's thread, in its own pid namespace, at n modulo their number. 0: not yet
+    /// written, or taken by the controller.
+    pub callers: [AtomicU32; 14],
 }
 
 impl Doorbell {
     /// Who rings goes on at once.
     pub const CLOSED: u32 = u32::MAX;
+
+    /// Where the thread of this ring says who it is.
+    pub fn caller(&self, ring: u32) -> &AtomicU32 {
+        &self.callers[ring as usize % self.callers.len()]
+    }
 }
 
 /// Where the doorbell is in an arena.
@@ -109,3 +117,4 @@ pub const REGIONS_MAX: usize = 256;
 pub const NO_RSEQ: i64 = i64::MIN;
 
 const _: () = assert!(size_of::<ArenaHeader>() <= DOORBELL);
+const _: () = assert!(DOORBELL + size_of::<Doorbell>() <= ARENA_HEAD);

@@ -71,6 +71,8 @@ pub enum HandlerKind {
     TraceEnter = 7,
     /// Reports a call's end.
     TraceLeave = 8,
+    /// Says which thread is about to exec, and waits until the controller knows.
+    RingBeforeExec = 9,
 }
 
 /// The part of a histogram's [`ConsumerDesc::arg`] that is the byte offset.
@@ -84,7 +86,7 @@ pub const TRACE_GO: u32 = 1 << 31;
 pub const TRACE_LOST: u32 = 1;
 
 /// How many handlers there are.
-pub const HANDLERS_LEN: usize = 9;
+pub const HANDLERS_LEN: usize = 10;
 
 /// Entry points of one build of the handlers.
 #[repr(C)]

@@ -78,6 +78,7 @@ pub(super) fn consumer(
             return Err("nothing is returned at a function's entry: write ur: and not u:".into());
         }
         (Verb::Ring, _) => Consumer::Ring,
+        (Verb::RingBeforeExec, _) => Consumer::RingBeforeExec,
         (Verb::Latency | Verb::Trace, _) => return Err("it has two hooks, not one".into()),
     };
     Ok(Some(consumer))

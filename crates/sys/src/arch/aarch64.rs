@@ -42,6 +42,7 @@ pub mod nr {
     pub const MUNMAP: usize = 215;
     pub const MREMAP: usize = 216;
     pub const CLONE: usize = 220;
+    pub const EXECVE: usize = 221;
     pub const MMAP: usize = 222;
     pub const MPROTECT: usize = 226;
     pub const MADVISE: usize = 233;
@@ -54,6 +55,7 @@ pub mod nr {
     pub const KCMP: usize = 272;
     pub const MEMFD_CREATE: usize = 279;
     pub const BPF: usize = 280;
+    pub const EXECVEAT: usize = 281;
     pub const MEMBARRIER: usize = 283;
     pub const PKEY_MPROTECT: usize = 288;
     pub const PIDFD_SEND_SIGNAL: usize = 424;

@@ -27,6 +27,7 @@ pub mod nr {
     pub const GETPID: usize = 39;
     pub const CLONE: usize = 56;
     pub const FORK: usize = 57;
+    pub const EXECVE: usize = 59;
     pub const EXIT: usize = 60;
     pub const WAIT4: usize = 61;
     pub const KILL: usize = 62;
@@ -55,6 +56,7 @@ pub mod nr {
     pub const KCMP: usize = 312;
     pub const MEMFD_CREATE: usize = 319;
     pub const BPF: usize = 321;
+    pub const EXECVEAT: usize = 322;
     pub const MEMBARRIER: usize = 324;
     pub const PKEY_MPROTECT: usize = 329;
     pub const PIDFD_SEND_SIGNAL: usize = 424;
