@@ -41,10 +41,6 @@ pub struct Probes {
 impl Probes {
     /// Plans and attaches; on failure the exit code, with everything said.
     pub fn attach(job: &Job, pid: i32, writer: &mut Writer) -> Result<Probes, i32> {
-        if job.args.follow && matches!(job.verb, Verb::Latency | Verb::Trace) {
-            let tries = ["count or hist with --follow".into(), "without --follow".into()];
-            return Err(advice::fail(&"calls of forked children are not followed", &[], &tries));
-        }
         session::check_process(pid).map_err(|b| advice::cannot_attach(&b))?;
         // Listened to before we look, so that nothing is loaded unseen in between.
         let loads = match job.args.wait {
@@ -173,7 +169,7 @@ impl Probes {
             }
         }
         if !entered.is_empty() {
-            self.forget_ended();
+            self.forget_ended(job.verb);
         }
         entered
     }
@@ -208,9 +204,11 @@ impl Probes {
     }
 
     /// Programs that have ended are not listened to any more, and forgotten if they were not hit.
-    fn forget_ended(&mut self) {
+    fn forget_ended(&mut self, verb: Verb) {
         self.execs.retain(Execs::is_alive);
-        self.sessions.retain(|session| session.is_alive() || session.sites().any(|site| site.hits() > 0));
+        let is_of_use =
+            |s: &Session| s.is_alive() || verb == Verb::Trace || s.sites().any(|site| site.hits() > 0);
+        self.sessions.retain(is_of_use);
     }
 
     /// Takes everything out; what could not leave is tried again by the next call.

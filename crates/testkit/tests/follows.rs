@@ -86,6 +86,20 @@ fn program_behind_a_shell_is_counted_and_its_output_and_status_kept() -> Result<
 }
 
 #[test]
+fn calls_in_started_programs_are_timed_and_shown() -> Result<()> {
+    let target = Target::build(Program::Forker, Link::Pie)?;
+    let script = format!("printf 'threads 5\\nquit\\n' | {} > /dev/null; exit 0", target.path().display());
+    let spec = target.spec("work");
+    let nanoprobe = Nanoprobe::find()?;
+    let outcome = nanoprobe.run(["lat", &spec, "--follow", "-f", "json", "--", "/bin/sh", "-c", &script])?;
+    let calls = &outcome.json_receipt()?;
+    assert_eq!((calls.hits, calls.handled), (1_000, 1_000), "{outcome}");
+    let outcome = nanoprobe.run(["trace", &spec, "--follow", "--", "/bin/sh", "-c", &script])?;
+    assert_eq!(outcome.stdout.matches("work(").count(), 500, "{outcome}");
+    Ok(())
+}
+
+#[test]
 fn followed_program_is_freed_when_front_and_engine_are_killed() -> Result<()> {
     let target = Target::build(Program::Forker, Link::Pie)?;
     let mut running = target.spawn()?;
