@@ -9,33 +9,27 @@
 //!          A3 on an error everything made in the target is unmade.
 //! Checked: testkit `counting`, `signals`; `torture attach`.
 
-use crate::arena::{Counts, Layout, possible_cpus};
 use crate::error::Broken;
 use crate::kernel::KernelProbes;
 use crate::memory::Memory;
+use crate::numbers::Numbers;
 use crate::pages::{Pages, unshare};
 use crate::puns::Puns;
 use crate::recover::recover;
-use crate::region::{Region, Regions, Wish};
-use crate::remote::Remote;
+use crate::region::Region;
 use crate::session::Session;
+use crate::setup::{PUNS_MAX, SetUp, rseq_offset};
 use crate::site::{Action, Armed, Consumer, Missed, SitePlan};
 use crate::world::{ENGINE_NAME, Hurry, World};
 use crate::{chain, clock, process, semaphore, stacks};
 use image::Mapping;
 use insn::Rung;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::time::{Duration, Instant};
 use sys::ptrace;
-use text::{Body, Trampoline};
-use wire::{ConsumerDesc, SiteDesc, cell};
-
-/// Modules that lie within this distance share a region.
-const NEIGHBOURHOOD: u64 = 1 << 30;
-/// Runs of pages for punned jumps.
-const PUNS_MAX: usize = wire::REGIONS_MAX / 2;
-const RSEQ_SIGNATURE: u32 = 0x5305_3053;
+use text::Body;
+use wire::{ConsumerDesc, SiteDesc};
 
 impl Session {
     /// Puts probes on all `sites` of the process.
@@ -111,153 +105,6 @@ pub(crate) fn image_maps(pid: i32) -> Result<Vec<Mapping>, Broken> {
     })
 }
 
-/// Address of a `syscall` instruction in the process.
-pub(crate) fn find_syscall(memory: &Memory, mappings: &[Mapping]) -> Result<u64, Broken> {
-    let is_vdso = |m: &&Mapping| m.is_vdso();
-    let executable = mappings.iter().filter(|m| m.permissions.is_executable && m.file.is_some());
-    for m in mappings.iter().filter(is_vdso).chain(executable) {
-        let len = (m.range.end.0 - m.range.start.0).min(4 << 20) as usize;
-        let Ok(bytes) = memory.read_vec(m.range.start.0, len) else { continue };
-        if let Some(at) = bytes.windows(2).position(|w| w == [0x0f, 0x05]) {
-            return Ok(m.range.start.0 + at as u64);
-        }
-    }
-    Err(Broken::NoSyscall)
-}
-
-/// What the first stop finds out and makes.
-struct SetUp {
-    regions: Option<Regions>,
-    rseq_offset: Option<i32>,
-    gadget: u64,
-    stall: Duration,
-    ns_per_tick: u64,
-    tid_offset: u64,
-}
-
-impl SetUp {
-    fn enter(
-        memory: &Memory,
-        mappings: &[Mapping],
-        sites: &[SitePlan],
-        by_kernel: &[SitePlan],
-        puns: &Puns,
-    ) -> Result<SetUp, Broken> {
-        let gadget = find_syscall(memory, mappings)?;
-        let cells: u32 = sites.iter().map(SitePlan::cells).sum();
-        let general = sites.iter().flat_map(|s| &s.actions).filter(|a| **a != Action::Count).count();
-        let consumers = sites.iter().map(|s| s.consumers().count()).sum();
-        let has_frames = sites.iter().any(|s| s.opens().or(s.traces()).is_some());
-        let has_rings = sites.iter().any(|s| s.traces().is_some());
-        let counts =
-            Counts { hooks: general, consumers, cell_bytes: cells as usize * 8, has_frames, has_rings };
-        let layout = Layout::new(possible_cpus(), &counts);
-        // Without a jump of ours, one region all the same: the process shows by it that it is traced.
-        let wishes = wishes(if sites.is_empty() { by_kernel } else { sites });
-        if let Some(wish) = wishes.get(wire::REGIONS_MAX - PUNS_MAX) {
-            return Err(Broken::NoRoom { module: wish.module.clone(), bytes: wish.bytes });
-        }
-        let mut world = World::stop(memory.pid)?;
-        let rseq_offset = world.threads().next().and_then(|t| rseq_offset(t.tid, t.regs.fs_base));
-        let tid_offset = if has_rings { tid_offset(memory, &world) } else { 0 };
-        let regions = {
-            let mut remote = Remote::begin(&mut world, gadget)?;
-            Regions::map(&mut remote, memory, mappings, layout, &wishes, &puns.pages)?
-        };
-        regions.write_tables(memory)?;
-        let stall = world.resume();
-        Ok(SetUp { regions: Some(regions), rseq_offset, gadget, stall, ns_per_tick: 0, tid_offset })
-    }
-
-    fn build(
-        &mut self,
-        memory: Memory,
-        mappings: Vec<Mapping>,
-        sites: Vec<SitePlan>,
-    ) -> Result<Session, Broken> {
-        let regions = self.regions.take().ok_or(Broken::NoSyscall)?;
-        let mut session = Session::new(memory, mappings, regions, self.gadget);
-        session.rebuild(self, sites)?;
-        Ok(session)
-    }
-}
-
-/// Neighbourhoods of modules, with the room that their trampolines take.
-fn wishes(sites: &[SitePlan]) -> Vec<Wish> {
-    let mut sorted: Vec<&SitePlan> = sites.iter().collect();
-    sorted.sort_by_key(|s| s.module_range.start);
-    let mut wishes: Vec<Wish> = Vec::new();
-    for site in sorted {
-        let bytes = match site.placement.rung {
-            Rung::Punned | Rung::Kernel => 0,
-            _ => Trampoline::len_bound(&site.placement) as u64,
-        };
-        match wishes.last_mut() {
-            Some(w) if site.module_range.end.saturating_sub(w.reach.start) <= NEIGHBOURHOOD => {
-                w.reach.end = w.reach.end.max(site.module_range.end);
-                w.bytes += bytes;
-            }
-            _ => wishes.push(Wish { reach: site.module_range.clone(), bytes, module: site.module.clone() }),
-        }
-    }
-    wishes
-}
-
-/// What the next site gets: its first cell, and its hooks' and consumers' places in the arena.
-struct Numbers {
-    cell: u32,
-    hook: usize,
-    consumer: usize,
-    /// First cell of each function whose calls are timed.
-    functions: BTreeMap<u32, u32>,
-}
-
-impl Numbers {
-    fn of(sites: &[SitePlan]) -> Numbers {
-        const EACH: u32 = wire::frames::latency::CELLS * 8;
-        let opened = sites.iter().filter_map(SitePlan::opens).zip(0..);
-        let functions: BTreeMap<u32, u32> = opened.map(|(f, n)| (f, cell::FIRST_FREE + n * EACH)).collect();
-        let cell = cell::FIRST_FREE + functions.len() as u32 * EACH;
-        Numbers { cell, hook: 0, consumer: 0, functions }
-    }
-
-    /// The first of `cells` new ones.
-    fn take_cells(&mut self, cells: u32) -> u32 {
-        self.cell += cells * 8;
-        self.cell - cells * 8
-    }
-
-    /// The first cell of a consumer: its function's, or new ones.
-    fn cell_of(&mut self, consumer: Consumer) -> u32 {
-        match consumer.function() {
-            Some(function) => self.functions.get(&function).copied().unwrap_or_default(),
-            None => self.take_cells(consumer.cells()),
-        }
-    }
-}
-
-/// Where this thread's rseq area lies from its thread pointer.
-fn rseq_offset(tid: i32, fs_base: u64) -> Option<i32> {
-    let config = ptrace::rseq_config(tid).ok()?;
-    let is_usable = config.area != 0 && config.signature == RSEQ_SIGNATURE && config.size_bytes >= 20;
-    let offset = i32::try_from(config.area.wrapping_sub(fs_base) as i64).ok()?;
-    (is_usable && offset.unsigned_abs() < 1 << 20).then_some(offset)
-}
-
-/// Where the libc of this process writes a thread's number, from the thread pointer; 0 if that cannot be told.
-fn tid_offset(memory: &Memory, world: &World) -> u64 {
-    // glibc since 2.4 and musl, on x86-64; believed only if it is so for every thread.
-    const KNOWN: [u64; 2] = [0x2d0, 0x30];
-    let is_there = |offset: &u64| {
-        world.threads().all(|t| {
-            let mut word = [0u8; 4];
-            let read = memory.read(t.regs.fs_base.wrapping_add(*offset), &mut word);
-            read.is_ok() && i32::from_le_bytes(word) == t.tid
-        })
-    };
-    KNOWN.into_iter().find(is_there).unwrap_or(0)
-}
-
 /// The functions whose calls would not be seen whole without these sites.
 fn incomplete<'a>(missed: impl Iterator<Item = &'a SitePlan>) -> BTreeSet<u32> {
     missed.flat_map(SitePlan::functions).collect()
@@ -290,7 +137,7 @@ impl Session {
     }
 
     /// Writes a trampoline for each site.
-    fn rebuild(&mut self, setup: &mut SetUp, sites: Vec<SitePlan>) -> Result<(), Broken> {
+    pub(crate) fn rebuild(&mut self, setup: &mut SetUp, sites: Vec<SitePlan>) -> Result<(), Broken> {
         self.rseq_offset = setup.rseq_offset;
         self.ns_per_tick = setup.ns_per_tick;
         self.tid_offset = setup.tid_offset;

@@ -11,24 +11,23 @@ mod calls;
 mod consumer;
 mod coverage;
 mod explain;
+mod ifunc;
+mod site;
 
 pub use coverage::{FileCoverage, coverage};
 pub use explain::{Explained, explain};
 
 use crate::error::Broken;
 use crate::memory::Memory;
-use crate::site::{Action, SitePlan};
+use crate::site::SitePlan;
 use crate::world::Haste;
-use crate::{kernel, puns};
-use consumer::{check_faults, check_stack, consumer};
 use image::lookup::{LookupError, find_file, find_module};
-use image::select::{Selected, chosen_implementation};
+use image::select::Selected;
 use image::spec::Place;
 use image::{ElfImage, ImageAddr, ImageError, Mark, Module, NoMatch, Process, Reason, Spec, When, select};
-use insn::{Asked, Code, Flow, Misrun, Placement, Pun, Refusal, place};
+use insn::{Code, Flow};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use text::JUMP_LEN;
 
 /// Why a specification leads nowhere.
 #[derive(Debug)]
@@ -325,7 +324,7 @@ impl<'p> Planner<'p> {
         self.load(index)?;
         let module = self.module(index);
         let selection = select(spec, &self.images[&index].image);
-        let ifuncs = ifuncs(&selection);
+        let ifuncs = ifunc::resolvers(&selection);
         let chosen = self.choices(index, &ifuncs);
         let loaded = &self.images[&index];
         let selection = select(spec, &loaded.image);
@@ -357,34 +356,6 @@ impl<'p> Planner<'p> {
             found.push(Match { module: index, addr, function, name, mark: None });
         }
         Ok(found)
-    }
-
-    /// For each ifunc's resolver, the implementation that the loader chose in this process, where a slot
-    /// tells.
-    fn choices(&self, owner: usize, resolvers: &[u64]) -> BTreeMap<u64, u64> {
-        let mut choices = BTreeMap::new();
-        if resolvers.is_empty() {
-            return choices;
-        }
-        let (module, image) = (self.module(owner), &self.images[&owner].image);
-        let modules = self.process.modules.iter().enumerate();
-        let others: Vec<(&Module, ElfImage)> = modules
-            .filter(|(i, _)| *i != owner)
-            .filter_map(|(_, m)| Some((m, m.open(self.process.pid).ok()?)))
-            .collect();
-        let others: Vec<(&Module, &ElfImage)> = others.iter().map(|(m, i)| (*m, i)).collect();
-        let read = |at: image::Addr| {
-            let mut word = [0u8; 8];
-            self.memory.read(at.0, &mut word).ok()?;
-            Some(u64::from_le_bytes(word))
-        };
-        for resolver in resolvers {
-            let Some(ifunc) = image.function_at(ImageAddr(*resolver)) else { continue };
-            if let Some(chosen) = chosen_implementation(ifunc, (module, image), &others, read) {
-                choices.insert(*resolver, chosen.0);
-            }
-        }
-        choices
     }
 
     /// Places one match, or refuses it; a function whose calls are timed has several sites.
@@ -419,169 +390,9 @@ impl<'p> Planner<'p> {
         }
     }
 
-    fn one(&self, wanted: &Match, verb: Verb, placed: &Placed) -> Result<SitePlan, String> {
-        let action = match consumer(verb, When::Before, &self.images[&wanted.module].image, wanted)? {
-            None => Action::Count,
-            Some(consumer) => Action::Consumers(vec![consumer]),
-        };
-        let stack = match action {
-            Action::Count => Ok(()),
-            Action::Consumers(_) => check_stack(&self.images[&wanted.module].image, wanted),
-        };
-        let placement = match stack.and_then(|()| self.placement(wanted, placed)) {
-            Err(why) if kernel::can(&action) => self.by_kernel(wanted, placed, why)?,
-            other => other.map_err(|why| self.in_words(wanted, &why))?,
-        };
-        self.site_plan(wanted, wanted.name.clone(), placement, vec![action])
-    }
-
-    /// The probe placed by the kernel, if that is what `why` leaves.
-    fn by_kernel(&self, wanted: &Match, placed: &Placed, why: NoJump) -> Result<Placement, String> {
-        let bias = self.module(wanted.module).bias.0;
-        let is_taken = placed.is_taken(wanted.addr..wanted.addr + 1, bias);
-        match why {
-            why if misrun(&self.images[&wanted.module].image, wanted.addr).is_some() => {
-                Err(self.in_words(wanted, &why))
-            }
-            // A link of ours does not raise its semaphore.
-            why if wanted.mark.is_some() => Err(self.in_words(wanted, &why)),
-            NoJump::Refused(Refusal::NoRung { why_not, .. }) if !is_taken => {
-                Ok(Placement::by_kernel(wanted.addr, why_not))
-            }
-            NoJump::MayFault(_) | NoJump::TooLittleStack if !is_taken => {
-                Ok(Placement::by_kernel(wanted.addr, Vec::new()))
-            }
-            other => Err(self.in_words(wanted, &other)),
-        }
-    }
-
-    /// Why there is no jump, and what is left.
-    fn in_words(&self, wanted: &Match, why: &NoJump) -> String {
-        let image = &self.images[&wanted.module].image;
-        match (why, misrun(image, wanted.addr)) {
-            (NoJump::Refused(why), _) => refusal(image, why),
-            (why, Some(misrun)) => format!("{why}; {misrun}"),
-            (why, None) => why.to_string(),
-        }
-    }
-
-    /// Where the jump to a probe before the match's instruction stands.
-    fn placement(&self, wanted: &Match, placed: &Placed) -> Result<Placement, NoJump> {
-        let loaded = &self.images[&wanted.module];
-        let bias = self.module(wanted.module).bias.0;
-        let asked = Asked {
-            site: wanted.addr,
-            function: wanted.function.clone(),
-            next_function: None,
-            taken: &|range| placed.is_taken(range, bias),
-            room: &|pun| self.has_room(wanted, pun),
-        };
-        let placement = place(&loaded.flow, &codes(&loaded.image), &asked).map_err(NoJump::Refused)?;
-        check_faults(&loaded.image, wanted, &placement)?;
-        Ok(placement)
-    }
-
-    fn has_room(&self, wanted: &Match, pun: Pun) -> bool {
-        let module = self.module(wanted.module);
-        let reach = module_range(self.process, module);
-        puns::has_room(&self.process.mappings, reach, pun, module.bias.0)
-    }
-
-    fn site_plan(
-        &self,
-        wanted: &Match,
-        name: String,
-        placement: Placement,
-        actions: Vec<Action>,
-    ) -> Result<SitePlan, String> {
-        let module = self.module(wanted.module);
-        let image = &self.images[&wanted.module].image;
-        let bytes = |at: u64, len: usize| image.bytes(ImageAddr(at), len).map(<[u8]>::to_vec);
-        let original = bytes(placement.site, usize::from(placement.patch_len));
-        let island = placement.island.map_or(Some(Vec::new()), |at| bytes(at, JUMP_LEN));
-        let (Some(original), Some(island_original)) = (original, island) else {
-            return Err("the file ends under the jump".into());
-        };
-        Ok(SitePlan {
-            name,
-            module: module.path.display().to_string(),
-            module_range: module_range(self.process, module),
-            bias: module.bias.0,
-            placement,
-            original,
-            island_original,
-            exit_of: None,
-            semaphore: wanted.mark.as_ref().and_then(|m| Some(module.bias.0.wrapping_add(m.semaphore?.0))),
-            block: None,
-            actions,
-        })
-    }
-
     fn nothing(&mut self, spec: &Spec) -> PlanError {
         match self.find(spec).and_then(|i| self.load(i).map(|l| no_match(spec, &l.image))) {
             Ok(error) | Err(error) => error,
         }
     }
-}
-
-/// Why no jump can stand at a site.
-#[derive(Debug)]
-enum NoJump {
-    Refused(Refusal),
-    /// The instruction that may fault, in Go code.
-    MayFault(u64),
-    /// A Go function that does not make sure of its stack.
-    TooLittleStack,
-}
-
-impl std::fmt::Display for NoJump {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            NoJump::Refused(why) => why.fmt(f),
-            NoJump::MayFault(at) => {
-                write!(f, "{at:#x} may fault, and Go makes a panic of a fault at its own addresses only")
-            }
-            NoJump::TooLittleStack => {
-                write!(f, "it is a Go function without a stack check: too little stack for a handler")
-            }
-        }
-    }
-}
-
-/// What the kernel's probe would do to the instruction there.
-fn misrun(image: &ElfImage, addr: u64) -> Option<Misrun> {
-    codes(image).iter().find_map(|code| insn::kernel_misruns(code.from_addr(addr)).err())
-}
-
-/// A refusal in words, with what is left.
-fn refusal(image: &ElfImage, why: &Refusal) -> String {
-    let Refusal::NoRung { site, .. } = why else { return why.to_string() };
-    match misrun(image, *site) {
-        Some(misrun) => format!("{why}; {misrun}"),
-        None => format!("{why} (count and hist of u: can use rung 7, a kernel uprobe)"),
-    }
-}
-
-/// Addresses of everything that the process maps of the module's file.
-fn module_range(process: &Process, module: &Module) -> Range<u64> {
-    let own = process.mappings.iter().filter(|m| m.file.is_some() && m.file == module.file);
-    let (mut start, mut end) = (u64::MAX, 0);
-    for m in own {
-        start = start.min(m.range.start.0);
-        end = end.max(m.range.end.0);
-    }
-    start..end.max(start)
-}
-
-/// The resolvers of the ifuncs that a selection has met.
-fn ifuncs(selection: &image::Selection<'_>) -> Vec<u64> {
-    let selected = selection.selected.iter().filter_map(|s| Some(s.ifunc?.addr.0));
-    let refused = selection.refused.iter().filter_map(|r| match r.reason {
-        Reason::Ifunc { resolver } => Some(resolver.0),
-        _ => None,
-    });
-    let mut all: Vec<u64> = selected.chain(refused).collect();
-    all.sort_unstable();
-    all.dedup();
-    all
 }

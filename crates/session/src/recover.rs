@@ -8,12 +8,13 @@
 //!             waited for and not moved.
 //! Checked: testkit `traces`.
 
-use crate::attach::{find_syscall, image_maps};
+use crate::attach::image_maps;
 use crate::detach::{Receipt, leave_process};
 use crate::error::Broken;
 use crate::footing::{Footing, Found};
 use crate::memory::Memory;
 use crate::process::{self, Controller};
+use crate::setup::find_syscall;
 use crate::site::Link;
 use crate::world::Hurry;
 use std::time::Instant;

@@ -7,7 +7,8 @@
 //!          C2 in Go nothing is displaced that may fault, and no handler runs on a stack that was not made sure of.
 //! Checked: testkit `counting`, `marks`, `signals`.
 
-use super::{Match, NoJump, Verb};
+use super::site::NoJump;
+use super::{Match, Verb};
 use crate::site::Consumer;
 use image::{ElfImage, ImageAddr, Mark, When};
 use insn::Placement;

@@ -7,7 +7,8 @@
 //! Checked: testkit `faces`.
 
 use super::calls::{find_exits, refused_exit, unknown_exits};
-use super::{Loaded, PlanError, RefusedSite, Verb, codes, name_of, no_match, plan, refusal};
+use super::site::refusal;
+use super::{Loaded, PlanError, RefusedSite, Verb, codes, name_of, no_match, plan};
 use crate::site::{Action, SitePlan};
 use image::lookup::find_file;
 use image::select::Selected;

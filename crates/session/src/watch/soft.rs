@@ -21,9 +21,9 @@ pub(crate) use journal::recover;
 
 use super::step::{self, Puppet};
 use super::{Detail, Touch, Watch, WatchError};
-use crate::attach::find_syscall;
 use crate::memory::Memory;
 use crate::process;
+use crate::setup::find_syscall;
 use crate::world::{World, undo_interruption};
 use image::Process;
 use journal::Journal;

@@ -9,12 +9,13 @@
 //! Checked: testkit `watching`.
 
 use super::page::{self, Page};
-use crate::attach::{find_syscall, image_maps};
+use crate::attach::image_maps;
 use crate::detach::Receipt;
 use crate::error::Broken;
 use crate::memory::Memory;
 use crate::process::Controller;
 use crate::remote::Remote;
+use crate::setup::find_syscall;
 use crate::watch::step::Puppet;
 use crate::world::World;
 use std::time::Instant;

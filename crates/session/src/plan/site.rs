@@ -1,0 +1,165 @@
+//! One match, one site: which jump stands there, or the kernel's probe, or why neither.
+//!
+//! For:     `Planner::place`.
+//! State:   none.
+//! Context: control.
+//! Keeps:   P1 the kernel gets no site where its uprobe would do harm (`insn::kernel_misruns`).
+//! Checked: testkit `shapes`, `kernel`, `refusals`.
+
+use super::consumer::{check_faults, check_stack, consumer};
+use super::{Match, Placed, Planner, Verb, codes};
+use crate::site::{Action, SitePlan};
+use crate::{kernel, puns};
+use image::{ElfImage, ImageAddr, Module, Process, When};
+use insn::{Asked, Misrun, Placement, Pun, Refusal, place};
+use std::ops::Range;
+use text::JUMP_LEN;
+
+impl Planner<'_> {
+    pub(super) fn one(&self, wanted: &Match, verb: Verb, placed: &Placed) -> Result<SitePlan, String> {
+        let action = match consumer(verb, When::Before, &self.images[&wanted.module].image, wanted)? {
+            None => Action::Count,
+            Some(consumer) => Action::Consumers(vec![consumer]),
+        };
+        let stack = match action {
+            Action::Count => Ok(()),
+            Action::Consumers(_) => check_stack(&self.images[&wanted.module].image, wanted),
+        };
+        let placement = match stack.and_then(|()| self.placement(wanted, placed)) {
+            Err(why) if kernel::can(&action) => self.by_kernel(wanted, placed, why)?,
+            other => other.map_err(|why| self.in_words(wanted, &why))?,
+        };
+        self.site_plan(wanted, wanted.name.clone(), placement, vec![action])
+    }
+
+    /// The probe placed by the kernel, if that is what `why` leaves.
+    fn by_kernel(&self, wanted: &Match, placed: &Placed, why: NoJump) -> Result<Placement, String> {
+        let bias = self.module(wanted.module).bias.0;
+        let is_taken = placed.is_taken(wanted.addr..wanted.addr + 1, bias);
+        match why {
+            why if misrun(&self.images[&wanted.module].image, wanted.addr).is_some() => {
+                Err(self.in_words(wanted, &why))
+            }
+            // A link of ours does not raise its semaphore.
+            why if wanted.mark.is_some() => Err(self.in_words(wanted, &why)),
+            NoJump::Refused(Refusal::NoRung { why_not, .. }) if !is_taken => {
+                Ok(Placement::by_kernel(wanted.addr, why_not))
+            }
+            NoJump::MayFault(_) | NoJump::TooLittleStack if !is_taken => {
+                Ok(Placement::by_kernel(wanted.addr, Vec::new()))
+            }
+            other => Err(self.in_words(wanted, &other)),
+        }
+    }
+
+    /// Why there is no jump, and what is left.
+    fn in_words(&self, wanted: &Match, why: &NoJump) -> String {
+        let image = &self.images[&wanted.module].image;
+        match (why, misrun(image, wanted.addr)) {
+            (NoJump::Refused(why), _) => refusal(image, why),
+            (why, Some(misrun)) => format!("{why}; {misrun}"),
+            (why, None) => why.to_string(),
+        }
+    }
+
+    /// Where the jump to a probe before the match's instruction stands.
+    pub(super) fn placement(&self, wanted: &Match, placed: &Placed) -> Result<Placement, NoJump> {
+        let loaded = &self.images[&wanted.module];
+        let bias = self.module(wanted.module).bias.0;
+        let asked = Asked {
+            site: wanted.addr,
+            function: wanted.function.clone(),
+            next_function: None,
+            taken: &|range| placed.is_taken(range, bias),
+            room: &|pun| self.has_room(wanted, pun),
+        };
+        let placement = place(&loaded.flow, &codes(&loaded.image), &asked).map_err(NoJump::Refused)?;
+        check_faults(&loaded.image, wanted, &placement)?;
+        Ok(placement)
+    }
+
+    pub(super) fn has_room(&self, wanted: &Match, pun: Pun) -> bool {
+        let module = self.module(wanted.module);
+        let reach = module_range(self.process, module);
+        puns::has_room(&self.process.mappings, reach, pun, module.bias.0)
+    }
+
+    pub(super) fn site_plan(
+        &self,
+        wanted: &Match,
+        name: String,
+        placement: Placement,
+        actions: Vec<Action>,
+    ) -> Result<SitePlan, String> {
+        let module = self.module(wanted.module);
+        let image = &self.images[&wanted.module].image;
+        let bytes = |at: u64, len: usize| image.bytes(ImageAddr(at), len).map(<[u8]>::to_vec);
+        let original = bytes(placement.site, usize::from(placement.patch_len));
+        let island = placement.island.map_or(Some(Vec::new()), |at| bytes(at, JUMP_LEN));
+        let (Some(original), Some(island_original)) = (original, island) else {
+            return Err("the file ends under the jump".into());
+        };
+        Ok(SitePlan {
+            name,
+            module: module.path.display().to_string(),
+            module_range: module_range(self.process, module),
+            bias: module.bias.0,
+            placement,
+            original,
+            island_original,
+            exit_of: None,
+            semaphore: wanted.mark.as_ref().and_then(|m| Some(module.bias.0.wrapping_add(m.semaphore?.0))),
+            block: None,
+            actions,
+        })
+    }
+}
+
+/// Why no jump can stand at a site.
+#[derive(Debug)]
+pub(super) enum NoJump {
+    Refused(Refusal),
+    /// The instruction that may fault, in Go code.
+    MayFault(u64),
+    /// A Go function that does not make sure of its stack.
+    TooLittleStack,
+}
+
+impl std::fmt::Display for NoJump {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            NoJump::Refused(why) => why.fmt(f),
+            NoJump::MayFault(at) => {
+                write!(f, "{at:#x} may fault, and Go makes a panic of a fault at its own addresses only")
+            }
+            NoJump::TooLittleStack => {
+                write!(f, "it is a Go function without a stack check: too little stack for a handler")
+            }
+        }
+    }
+}
+
+/// What the kernel's probe would do to the instruction there.
+fn misrun(image: &ElfImage, addr: u64) -> Option<Misrun> {
+    codes(image).iter().find_map(|code| insn::kernel_misruns(code.from_addr(addr)).err())
+}
+
+/// A refusal in words, with what is left.
+pub(super) fn refusal(image: &ElfImage, why: &Refusal) -> String {
+    let Refusal::NoRung { site, .. } = why else { return why.to_string() };
+    match misrun(image, *site) {
+        Some(misrun) => format!("{why}; {misrun}"),
+        None => format!("{why} (count and hist of u: can use rung 7, a kernel uprobe)"),
+    }
+}
+
+/// Addresses of everything that the process maps of the module's file.
+pub(super) fn module_range(process: &Process, module: &Module) -> Range<u64> {
+    let own = process.mappings.iter().filter(|m| m.file.is_some() && m.file == module.file);
+    let (mut start, mut end) = (u64::MAX, 0);
+    for m in own {
+        start = start.min(m.range.start.0);
+        end = end.max(m.range.end.0);
+    }
+    start..end.max(start)
+}
