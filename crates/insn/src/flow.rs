@@ -40,7 +40,8 @@ pub struct Flow {
     starts: Vec<u64>,
     /// Where `targets` is complete; everywhere when there is none.
     analysed: Option<Vec<Range<u64>>>,
-    has_parked_threads: bool,
+    /// Where no thread of the program's own making is ever parked, if it has such threads.
+    unsafe_points: Option<Vec<Range<u64>>>,
 }
 
 impl Flow {
@@ -69,7 +70,7 @@ impl Flow {
             native::sweep(segment, within(function_starts, segment.range()), &mut targets, &mut tables);
         }
         let mut flow =
-            Flow { targets, starts: function_starts.to_vec(), analysed: None, has_parked_threads: false };
+            Flow { targets, starts: function_starts.to_vec(), analysed: None, unsafe_points: None };
         flow.add_data(tables, indirect_targets, table_reader);
         flow
     }
@@ -97,7 +98,7 @@ impl Flow {
             targets: Targets::new(&[]),
             starts: function_starts.to_vec(),
             analysed: None,
-            has_parked_threads: false,
+            unsafe_points: None,
         };
         let around = widen(near, margin + native::SHORT_BRANCH_REACH);
         let mut parts: Vec<Code<'_>> = Vec::new();
@@ -151,15 +152,26 @@ impl Flow {
         self.targets.contains(addr)
     }
 
-    /// Says that the program has threads of its own making, which it stops at any instruction, and which nobody sees
-    /// while they are parked: Go. Only the first instruction under a jump may change then, and nothing between functions,
-    /// which Go's tables do not know.
-    pub fn with_parked_threads(self) -> Flow {
-        Flow { has_parked_threads: true, ..self }
+    /// Says that the program has threads of its own making, which it stops at any instruction but at its unsafe points,
+    /// and which nobody sees while they are parked: Go. `unsafe_points` are sorted and do not overlap.
+    ///
+    /// Only the first instruction under a jump may change then and those behind it that are unsafe points, and nothing
+    /// between functions, which Go's tables do not know. A thread that waits for a call to return, and one that goes on
+    /// after a panic, are taken care of by the rules for calls and targets.
+    pub fn with_parked_threads(self, unsafe_points: Vec<Range<u64>>) -> Flow {
+        debug_assert!(unsafe_points.is_sorted_by_key(|range| range.start));
+        Flow { unsafe_points: Some(unsafe_points), ..self }
     }
 
     pub(crate) fn has_parked_threads(&self) -> bool {
-        self.has_parked_threads
+        self.unsafe_points.is_some()
+    }
+
+    /// Whether a thread that nobody sees may be parked at the instruction at `addr`.
+    pub(crate) fn may_be_parked(&self, addr: u64) -> bool {
+        let Some(points) = &self.unsafe_points else { return false };
+        let after = points.partition_point(|range| range.end <= addr);
+        points.get(after).is_none_or(|range| addr < range.start)
     }
 
     /// The lowest address in `range` that something is known to jump to or point at.

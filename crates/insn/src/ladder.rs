@@ -8,7 +8,7 @@
 //!          G3 a window has the fewest instructions that cover the jump, or ends in one that never falls through
 //!          and has only padding between it and the jump's end.
 //!          G4 a punned jump displaces instructions as G1 to G3 allow a jump of as many bytes as it changes.
-//!          G5 where parked threads go on at any instruction, no byte of a second one changes.
+//!          G5 no byte of an instruction behind the first changes at which a parked thread may go on.
 //! Checked: tests/ladder.rs, one test for each rule.
 
 use std::ops::Range;
@@ -154,7 +154,7 @@ impl<'a> Ladder<'a> {
                 let used = self.padding(last.insn.end(), end)?;
                 return Ok(Window { insns, ends_with_flow: true, padding_used: used });
             }
-            if self.flow.has_parked_threads() {
+            if self.flow.may_be_parked(last.insn.end()) {
                 return Err(Reason::Parked { at: last.insn.end() });
             }
             last = self.next(&last)?;

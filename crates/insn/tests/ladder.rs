@@ -141,7 +141,7 @@ fn where_threads_are_parked_only_the_first_instruction_changes() {
         let file = File::new(bytes);
         let function = Some(BASE..BASE + bytes.len() as u64);
         let asked = Asked { site: BASE, function, next_function: None, taken: &|_| false, room };
-        insn::place(&file.flow().with_parked_threads(), &file.code(), &asked)
+        insn::place(&file.flow().with_parked_threads(vec![]), &file.code(), &asked)
     };
     // cmp rsp, [r14+0x10]; jbe: a Go function begins so
     let entry = [0x49, 0x3b, 0x66, 0x10, 0x76, 0x20, 0x55, 0x48, 0x89, 0xe5, 0x90, 0x90, 0xc3];

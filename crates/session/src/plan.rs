@@ -149,7 +149,8 @@ impl Loaded {
             found.iter().map(|a| a.0).collect()
         };
         let flow = Flow::analyse(&codes, &starts, &pointers, &read);
-        let flow = if image.is_go() { flow.with_parked_threads() } else { flow };
+        let unsafe_points = || image.go_unsafe_points().iter().map(|r| r.start.0..r.end.0).collect();
+        let flow = if image.is_go() { flow.with_parked_threads(unsafe_points()) } else { flow };
         Loaded { image, flow }
     }
 }
