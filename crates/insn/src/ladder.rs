@@ -113,7 +113,9 @@ impl<'a> Ladder<'a> {
             return Err(Reason::Taken { at: site, len_bytes: JUMP_BYTES });
         }
         let mut why = None;
-        for free in (2..JUMP_BYTES).rev() {
+        // One address alone is a poor choice, and costs a jump more; where windows are few it is needed.
+        let least = if self.flow.has_parked_threads() { 1 } else { 2 };
+        for free in (least..JUMP_BYTES).rev() {
             match self.window(free) {
                 Ok(window) => {
                     let pun = Pun::of(site, bytes, free);

@@ -499,6 +499,7 @@ impl<'p> Planner<'p> {
             exit_of: None,
             semaphore: wanted.mark.as_ref().and_then(|m| Some(module.bias.0.wrapping_add(m.semaphore?.0))),
             block: None,
+            landing: None,
             actions,
         })
     }
