@@ -45,6 +45,7 @@ impl ElfImage {
     pub fn go_unsafe_points(&self) -> Vec<Range<ImageAddr>> {
         let Some(table) = Table::parse(self).filter(|table| table.is_text_known) else { return Vec::new() };
         let mut found: Vec<Range<u64>> = table.entries().flat_map(|e| table.unsafe_points(&e)).collect();
+        found.retain(|range| self.is_code(ImageAddr(range.start)) && self.is_code(ImageAddr(range.end - 1)));
         if let Some(go) = table.range() {
             found.extend(outside(self, &go));
         }
@@ -62,7 +63,7 @@ impl Table<'_> {
 
     /// Of one function; nothing if its record cannot be read.
     fn unsafe_points(&self, entry: &Entry<'_>) -> Vec<Range<u64>> {
-        if self.is_never_stopped(entry) == Some(true) {
+        if entry.end > entry.addr && self.is_never_stopped(entry) == Some(true) {
             return vec![entry.addr..entry.end];
         }
         self.marked_points(entry).unwrap_or_default()
@@ -103,7 +104,7 @@ impl Table<'_> {
             if end > entry.end {
                 return None;
             }
-            if value == UNSAFE {
+            if value == UNSAFE && end > at {
                 found.push(at..end);
             }
             at = end;
