@@ -42,12 +42,17 @@ fn no_unsafe_point_is_an_address_where_the_runtime_itself_would_stop_a_goroutine
     assert!(ranges.is_sorted_by_key(|range| range.start));
     let answers = asked(&program, &addrs);
     assert_eq!(answers.len(), addrs.len());
-    let wrong: Vec<_> = addrs.iter().zip(&answers).filter(|(at, yes)| **yes != 0 && holds(&ranges, **at)).collect();
+    let wrong: Vec<_> =
+        addrs.iter().zip(&answers).filter(|(at, yes)| **yes != 0 && holds(&ranges, **at)).collect();
     assert!(wrong.is_empty(), "{} of {}: {:x?}", wrong.len(), addrs.len(), &wrong[..wrong.len().min(20)]);
     // And they are most: left out is what the runtime refuses by the names of its own functions.
     let unsafe_ones = || addrs.iter().zip(&answers).filter(|(_, yes)| **yes == 0).map(|(at, _)| at);
     let found = unsafe_ones().filter(|at| holds(&ranges, **at)).count();
-    assert!(found > 100_000 && found * 10 > unsafe_ones().count() * 9, "{found} of {}", unsafe_ones().count());
+    assert!(
+        found > 100_000 && found * 10 > unsafe_ones().count() * 9,
+        "{found} of {}",
+        unsafe_ones().count()
+    );
     assert!(answers.iter().any(|yes| *yes == 1));
 }
 

@@ -15,8 +15,8 @@
 use std::ops::Range;
 
 use super::{Entry, Table, u32_at};
-use crate::elf::ElfImage;
 use crate::ImageAddr;
+use crate::elf::ElfImage;
 
 /// Index of the unsafe points among a function's tables of values by address.
 const UNSAFE_POINT_TABLE: usize = 0;
