@@ -28,6 +28,19 @@ func spin(a, b, c, d uint64, n int) uint64 {
 	return a + b + c + d
 }
 
+// All succeed, and whether one did is known from the flags alone: a goroutine is most often stopped just behind it.
+//
+//go:noinline
+func swaps(n uint64) uint64 {
+	var place, done uint64
+	for i := uint64(0); i < n; i++ {
+		if atomic.CompareAndSwapUint64(&place, i, i+1) {
+			done++
+		}
+	}
+	return done
+}
+
 // Each call looks whether the stack is large enough, and often it is not.
 //
 //go:noinline
@@ -45,6 +58,9 @@ var runs, climbs, bad atomic.Int64
 func work(want uint64) {
 	for {
 		if spin(1, 2, 3, 4, 4_000_000) != want {
+			bad.Add(1)
+		}
+		if swaps(1_000_000) != 1_000_000 {
 			bad.Add(1)
 		}
 		runs.Add(1)

@@ -124,10 +124,10 @@ fn go_function_whose_first_instruction_may_fault_is_never_displaced_and_panics_s
 fn goroutines_that_are_stopped_anywhere_go_on_right() -> Result<()> {
     let target = Target::build(Program::Preempted, Link::Pie)?;
     let mut running = target.spawn()?;
-    // Starts of instructions are among these; others are left out.
+    // Starts of instructions are among these; others are left out. The last first: the return has a jump of its own.
     let inside = |function: &str, end: u32| {
         let name = function.to_owned();
-        let specs = (1..end).map(move |offset| format!("{name}+{offset:#x}"));
+        let specs = (1..end).rev().map(move |offset| format!("{name}+{offset:#x}"));
         specs.map(|place| target.spec(&place)).collect::<Vec<_>>()
     };
     // Windows at all entries, the loop, and what runs when a goroutine is stopped and when it goes on.
