@@ -441,6 +441,10 @@ impl<'p> Planner<'p> {
         match why {
             // A link of ours does not raise its semaphore.
             why if wanted.mark.is_some() => Err(why.to_string()),
+            // The kernel would put its breakpoint over a jump that is not in the file, and the file's byte over that.
+            _ if self.has_foreign_jump(wanted) => {
+                Err("another nanoprobe has a jump there that no second one can be chained to".into())
+            }
             NoJump::Refused(Refusal::NoRung { why_not, .. }) if !is_taken => {
                 Ok(Placement::by_kernel(wanted.addr, why_not))
             }
@@ -465,6 +469,15 @@ impl<'p> Planner<'p> {
         let placement = place(&loaded.flow, &codes(&loaded.image), &asked).map_err(NoJump::Refused)?;
         check_faults(&loaded.image, wanted, &placement)?;
         Ok(placement)
+    }
+
+    /// Whether the process has a jump at the site, and the file has none.
+    fn has_foreign_jump(&self, wanted: &Match) -> bool {
+        const JUMPS: [u8; 2] = [0xe9, 0xeb];
+        let in_file = self.images[&wanted.module].image.bytes(ImageAddr(wanted.addr), 1);
+        let mut found = [0];
+        let read = self.memory.read(wanted.addr.wrapping_add(self.module(wanted.module).bias.0), &mut found);
+        read.is_ok() && JUMPS.contains(&found[0]) && in_file.is_some_and(|bytes| bytes != found)
     }
 
     fn has_room(&self, wanted: &Match, pun: Pun) -> bool {
