@@ -9,7 +9,8 @@
 //!          and has only padding between it and the jump's end.
 //!          G4 a punned jump displaces instructions as G1 to G3 allow a jump of as many bytes as it changes.
 //!          G5 no byte of an instruction behind the first changes at which a parked thread may go on.
-//! Checked: tests/ladder.rs, one test for each rule.
+//!          G6 nor one of an instruction behind the first that may fault, where faults are to be seen where they are.
+//! Checked: tests/ladder.rs and tests/parked.rs, one test for each rule.
 
 use std::ops::Range;
 
@@ -160,6 +161,9 @@ impl<'a> Ladder<'a> {
                 return Err(Reason::Parked { at: last.insn.end() });
             }
             last = self.next(&last)?;
+            if self.flow.keeps_faults(&last.insn) {
+                return Err(Reason::MayFault { at: last.insn.addr });
+            }
             insns.push(last.insn);
         }
         Ok(Window { insns, ends_with_flow: last.ends || last.is_call, padding_used: 0 })

@@ -5,6 +5,8 @@ use std::ops::Range;
 use insn::{Asked, Code, Flow, Placement, Pun, Reason, Refusal, Rung, no_room, place};
 
 const BASE: u64 = 0x1000;
+/// The stack pointer, the frame pointer and r14.
+const GOOD: u16 = 1 << 4 | 1 << 5 | 1 << 14;
 /// cmp rsp, [r14+0x10]; jbe; push rbp; mov rbp, rsp; nop; nop; ret: a Go function begins so.
 const ENTRY: [u8; 13] = [0x49, 0x3b, 0x66, 0x10, 0x76, 0x20, 0x55, 0x48, 0x89, 0xe5, 0x90, 0x90, 0xc3];
 
@@ -15,7 +17,8 @@ fn placed(
     room: &dyn Fn(Pun) -> bool,
 ) -> Result<Placement, Refusal> {
     let code = [Code { base: BASE, bytes }];
-    let flow = Flow::analyse(&code, &[BASE], &[], &|_| vec![]).with_parked_threads(unsafe_points.to_vec());
+    let flow = Flow::analyse(&code, &[BASE], &[], &|_| vec![])
+        .with_parked_threads(unsafe_points.to_vec(), GOOD.into());
     let function = Some(BASE..BASE + bytes.len() as u64);
     let asked = Asked { site, function, next_function: None, taken: &|_| false, room };
     place(&flow, &code, &asked)
@@ -71,6 +74,25 @@ fn a_call_under_the_jump_is_refused_at_an_unsafe_point_too() {
     assert_eq!(
         reason(placed(&bytes, BASE, &points, &no_room), Rung::Window),
         Reason::CallInside { at: BASE + 2 }
+    );
+}
+
+#[test]
+fn an_instruction_that_may_fault_is_displaced_as_the_first_only() {
+    // mov rbx, rax; mov rcx, [rax]; mov rcx, [rsp]; ret
+    let bytes = [0x48, 0x89, 0xc3, 0x48, 0x8b, 0x08, 0x48, 0x8b, 0x0c, 0x24, 0xc3];
+    let points = [BASE..BASE + 11];
+    let window = reason(placed(&bytes, BASE, &points, &no_room), Rung::Window);
+    assert_eq!(window, Reason::MayFault { at: BASE + 3 });
+    assert_eq!(
+        placed(&bytes, BASE, &points, &|_| true).unwrap().displaced.len(),
+        1,
+        "a shorter jump does without it"
+    );
+    assert_eq!(
+        placed(&bytes, BASE + 3, &points, &no_room).unwrap().displaced.len(),
+        2,
+        "it is the first, the stack is good"
     );
 }
 

@@ -20,7 +20,7 @@ use crate::memory::Memory;
 use crate::site::{Action, SitePlan};
 use crate::world::Haste;
 use crate::{kernel, puns};
-use consumer::{check_faults, check_stack, consumer};
+use consumer::{GO_GOOD_REGISTERS, check_faults, check_stack, consumer};
 use image::lookup::{LookupError, find_file, find_module};
 use image::select::{Selected, chosen_implementation};
 use image::spec::Place;
@@ -150,7 +150,8 @@ impl Loaded {
         };
         let flow = Flow::analyse(&codes, &starts, &pointers, &read);
         let unsafe_points = || image.go_unsafe_points().iter().map(|r| r.start.0..r.end.0).collect();
-        let flow = if image.is_go() { flow.with_parked_threads(unsafe_points()) } else { flow };
+        let parked = |flow: Flow| flow.with_parked_threads(unsafe_points(), GO_GOOD_REGISTERS.into());
+        let flow = if image.is_go() { parked(flow) } else { flow };
         Loaded { image, flow }
     }
 }
