@@ -12,8 +12,8 @@
 
 use std::ops::Range;
 
-use crate::arch::native;
-use crate::code::Code;
+use crate::arch::native::{self, RegSet};
+use crate::code::{Code, Insn};
 use crate::reason::{Reason, Refusal, Rung};
 use crate::tables::{Table, Tables};
 use crate::targets::Targets;
@@ -40,7 +40,17 @@ pub struct Flow {
     starts: Vec<u64>,
     /// Where `targets` is complete; everywhere when there is none.
     analysed: Option<Vec<Range<u64>>>,
-    has_parked_threads: bool,
+    /// If it has threads of its own making that it parks.
+    parked: Option<Parked>,
+}
+
+/// What is known of threads that nobody sees.
+#[derive(Debug)]
+struct Parked {
+    /// Where none of them is ever parked.
+    unsafe_points: Vec<Range<u64>>,
+    /// The registers by which memory is accessed without a fault.
+    good: RegSet,
 }
 
 impl Flow {
@@ -68,8 +78,7 @@ impl Flow {
         for segment in code {
             native::sweep(segment, within(function_starts, segment.range()), &mut targets, &mut tables);
         }
-        let mut flow =
-            Flow { targets, starts: function_starts.to_vec(), analysed: None, has_parked_threads: false };
+        let mut flow = Flow { targets, starts: function_starts.to_vec(), analysed: None, parked: None };
         flow.add_data(tables, indirect_targets, table_reader);
         flow
     }
@@ -97,7 +106,7 @@ impl Flow {
             targets: Targets::new(&[]),
             starts: function_starts.to_vec(),
             analysed: None,
-            has_parked_threads: false,
+            parked: None,
         };
         let around = widen(near, margin + native::SHORT_BRANCH_REACH);
         let mut parts: Vec<Code<'_>> = Vec::new();
@@ -151,15 +160,33 @@ impl Flow {
         self.targets.contains(addr)
     }
 
-    /// Says that the program has threads of its own making, which it stops at any instruction, and which nobody sees
-    /// while they are parked: Go. Only the first instruction under a jump may change then, and nothing between functions,
-    /// which Go's tables do not know.
-    pub fn with_parked_threads(self) -> Flow {
-        Flow { has_parked_threads: true, ..self }
+    /// Says that the program has threads of its own making, which it stops at any instruction but at its unsafe points,
+    /// and which nobody sees while they are parked: Go. `unsafe_points` are sorted and do not overlap.
+    ///
+    /// Only the first instruction under a jump may change then and those behind it that are unsafe points, and nothing
+    /// between functions, which Go's tables do not know. A thread that waits for a call to return, and one that goes on
+    /// after a panic, are taken care of by the rules for calls and targets. Such a program also has to see the address of
+    /// a fault as it is: an instruction that may fault, though it uses but `good` registers, is nothing but the first under
+    /// a jump, where the caller may refuse it.
+    pub fn with_parked_threads(self, unsafe_points: Vec<Range<u64>>, good: RegSet) -> Flow {
+        debug_assert!(unsafe_points.is_sorted_by_key(|range| range.start));
+        Flow { parked: Some(Parked { unsafe_points, good }), ..self }
     }
 
     pub(crate) fn has_parked_threads(&self) -> bool {
-        self.has_parked_threads
+        self.parked.is_some()
+    }
+
+    /// Whether a thread that nobody sees may be parked at the instruction at `addr`.
+    pub(crate) fn may_be_parked(&self, addr: u64) -> bool {
+        let Some(Parked { unsafe_points, .. }) = &self.parked else { return false };
+        let after = unsafe_points.partition_point(|range| range.end <= addr);
+        unsafe_points.get(after).is_none_or(|range| addr < range.start)
+    }
+
+    /// Whether the instruction may not be displaced behind another one, since it may fault.
+    pub(crate) fn keeps_faults(&self, insn: &Insn) -> bool {
+        self.parked.as_ref().is_some_and(|parked| native::may_fault(insn, parked.good))
     }
 
     /// The lowest address in `range` that something is known to jump to or point at.

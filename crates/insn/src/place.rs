@@ -44,7 +44,7 @@ pub fn no_room(_: Pun) -> bool {
 pub struct Pun {
     /// The first image address. One below the image's start wraps around: the process's bias sets it right.
     pub first: u64,
-    /// How many there are: a power of 256.
+    /// How many there are: a power of 256. One: only the first byte at the site changes.
     pub count: u64,
 }
 
@@ -56,6 +56,11 @@ impl Pun {
         let count = 1u64 << (8 * (u32::from(free) - 1));
         let fixed = i64::from(i32::from_le_bytes(displacement)) & -(count as i64);
         Pun { first: site.wrapping_add(u64::from(JUMP_BYTES)).wrapping_add_signed(fixed), count }
+    }
+
+    /// The only address, if there is no choice.
+    pub fn only(self, bias: u64) -> Option<u64> {
+        (self.count == 1).then(|| self.first.wrapping_add(bias))
     }
 
     /// The addresses in a process.

@@ -188,6 +188,11 @@ pub enum Reason {
         /// The instruction.
         at: u64,
     },
+    /// This instruction under the jump may fault, and the program has to see where.
+    MayFault {
+        /// The instruction.
+        at: u64,
+    },
     /// A thread on an island would be where Go's tables know of no function.
     UnknownPadding,
     /// A page ends after the jump's first byte: its two parts could not be written at one moment.
@@ -219,6 +224,7 @@ impl fmt::Display for Reason {
                 write!(f, "no room at the {count} addresses that the bytes behind it leave to a jump")
             }
             Reason::Parked { at } => write!(f, "a goroutine may be parked at {at:#x}"),
+            Reason::MayFault { at } => write!(f, "the instruction at {at:#x} may fault"),
             Reason::UnknownPadding => write!(f, "Go does not know the padding between its functions"),
             Reason::PageEnd => write!(f, "a page ends after its first byte"),
             Reason::NotAnalysed => write!(f, "the code around it was not analysed"),

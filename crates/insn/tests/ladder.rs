@@ -136,28 +136,6 @@ fn a_short_function_without_padding_is_refused_for_rungs_1_to_4() {
 }
 
 #[test]
-fn where_threads_are_parked_only_the_first_instruction_changes() {
-    let place = |bytes: &[u8], room: &dyn Fn(Pun) -> bool| {
-        let file = File::new(bytes);
-        let function = Some(BASE..BASE + bytes.len() as u64);
-        let asked = Asked { site: BASE, function, next_function: None, taken: &|_| false, room };
-        insn::place(&file.flow().with_parked_threads(), &file.code(), &asked)
-    };
-    // cmp rsp, [r14+0x10]; jbe: a Go function begins so
-    let entry = [0x49, 0x3b, 0x66, 0x10, 0x76, 0x20, 0x55, 0x48, 0x89, 0xe5, 0x90, 0x90, 0xc3];
-    let placed = place(&entry, &|_| true).unwrap();
-    assert_eq!((placed.rung, placed.displaced.len(), placed.displaced_len), (Rung::Punned, 1, 4));
-    assert_eq!(placed.pun.unwrap().first, BASE + 5 + 0x7600_0000);
-    assert_eq!(reason(place(&entry, &no_room), Rung::Window), Reason::Parked { at: BASE + 4 });
-    assert_eq!(reason(place(&entry, &no_room), Rung::Island), Reason::UnknownPadding);
-    // One instruction of five bytes, and a last one with padding behind it, are as elsewhere.
-    assert_eq!(place(&[0xb8, 1, 0, 0, 0, 0xc3], &no_room).unwrap().rung, Rung::Jump);
-    assert_eq!(place(&[0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc], &no_room).unwrap().rung, Rung::Window);
-    // push rbp; push rbx; ...: one byte alone has no displacement to choose
-    assert!(place(&[0x55, 0x53, 0x50, 0x51, 0x52, 0xc3], &|_| true).is_err());
-}
-
-#[test]
 fn a_jump_with_one_byte_on_a_page_is_refused() {
     let bytes = [[0x90; 0xfff].as_slice(), &[0xb8, 1, 0, 0, 0, 0x90, 0x90, 0xc3]].concat();
     let file = File::new(&bytes);

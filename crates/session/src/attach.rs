@@ -169,7 +169,7 @@ impl Session {
         let region = &mut self.regions.regions[region];
         let at = match plan.placement.pun {
             None => region.next,
-            Some(_) => match plan.block.filter(is_mapped) {
+            Some(_) => match plan.block.filter(is_mapped).filter(|_| plan.landing.iter().all(is_mapped)) {
                 Some(at) => at,
                 None => return self.missed.push((plan, Missed::NoRoom)),
             },
@@ -246,6 +246,9 @@ impl Session {
         }
         for armed in self.armed.iter().filter(|a| a.plan.placement.pun.is_some()) {
             self.memory.write(armed.trampoline.at, &armed.trampoline.bytes)?;
+            if let Some((at, bytes)) = armed.landing() {
+                self.memory.write(at, &bytes)?;
+            }
         }
         unshare(&self.memory, self.armed.iter().flat_map(|a| a.patches().map(|p| p.addr)))
     }

@@ -25,8 +25,18 @@ fn header(memory: &Memory, entry: u64) -> Option<TrampolineHeader> {
     TrampolineHeader::parse(&memory.read_vec(entry.checked_sub(len as u64)?, len).ok()?)
 }
 
+/// The trampoline that a jump to `to` ends in, and its header: there, or behind one more jump.
+fn trampoline_at(memory: &Memory, to: u64) -> Option<(u64, TrampolineHeader)> {
+    let direct = header(memory, to).map(|h| (to, h));
+    direct.or_else(|| {
+        let on = jump_target(to, &memory.read_vec(to, JUMP_LEN).ok()?)?;
+        Some((on, header(memory, on)?))
+    })
+}
+
 /// Compares what stands at a site with the file. If another controller's jump stands there, ours will go
-/// before it: the expected bytes become its jump, and our tail leads to its trampoline.
+/// before it: the expected bytes become its jump, and our tail leads to its trampoline. A jump that can lead to one
+/// address only is no link of a chain: its bytes stay as they are.
 pub(crate) fn join(
     memory: &Memory,
     pages: &mut Pages<'_>,
@@ -84,7 +94,7 @@ pub(crate) fn leave(
     let below = jump_target(link.tail, tail);
     let found = pages.bytes(link.jump_at, JUMP_LEN)?;
     match jump_target(link.jump_at, &found) {
-        Some(first) if first == link.entry => match below {
+        Some(first) if first == link.entry || Some(first) == link.landing => match below {
             None => restore(pages, link),
             // The copies of what runs before the probe are equally long in all trampolines of a site.
             Some(below) => redirect(pages, link.jump_at, below - (link.body - link.entry)),
@@ -119,7 +129,8 @@ fn redirect(pages: &mut Pages<'_>, at: u64, below: u64) -> Result<Left, Broken> 
 fn unlink(memory: &Memory, first: u64, link: &Link<'_>, below: Option<u64>) -> Result<Left, Broken> {
     let mut at = first;
     for _ in 0..LONGEST {
-        let Some(node) = header(memory, at) else { return Ok(Left::Foreign) };
+        let Some((entry, node)) = trampoline_at(memory, at) else { return Ok(Left::Foreign) };
+        at = entry;
         let tail = at + u64::from(node.tail);
         let next = jump_target(tail, &memory.read_vec(tail, JUMP_LEN)?);
         if next == Some(link.body) {

@@ -268,8 +268,9 @@ fn disarm(
     pages.flush()?;
     receipt.restored = restored.len();
     restored.sort_by_key(|link| link.entry);
-    let islands: Vec<_> =
-        restored.iter().filter(|l| l.jump_at != l.site).map(|l| (l.jump_at, l.site)).collect();
+    let islands = restored.iter().filter(|l| l.jump_at != l.site).map(|l| (l.jump_at, l.site));
+    let landings = restored.iter().filter_map(|l| Some((l.landing?, l.site)));
+    let islands: Vec<_> = islands.chain(landings).collect();
     for thread in world.threads_mut() {
         let pc = thread.pc();
         if let Some((_, site)) = islands.iter().find(|(island, _)| *island == pc) {

@@ -21,6 +21,7 @@ use crate::error::Broken;
 use crate::memory::Memory;
 use crate::site::SitePlan;
 use crate::world::Haste;
+use consumer::GO_GOOD_REGISTERS;
 use image::lookup::{LookupError, find_file, find_module};
 use image::select::Selected;
 use image::spec::Place;
@@ -150,7 +151,9 @@ impl Loaded {
             found.iter().map(|a| a.0).collect()
         };
         let flow = Flow::analyse(&codes, &starts, &pointers, &read);
-        let flow = if image.is_go() { flow.with_parked_threads() } else { flow };
+        let unsafe_points = || image.go_unsafe_points().iter().map(|r| r.start.0..r.end.0).collect();
+        let parked = |flow: Flow| flow.with_parked_threads(unsafe_points(), GO_GOOD_REGISTERS.into());
+        let flow = if image.is_go() { parked(flow) } else { flow };
         Loaded { image, flow }
     }
 }

@@ -4,20 +4,26 @@
 //! State:   the blocks given out, and the pages that they need.
 //! Context: control.
 //! Keeps:   U1 a block's entry is an address that its jump can lead to; blocks do not overlap.
-//!          U2 pages were free in the snapshot of the mappings, and are within reach of the site's whole module.
+//!          U2 where a jump can lead to one address only, five bytes are kept there for a jump to the block.
+//!          U3 pages were free in the snapshot of the mappings, and are within reach of the site's whole module.
 //! Checked: tests below; the kernel refuses a page that was taken meanwhile (MAP_FIXED_NOREPLACE).
 
 use crate::site::SitePlan;
 use crate::space::{PAGE, within_reach};
 use image::Mapping;
 use insn::Pun;
+use std::collections::BTreeMap;
 use std::ops::Range;
-use text::Trampoline;
+use text::{JUMP_LEN, Trampoline};
 
 /// Entries stand at multiples of it, as in other regions.
 const STEP: u64 = 64;
 /// Pages are taken in runs of this length, where there is room, so that sites near one another share them.
 const RUN: u64 = 64 << 10;
+/// The same for jumps that can lead to one address only: these lie as far apart as their sites do.
+const LANDING_RUN: u64 = 1 << 20;
+/// How far behind it the trampoline may be.
+const NEAR: u64 = 64 << 20;
 /// What a block takes at most before and behind its entry, for a look before more is known of it.
 const USUAL: Size = Size { before: 256, behind: 768 };
 
@@ -31,7 +37,18 @@ struct Size {
 /// Whether a process with these mappings has room for a trampoline at an address of `pun`.
 pub(crate) fn has_room(mappings: &[Mapping], reach: Range<u64>, pun: Pun, bias: u64) -> bool {
     let free = within_reach(mappings, reach, USUAL.before + USUAL.behind);
-    Puns::default().find(&free, pun.in_process(bias), USUAL).is_some()
+    match pun.only(bias) {
+        None => Puns::default().find(&free, pun.in_process(bias), USUAL).is_some(),
+        Some(at) => {
+            let mut puns = Puns::default();
+            puns.land(&free, at, 1).is_some() && puns.find(&free, near(at), USUAL).is_some()
+        }
+    }
+}
+
+/// Where the trampoline may stand that a jump at `landing` leads to.
+fn near(landing: u64) -> Range<u64> {
+    landing..landing.saturating_add(NEAR)
 }
 
 /// Blocks for all punned sites of an attach.
@@ -39,31 +56,65 @@ pub(crate) fn has_room(mappings: &[Mapping], reach: Range<u64>, pun: Pun, bias: 
 pub(crate) struct Puns {
     /// Where blocks may stand: ascending, apart from one another.
     pub pages: Vec<Range<u64>>,
-    blocks: Vec<Range<u64>>,
+    /// Start and end of what is given out.
+    blocks: BTreeMap<u64, u64>,
 }
 
 impl Puns {
     /// Gives each punned site its block, in at most `limit` runs of pages; a site without one is left out later.
     pub fn allot(mappings: &[Mapping], sites: &mut [SitePlan], limit: usize) -> Puns {
         let mut puns = Puns::default();
+        // First those that have no choice.
+        for site in sites.iter_mut() {
+            let Some(at) = site.placement.pun.and_then(|pun| pun.only(site.bias)) else { continue };
+            let free = within_reach(mappings, site.module_range.clone(), JUMP_LEN as u64);
+            site.landing = puns.land(&free, at, limit);
+        }
         for site in sites {
             let Some(pun) = site.placement.pun else { continue };
             let size = size(site);
-            let window = pun.in_process(site.bias);
+            let window = match (pun.only(site.bias), site.landing) {
+                (None, _) => pun.in_process(site.bias),
+                (Some(_), Some(at)) => near(at),
+                (Some(_), None) => continue,
+            };
             let shared = puns.find(&puns.pages, window.clone(), size);
             let at = shared.or_else(|| {
                 let free = within_reach(mappings, site.module_range.clone(), size.before + size.behind);
                 let at = puns.find(&free, window, size).filter(|_| puns.pages.len() < limit)?;
-                puns.take(&free, at..at + size.before + size.behind);
+                puns.take(&free, at..at + size.before + size.behind, RUN);
                 Some(at)
             });
             if let Some(at) = at {
-                puns.blocks.push(at..at + size.before + size.behind);
-                puns.blocks.sort_unstable_by_key(|b| b.start);
+                puns.blocks.insert(at, at + size.before + size.behind);
             }
             site.block = at;
         }
+        puns.trim();
         puns
+    }
+
+    /// Keeps the one address `at` for a jump, if it is free.
+    fn land(&mut self, free: &[Range<u64>], at: u64, limit: usize) -> Option<u64> {
+        let jump = at..at.checked_add(JUMP_LEN as u64)?;
+        let is_in = |space: &Range<u64>| space.start <= jump.start && jump.end <= space.end;
+        if !free.iter().any(is_in) || self.overlapping(&jump).is_some() {
+            return None;
+        }
+        if !self.pages.iter().any(is_in) {
+            if self.pages.len() >= limit {
+                return None;
+            }
+            self.take(free, jump.clone(), LANDING_RUN);
+        }
+        // What is left of a page that others share may begin behind it.
+        self.pages.iter().any(is_in).then(|| self.blocks.insert(jump.start, jump.end)).map(|_| at)
+    }
+
+    /// A block that shares a byte with `range`: its end.
+    fn overlapping(&self, range: &Range<u64>) -> Option<u64> {
+        let before = self.blocks.range(..range.end).next_back();
+        before.map(|(_, end)| *end).filter(|end| *end > range.start)
     }
 
     /// The first place of a block in `spaces` whose entry is in `window`.
@@ -75,9 +126,9 @@ impl Puns {
             let mut entry = first;
             while entry <= last {
                 let at = entry - size.before;
-                match self.blocks.iter().find(|b| b.start < at + len && at < b.end) {
+                match self.overlapping(&(at..at + len)) {
                     None => return Some(at),
-                    Some(block) => entry = (block.end + size.before).next_multiple_of(STEP),
+                    Some(end) => entry = (end + size.before).next_multiple_of(STEP),
                 }
             }
             None
@@ -85,16 +136,28 @@ impl Puns {
     }
 
     /// Takes a run of the free pages that holds `block`.
-    fn take(&mut self, free: &[Range<u64>], block: Range<u64>) {
+    fn take(&mut self, free: &[Range<u64>], block: Range<u64>, run: u64) {
         let Some(space) = free.iter().find(|s| s.start <= block.start && block.end <= s.end) else { return };
         let start = block.start / PAGE * PAGE;
         let after = self.pages.iter().map(|p| p.start).filter(|p| *p >= start).min().unwrap_or(u64::MAX);
         let room = space.end.min(after) / PAGE * PAGE;
-        let end = (start + RUN).min(room).max(block.end.next_multiple_of(PAGE));
+        let end = (start + run).min(room).max(block.end.next_multiple_of(PAGE));
         // A page that the block shares with a run before it belongs to that.
         let before = self.pages.iter().map(|p| p.end).filter(|p| *p <= end).max().unwrap_or(0);
         self.pages.push(start.max(before)..end);
         self.pages.sort_unstable_by_key(|p| p.start);
+    }
+
+    /// Gives back the pages of each run before its first block and behind its last.
+    fn trim(&mut self) {
+        for run in &mut self.pages {
+            let mut inside = self.blocks.range(..run.end).filter(|(_, end)| **end > run.start);
+            let Some((first, _)) = inside.next() else { continue };
+            let last = self.blocks.range(..run.end).next_back().map_or(run.end, |(_, end)| *end);
+            let start = (first / PAGE * PAGE).max(run.start);
+            *run = start..last.next_multiple_of(PAGE).min(run.end).max(start);
+        }
+        self.pages.retain(|run| run.start < run.end);
     }
 }
 
@@ -133,11 +196,11 @@ mod tests {
         for _ in 0..40 {
             let at = puns.find(&space, MIB + 100..MIB + 0x4000, size);
             let Some(at) = at else { break };
-            assert!(puns.blocks.iter().all(|b| at + 384 <= b.start || b.end <= at));
-            puns.blocks.push(at..at + 384);
+            assert!(puns.blocks.iter().all(|(start, end)| at + 384 <= *start || *end <= at));
+            puns.blocks.insert(at, at + 384);
         }
         assert_eq!(puns.blocks.len(), 40);
-        puns.take(&space, puns.blocks[0].clone());
+        puns.take(&space, MIB..MIB + 384, RUN);
         assert_eq!(puns.pages, [MIB..MIB + 16 * PAGE]);
     }
 
@@ -145,8 +208,8 @@ mod tests {
     fn a_run_ends_where_another_begins() {
         let space = [MIB..MIB + 64 * PAGE];
         let mut puns = Puns::default();
-        puns.take(&space, MIB + 8 * PAGE..MIB + 8 * PAGE + 100);
-        puns.take(&space, MIB + PAGE..MIB + PAGE + 100);
+        puns.take(&space, MIB + 8 * PAGE..MIB + 8 * PAGE + 100, RUN);
+        puns.take(&space, MIB + PAGE..MIB + PAGE + 100, RUN);
         assert_eq!(puns.pages, [MIB + PAGE..MIB + 8 * PAGE, MIB + 8 * PAGE..MIB + 24 * PAGE]);
     }
 }

@@ -11,7 +11,7 @@
 use crate::attach::image_maps;
 use crate::detach::{Receipt, leave_process};
 use crate::error::Broken;
-use crate::footing::{Footing, Found};
+use crate::footing::{Code, Footing, Found};
 use crate::memory::Memory;
 use crate::process::{self, Controller};
 use crate::setup::find_syscall;
@@ -61,10 +61,21 @@ fn links(memory: &Memory, footing: &Footing) -> Result<Vec<Link<'static>>, Broke
         // Blocks stand at multiples of 64, and so do their entries.
         for entry in (64..bytes.len()).step_by(64) {
             let header = bytes.get(entry - TrampolineHeader::LEN..entry).and_then(TrampolineHeader::parse);
-            links.extend(header.map(|h| link(start + entry as u64, &h)));
+            links.extend(header.map(|h| {
+                let entry = start + entry as u64;
+                Link { landing: landing(&code, &h, entry), ..link(entry, &h) }
+            }));
         }
     }
     Ok(links)
+}
+
+/// Where the jump at the site leads if all its bytes but the first are the file's, and that is to this trampoline.
+fn landing(code: &Code, header: &TrampolineHeader, entry: u64) -> Option<u64> {
+    let [_, distance @ ..] = header.jump_original;
+    let distance = i64::from(i32::from_le_bytes(distance));
+    let at = header.jump_at.wrapping_add(JUMP_LEN as u64).wrapping_add_signed(distance);
+    (text::jump_target(at, code.bytes(at, JUMP_LEN)) == Some(entry)).then_some(at)
 }
 
 fn link(entry: u64, header: &TrampolineHeader) -> Link<'static> {
@@ -73,6 +84,7 @@ fn link(entry: u64, header: &TrampolineHeader) -> Link<'static> {
         name: "a site of a controller that is gone",
         site: header.site,
         entry,
+        landing: None,
         body: entry + u64::from(header.body),
         tail: entry + u64::from(header.tail),
         jump_at: header.jump_at,

@@ -156,6 +156,8 @@ pub struct SitePlan {
     pub semaphore: Option<u64>,
     /// Where its trampoline stands, if its jump is punned; found when it is armed.
     pub(crate) block: Option<u64>,
+    /// Where its jump leads if it can lead to one address only: there a jump to the trampoline stands.
+    pub(crate) landing: Option<u64>,
 }
 
 impl SitePlan {
@@ -278,6 +280,8 @@ pub(crate) struct Link<'a> {
     pub name: &'a str,
     pub site: u64,
     pub entry: u64,
+    /// Where the jump at the site leads, if not to the entry: a jump to that stands there.
+    pub landing: Option<u64>,
     /// Where the first probe's code begins, behind the displaced instructions that run before it.
     pub body: u64,
     pub tail: u64,
@@ -330,7 +334,7 @@ impl Armed {
             bodies,
         };
         let built = Trampoline::build(&request).and_then(|t| {
-            let jump = jump_patch(&plan, t.entry_addr())?;
+            let jump = jump_patch(&plan, plan.landing.unwrap_or(t.entry_addr()))?;
             Ok((t, jump))
         });
         let (trampoline, jump) = match built {
@@ -365,12 +369,20 @@ impl Armed {
         self.trampoline.copy_of(offset)
     }
 
+    /// What stands where its jump leads, if that is not the trampoline: address and bytes.
+    pub fn landing(&self) -> Option<(u64, [u8; JUMP_LEN])> {
+        let at = self.plan.landing?;
+        // Allotted within reach of each other.
+        Some((at, jump(at, self.trampoline.entry_addr()).ok()?))
+    }
+
     /// The site as `leave` sees it.
     pub fn link(&self) -> Link<'_> {
         Link {
             name: &self.plan.name,
             site: self.plan.addr(),
             entry: self.trampoline.entry_addr(),
+            landing: self.plan.landing,
             body: self.trampoline.body_addr(),
             tail: self.trampoline.tail_addr(),
             jump_at: self.jump.addr,

@@ -48,6 +48,17 @@ func fill(room *[4]int, x int) {
 	}
 }
 
+// A goroutine may be parked at its second instruction, and the first has one byte.
+//
+//go:noinline
+func WorkLeaf(x int) int {
+	var room [4]int
+	for i := range room {
+		room[i] = x + i
+	}
+	return room[x&3]
+}
+
 //go:noinline
 func WorkGrow(depth int) int {
 	var room [64]int
@@ -98,6 +109,7 @@ var turns = map[string]func(i int) bool{
 	"main.Second":     func(i int) bool { return second(i) == i },
 	"main.Work":       func(i int) bool { return Work(i) == i*3+1 },
 	"main.WorkFrame":  func(i int) bool { return WorkFrame(i) == i+i&3 },
+	"main.WorkLeaf":   func(i int) bool { return WorkLeaf(i) == i+i&3 },
 	"main.WorkPanics": func(i int) bool { return recovered(i) == i },
 	"main.WorkGrow": func(i int) bool {
 		deep := make(chan int)

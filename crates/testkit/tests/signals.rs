@@ -124,16 +124,31 @@ fn go_function_whose_first_instruction_may_fault_is_never_displaced_and_panics_s
 fn goroutines_that_are_stopped_anywhere_go_on_right() -> Result<()> {
     let target = Target::build(Program::Preempted, Link::Pie)?;
     let mut running = target.spawn()?;
-    let specs: Vec<String> = (1..0x30).map(|offset| target.spec(&format!("main.spin+{offset:#x}"))).collect();
-    for _ in 0..25 {
+    // Starts of instructions are among these; others are left out. The last first: the return has a jump of its own.
+    let inside = |function: &str, end: u32| {
+        let name = function.to_owned();
+        let specs = (1..end).rev().map(move |offset| format!("{name}+{offset:#x}"));
+        specs.map(|place| target.spec(&place)).collect::<Vec<_>>()
+    };
+    // Windows at all entries, the loop, and what runs when a goroutine is stopped and when it goes on.
+    let rounds = [
+        vec![target.spec("main.*"), target.spec("runtime.*")],
+        inside("main.spin", 0x40),
+        [inside("main.climb", 0x90), inside("main.spin", 0x40)].concat(),
+        [inside("runtime.asyncPreempt.abi0", 0x600), inside("main.spin", 0x40)].concat(),
+    ];
+    let mut windows = 0;
+    for specs in rounds.iter().cycle().take(28) {
         let pid = running.pid_text();
-        let arguments = ["count"].into_iter().chain(specs.iter().map(String::as_str));
+        let arguments = ["count", "--no-kernel"].into_iter().chain(specs.iter().map(String::as_str));
         let arguments = arguments.chain(["-p", &pid, "--for", "200ms"]);
-        Nanoprobe::find()?.run(arguments)?.success()?;
+        let outcome = Nanoprobe::find()?.run(arguments)?.success()?;
+        windows += outcome.stderr.matches(" window").count();
     }
+    assert!(windows > 10, "{windows}");
     running.command("check")?;
     let line = running.expect("totals ")?;
-    assert!(number(&line, "runs")? > 10, "{line}");
+    assert!(number(&line, "runs")? > 10 && number(&line, "climbs")? > 10, "{line}");
     assert_eq!(number(&line, "bad")?, 0, "{line}");
     Ok(())
 }

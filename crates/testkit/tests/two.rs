@@ -3,6 +3,7 @@
 //! For:     design: works; each has its own consumers.
 //! Keeps:   each counts exactly what was called while it was attached, whichever ends first.
 
+use std::time::{Duration, Instant};
 use testkit::{Link, Nanoprobe, Outcome, Program, Result, Snapshot, Target, Tracing};
 
 const CALLS: u64 = 80_000;
@@ -63,6 +64,42 @@ fn both_count_exactly_where_a_jump_can_lead_to_some_addresses_only() -> Result<(
     Ok(())
 }
 
+/// Such a jump changes one byte. The kernel's breakpoint would go over it, and the file's byte over that.
+#[test]
+fn where_a_jump_can_lead_to_one_address_the_first_counts_exactly_and_the_second_is_told() -> Result<()> {
+    const LEAF: &str = "main.WorkLeaf";
+    let target = Target::build(Program::CountedGo, Link::Pie)?;
+    let mut running = target.spawn()?;
+    let before = Snapshot::take(running.pid())?;
+    let pid = running.pid_text();
+    for is_killed in [false, true] {
+        let first = attach_to(&target, LEAF, &pid)?;
+        running.run(CALLS, LEAF)?;
+        let second = Nanoprobe::find()?.run(["count", &target.spec(LEAF), "-p", &pid])?;
+        assert!(second.code() == Some(1) && second.stderr.contains("another nanoprobe"), "{second}");
+        running.run(CALLS, LEAF)?;
+        if is_killed {
+            first.kill()?;
+        } else {
+            let outcome = first.interrupt_and_finish()?.success()?;
+            assert_eq!(outcome.count(LEAF), 2 * CALLS, "{outcome}");
+            assert!(outcome.stderr.contains("1 punned"), "{outcome}");
+        }
+        // Go maps memory by itself; its code, and ours, are looked at. Who was killed may take a moment.
+        let is_gos = |line: &str| !line.contains("code") && !line.contains("r-xp") && !line.contains("memfd");
+        let end = Instant::now() + Duration::from_secs(5);
+        let mut difference = before.difference_now()?.without(is_gos);
+        while !difference.is_empty() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
+            difference = before.difference_now()?.without(is_gos);
+        }
+        assert!(difference.is_empty(), "{difference}");
+        running.run(CALLS, LEAF)?;
+    }
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
+
 #[test]
 fn second_works_on_when_the_first_is_killed() -> Result<()> {
     let target = Target::build(Program::Counted, Link::Pie)?;
@@ -75,7 +112,7 @@ fn second_works_on_when_the_first_is_killed() -> Result<()> {
     running.run(CALLS, "work")?;
     let outcome = second.interrupt_and_finish()?.success()?;
     assert_eq!(outcome.count("work"), 2 * CALLS, "{outcome}");
-    let within = std::time::Duration::from_secs(5);
+    let within = Duration::from_secs(5);
     before.comes_back(within).unwrap_or_else(|error| panic!("{error}\n{outcome}"));
     assert_eq!(running.end()?.code(), Some(7));
     Ok(())

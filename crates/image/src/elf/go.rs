@@ -1,11 +1,13 @@
 //! Go's own function table, `.gopclntab`.
 //!
-//! For:     names in stripped Go programs, and the places where a recovered panic continues.
+//! For:     names in stripped Go programs, the places where a recovered panic continues, and where no goroutine is parked.
 //! State:   none.
 //! Context: control.
 //! Keeps:   O1 entries that lead outside the table are left out.
-//! Checked: `a_stripped_go_program_keeps_its_names` in tests/suite/languages.rs.
+//! Checked: `a_stripped_go_program_keeps_its_names` in tests/suite/languages.rs; tests/suite/go.rs.
 //! Source:  the layout of Go 1.18 to 1.26 (runtime's pcHeader, _func); older ones have no names here.
+
+mod unsafe_points;
 
 use super::symbols::{Symbol, SymbolKind};
 use super::{ElfImage, Source};
@@ -13,15 +15,21 @@ use crate::ImageAddr;
 
 /// Go 1.20 and later.
 const MAGIC_1_20: u32 = 0xffff_fff1;
-/// Go 1.18 and 1.19, the same layout.
+/// Go 1.18 and 1.19, the same layout but for the records of functions, which lack the number of their first line.
 const MAGIC_1_18: u32 = 0xffff_fff0;
 
 struct Table<'d> {
     bytes: &'d [u8],
     text_start: u64,
+    /// Not guessed from the name of a section.
+    is_text_known: bool,
     functions: usize,
     names_at: usize,
+    /// Tables of values by address.
+    values_at: usize,
     functions_at: usize,
+    /// Length of a function's record without the two lists behind it.
+    record_bytes: usize,
 }
 
 struct Entry<'d> {
@@ -29,14 +37,20 @@ struct Entry<'d> {
     end: u64,
     name: &'d [u8],
     recovery: Option<u64>,
+    /// Where its record is.
+    record: usize,
 }
 
 impl<'d> Table<'d> {
     fn parse(image: &'d ElfImage) -> Option<Table<'d>> {
         let section = image.sections().iter().find(|s| s.name.ends_with(".gopclntab"))?;
         let bytes = image.section_bytes(section)?;
-        let is_known = matches!(u32_at(bytes, 0)?, MAGIC_1_20 | MAGIC_1_18) && bytes.get(7) == Some(&8);
-        if !is_known {
+        let record_bytes = match u32_at(bytes, 0)? {
+            MAGIC_1_20 => 44,
+            MAGIC_1_18 => 40,
+            _ => return None,
+        };
+        if bytes.get(7) != Some(&8) {
             return None;
         }
         let word = |i: usize| usize::try_from(u64_at(bytes, 8 + 8 * i)?).ok();
@@ -44,12 +58,16 @@ impl<'d> Table<'d> {
         // newer linkers leave it zero.
         let in_header = image.word(ImageAddr(section.range.start.0 + 24))?;
         let text = || image.section(".text").map(|s| s.range.start.0);
+        let known = if in_header != 0 { Some(in_header) } else { go_text(image) };
         Some(Table {
             bytes,
-            text_start: if in_header != 0 { in_header } else { go_text(image).or_else(text)? },
+            text_start: known.or_else(text)?,
+            is_text_known: known.is_some(),
             functions: word(0)?,
             names_at: word(3)?,
+            values_at: word(6)?,
             functions_at: word(7)?,
+            record_bytes,
         })
     }
 
@@ -68,6 +86,7 @@ impl<'d> Table<'d> {
             end: self.text_start.checked_add(u64::from(end))?,
             name,
             recovery: (recovery != 0).then(|| addr.wrapping_add(u64::from(recovery))),
+            record,
         })
     }
 

@@ -2,6 +2,7 @@
 //! and the languages' own tools say.
 
 mod elf;
+mod go;
 mod languages;
 mod marks;
 mod pointers;

@@ -110,6 +110,11 @@ pub fn go_with_c(name: &str, extra: &[&str]) -> PathBuf {
     go_of(name, "withc.go", extra)
 }
 
+/// The Go program that asks its runtime where goroutines may be stopped.
+pub fn go_preempt() -> PathBuf {
+    go_of("preempt", "preempt.go", &["-ldflags=-checklinkname=0"])
+}
+
 fn go_of(name: &str, source_name: &str, extra: &[&str]) -> PathBuf {
     let source = source(source_name);
     let mut args = vec!["build"];

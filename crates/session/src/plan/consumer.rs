@@ -33,7 +33,7 @@ const MARK_REGISTERS: [(u32, &str); 10] = [
 const GO_ARGUMENTS: [u32; 9] = [80, 40, 88, 112, 104, 72, 64, 56, 48];
 
 /// In Go code: the stack pointer, the frame pointer and the goroutine.
-const GO_GOOD_REGISTERS: u16 = 1 << 4 | 1 << 5 | 1 << 14;
+pub(super) const GO_GOOD_REGISTERS: u16 = 1 << 4 | 1 << 5 | 1 << 14;
 
 /// C code in a Go program has no dot in its names.
 pub(super) fn is_go_code(image: &ElfImage, wanted: &Match) -> bool {

@@ -125,6 +125,7 @@ fn without_process(name: String, module: String, placement: Placement) -> SitePl
         exit_of: None,
         semaphore: None,
         block: None,
+        landing: None,
         actions: vec![Action::Count],
     }
 }

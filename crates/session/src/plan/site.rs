@@ -42,6 +42,10 @@ impl Planner<'_> {
             }
             // A link of ours does not raise its semaphore.
             why if wanted.mark.is_some() => Err(self.in_words(wanted, &why)),
+            // The kernel would put its breakpoint over a jump that is not in the file, and the file's byte over that.
+            _ if self.has_foreign_jump(wanted) => {
+                Err("another nanoprobe has a jump there that no second one can be chained to".into())
+            }
             NoJump::Refused(Refusal::NoRung { why_not, .. }) if !is_taken => {
                 Ok(Placement::by_kernel(wanted.addr, why_not))
             }
@@ -78,6 +82,15 @@ impl Planner<'_> {
         Ok(placement)
     }
 
+    /// Whether the process has a jump at the site, and the file has none.
+    fn has_foreign_jump(&self, wanted: &Match) -> bool {
+        const JUMPS: [u8; 2] = [0xe9, 0xeb];
+        let in_file = self.images[&wanted.module].image.bytes(ImageAddr(wanted.addr), 1);
+        let mut found = [0];
+        let read = self.memory.read(wanted.addr.wrapping_add(self.module(wanted.module).bias.0), &mut found);
+        read.is_ok() && JUMPS.contains(&found[0]) && in_file.is_some_and(|bytes| bytes != found)
+    }
+
     pub(super) fn has_room(&self, wanted: &Match, pun: Pun) -> bool {
         let module = self.module(wanted.module);
         let reach = module_range(self.process, module);
@@ -110,6 +123,7 @@ impl Planner<'_> {
             exit_of: None,
             semaphore: wanted.mark.as_ref().and_then(|m| Some(module.bias.0.wrapping_add(m.semaphore?.0))),
             block: None,
+            landing: None,
             actions,
         })
     }

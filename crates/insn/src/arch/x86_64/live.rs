@@ -87,8 +87,11 @@ pub(crate) fn liveness(codes: &[Code<'_>], site: u64) -> (RegSet, bool) {
         }
         scan.flags(&insn);
         if ends_scan(&insn) {
-            let by_abi =
-                matches!(insn.code(), Op::Call_rel32_64 | Op::Call_rm64 | Op::Retnq | Op::Retnq_imm16);
+            let by_abi = match insn.code() {
+                Op::Call_rel32_64 | Op::Call_rm64 => true,
+                Op::Retnq | Op::Retnq_imm16 => !may_return_flags(code, addr),
+                _ => false,
+            };
             return scan.verdict(by_abi);
         }
         scan.registers(&insn, &mut factory);
@@ -98,6 +101,15 @@ pub(crate) fn liveness(codes: &[Code<'_>], site: u64) -> (RegSet, bool) {
         addr = insn.next_ip();
     }
     scan.verdict(false)
+}
+
+/// Code that a signal handler made a thread call gives back the flags by popf before it returns, as Go's `asyncPreempt`
+/// does. A byte that only looks like one costs the saving of flags that are dead.
+fn may_return_flags(code: &Code<'_>, ret: u64) -> bool {
+    const POPF: u8 = 0x9d;
+    const NEAR: usize = 32;
+    let end = (ret - code.base) as usize;
+    code.bytes[end.saturating_sub(NEAR)..end].contains(&POPF)
 }
 
 /// rep-prefixed and other plain instructions go on; everything that may go elsewhere ends the scan.
