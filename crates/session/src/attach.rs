@@ -236,6 +236,11 @@ impl Numbers {
     }
 }
 
+/// How many consumers from the first on one call serves: counting ones in a row.
+fn run_of(list: &[Consumer]) -> usize {
+    list.iter().take_while(|c| matches!(c, Consumer::Count)).count().max(1)
+}
+
 /// Where this thread's rseq area lies from its thread pointer.
 fn rseq_offset(tid: i32, fs_base: u64) -> Option<i32> {
     let config = ptrace::rseq_config(tid).ok()?;
@@ -362,10 +367,12 @@ impl Session {
             let at = layout.consumer(number);
             let (kind, arg) = c.handler();
             let cell = numbers.cell_of(*c);
-            let next = if i + 1 < list.len() { consumer_at(number + 1) } else { 0 };
+            let run = run_of(&list[i..]);
+            let next = if i + run < list.len() { consumer_at(number + run) } else { 0 };
             arena.publish(at + offset_of!(ConsumerDesc, next), next);
             arena.publish(at + offset_of!(ConsumerDesc, handler), agent.handlers[kind as usize]);
             arena.publish(at + offset_of!(ConsumerDesc, cell), u64::from(cell) | u64::from(arg) << 32);
+            arena.publish(at + offset_of!(ConsumerDesc, run), run as u64);
             arena.publish(at + offset_of!(ConsumerDesc, doorbell), arena.remote + wire::DOORBELL as u64);
         }
         numbers.consumer += list.len();

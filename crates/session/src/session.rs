@@ -12,7 +12,7 @@ use crate::events::{self, Event};
 use crate::kernel::KernelProbes;
 use crate::memory::Memory;
 use crate::region::Regions;
-use crate::site::{Armed, Consumer, Missed, SitePlan};
+use crate::site::{Action, Armed, Consumer, Missed, SitePlan};
 use image::Mapping;
 use insn::Rung;
 use std::time::Duration;
@@ -125,6 +125,14 @@ impl SiteView<'_> {
         };
         let (first, step) = (self.first_cell, self.counts.step());
         (0..cells).map(move |i| first + i * step)
+    }
+
+    /// What each counting consumer of the first hook has counted, if all of its consumers count.
+    pub fn hits_of_each(&self) -> Vec<u64> {
+        let consumers = self.plan.actions.first().map_or(&[][..], Action::consumers);
+        let counting = consumers.iter().take_while(|c| matches!(c, Consumer::Count)).count() as u32;
+        let (first, step) = (self.first_cell, self.counts.step());
+        (0..counting).map(|i| self.counts.sum(first + i * step)).collect()
     }
 
     /// The cells of the first consumer, one for each bucket of a histogram.
