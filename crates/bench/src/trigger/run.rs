@@ -15,7 +15,7 @@ use super::options::Options;
 use super::phase::{BASELINE, Iteration, Length, Phase};
 use super::shared::Shared;
 use image::{ElfImage, ImageAddr, Spec};
-use session::{Action, Session, SitePlan, Verb};
+use session::{Action, Consumer, Session, SitePlan, Verb};
 
 /// What one way of probing has shown.
 #[derive(Clone, Debug)]
@@ -145,7 +145,7 @@ pub fn run(
         let after = unprobed(&mut traced, benchmark)?;
         outcome.one = Some((Probed { phase, unprobed_ns: [before, after] }, stood));
         before = after;
-        sites.iter_mut().for_each(|site| repeat(site, benchmark.consumers));
+        sites.iter_mut().for_each(|site| repeat(site, benchmark));
     }
     let (phase, stood) = ours(&mut traced, benchmark, sites, length, &mut progress)?;
     let after = unprobed(&mut traced, benchmark)?;
@@ -161,11 +161,13 @@ pub fn run(
     Ok(outcome)
 }
 
-/// Puts the site's one consumer there so many times.
-fn repeat(site: &mut SitePlan, consumers: usize) {
+/// Puts as many consumers on the site as the benchmark says.
+fn repeat(site: &mut SitePlan, benchmark: &Benchmark) {
+    const RDI: u32 = 112;
+    let other = if benchmark.is_mixed { Consumer::Log2Histogram { register: RDI } } else { Consumer::Count };
     for action in &mut site.actions {
         if let Action::Consumers(list) = action {
-            *list = list.repeat(consumers);
+            *list = [Consumer::Count, other].into_iter().cycle().take(benchmark.consumers).collect();
         }
     }
 }
