@@ -1,23 +1,21 @@
-//! `bench seeds`: the published tables of the uprobe series, with the registry's hit path beside them.
+//! `bench seeds`: the published tables of the uprobe series, with the registry's hit path beside them, and what more
+//! consumers cost.
 //!
 //! For:     whoever knows those tables and wants to see ours in the same rows.
 //! State:   none.
 //! Context: control.
-//! Keeps:   S1 the consumers' count equals the calls made, or the run fails.
-//!          S2 all columns of a table come from one run, taken in turns.
-//! Checked: tests below; the count by `Side::check` in every run.
+//! Keeps:   S1 each consumer's count equals the calls made, or the run fails.
+//!          S2 all columns of a row come from one run, taken in turns.
+//! Checked: tests below; the count by `Subject` in every run.
 //! Source:  the two series' tables; `published` holds them.
 
+mod consumers;
 mod measure;
 mod published;
+mod table;
 
-use crate::Summary;
 use crate::command;
-use crate::pin;
-use measure::{Kind, Subject};
-use probe::{Preset, Protection};
-use published::{Row, Table};
-use std::io::Write;
+use published::Table;
 
 /// How to run.
 struct Options {
@@ -26,43 +24,53 @@ struct Options {
     consumers: usize,
 }
 
+/// What to run.
+enum Subject {
+    Tables(&'static [Table]),
+    Consumers,
+}
+
 const HELP: &str = "\
-nanoprobe bench seeds uprobe|srcu-lite [OPTION]...
-Prints the table that a kernel series published, for the CPU counts that this machine
-has too, and the registry's hit path under the same protections: M/s, median of the runs.
+nanoprobe bench seeds uprobe|srcu-lite|consumers [OPTION]...
+uprobe, srcu-lite: prints the tables that a kernel series published, for the CPU counts
+that this machine has too, and the registry's hit path under the same protections: M/s of
+wall time, median of the runs. consumers: what a hit costs with 1, 2, 4 and 8 consumers,
+and the same handlers called without a registry.
 
-Ours is in process: the registry's hit path with one consumer that counts, no trap and no
-trampoline. The kernel's figures hold a trap, on another machine. Compare down a column
-of ours, not across.
+Ours is in process: the registry's hit path with consumers that count, no trap and no
+trampoline. The kernel's figures hold a trap, on another machine. Compare along a row of
+ours, not with the row above. Fails unless each consumer counted every call.
 
-  --calls N       calls per run and thread (1000000)
-  --runs N        runs of each column, taken in turns (7)
-  --consumers N   consumers on the probe (1)
+  --calls N       calls per run and thread (100000)
+  --runs N        runs of each column, taken in turns (31)
+  --consumers N   consumers on the probe, in the tables (1)
 
-Example: nanoprobe bench seeds srcu-lite --runs 15
+Example: nanoprobe bench seeds srcu-lite --runs 101
 ";
 
 /// True if the arguments after `seeds` name a table of ours.
 pub fn is_ours(args: &[String]) -> bool {
-    args.iter().any(|arg| arg == "uprobe" || arg == "srcu-lite")
+    args.iter().any(|arg| ["uprobe", "srcu-lite", "consumers"].contains(&arg.as_str()))
 }
 
 /// Runs the benchmark; the exit status.
 pub fn uprobe_seeds_main(args: &[String]) -> i32 {
-    command::carry_out("seeds", parse(args), |(tables, options), out| {
-        tables.iter().try_for_each(|table| print(table, &options, out))
+    command::carry_out("seeds", parse(args), |(subject, options), out| match subject {
+        Subject::Tables(tables) => tables.iter().try_for_each(|t| table::print(t, &options, out)),
+        Subject::Consumers => consumers::print(&options, out),
     })
 }
 
-fn parse(args: &[String]) -> Result<Option<(&'static [Table], Options)>, lexopt::Error> {
+fn parse(args: &[String]) -> Result<Option<(Subject, Options)>, lexopt::Error> {
     use lexopt::prelude::*;
-    let mut options = Options { calls: 1_000_000, runs: 7, consumers: 1 };
-    let mut tables = None;
+    let mut options = Options { calls: 100_000, runs: 31, consumers: 1 };
+    let mut subject = None;
     let mut parser = lexopt::Parser::from_args(args);
     while let Some(arg) = parser.next()? {
         match arg {
-            Value(name) if name == "uprobe" => tables = Some(published::UPROBE),
-            Value(name) if name == "srcu-lite" => tables = Some(published::SRCU_LITE),
+            Value(name) if name == "uprobe" => subject = Some(Subject::Tables(published::UPROBE)),
+            Value(name) if name == "srcu-lite" => subject = Some(Subject::Tables(published::SRCU_LITE)),
+            Value(name) if name == "consumers" => subject = Some(Subject::Consumers),
             Long("calls") => options.calls = parser.value()?.parse::<u64>()?.max(1),
             Long("runs") => options.runs = parser.value()?.parse::<usize>()?.max(1),
             Long("consumers") => options.consumers = parser.value()?.parse::<usize>()?.max(1),
@@ -73,56 +81,14 @@ fn parse(args: &[String]) -> Result<Option<(&'static [Table], Options)>, lexopt:
             other => return Err(other.unexpected()),
         }
     }
-    let tables = tables.ok_or("which seed: uprobe or srcu-lite")?;
-    Ok(Some((tables, options)))
+    let subject = subject.ok_or("which seed: uprobe, srcu-lite or consumers")?;
+    Ok(Some((subject, options)))
 }
 
-/// What one of our columns ran with.
-fn subject(kind: Kind, preset: Preset, consumers: usize) -> Subject {
-    let (entry, returns) = preset.protections();
-    Subject::new(kind, entry, returns, consumers)
-}
-
-fn print(table: &Table, options: &Options, out: &mut impl Write) -> std::io::Result<()> {
-    writeln!(
-        out,
-        "{}: M/s; published (kernel, {}) | ours (in process, no trap)",
-        table.title, table.machine
-    )?;
-    write!(out, "{:>4}", "CPUs")?;
-    table.columns.iter().for_each(|c| drop(write!(out, " {:>11}", c.name)));
-    write!(out, "  |")?;
-    for column in table.columns {
-        let (entry, returns) = column.preset.protections();
-        let by = if table.kind == Kind::Entry { entry } else { returns };
-        write!(out, " {:>14}", format!("{} {by}", column.name))?;
-    }
-    writeln!(out, " {:>14} {:>14}", "tasks-fast", "fast")?;
-    for row in table.rows.iter().filter(|row| row.cpus <= pin::online()) {
-        print_row(table, row, options, out)?;
-    }
-    writeln!(out)
-}
-
-fn print_row(table: &Table, row: &Row, options: &Options, out: &mut impl Write) -> std::io::Result<()> {
-    let published = table.columns.iter().map(|c| subject(table.kind, c.preset, options.consumers));
-    let ours = [Protection::TasksFast, Protection::Fast];
-    let ours = ours.into_iter().map(|p| Subject::new(table.kind, p, p, options.consumers));
-    let subjects: Vec<_> = published.chain(ours).collect();
-    let mut results = vec![Vec::new(); subjects.len()];
-    for _ in 0..options.runs {
-        for (subject, results) in subjects.iter().zip(&mut results) {
-            results.push(subject.run(row.cpus, options.calls).map_err(std::io::Error::other)?);
-        }
-    }
-    write!(out, "{:>4}", row.cpus)?;
-    row.published.iter().for_each(|(mean, sd)| drop(write!(out, " {mean:>5.3}±{sd:.3}")));
-    write!(out, "  |")?;
-    for results in &results {
-        let summary = Summary::of(results);
-        write!(out, " {:>8.2}±{:<5.2}", summary.median, summary.sd)?;
-    }
-    writeln!(out)
+/// The load average of the last minute.
+fn load() -> String {
+    let all = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    all.split(' ').next().filter(|first| !first.is_empty()).unwrap_or("unknown").to_owned()
 }
 
 #[cfg(test)]
@@ -145,9 +111,31 @@ mod tests {
         let options = Options { calls: 100, runs: 2, consumers: 3 };
         for tables in [published::UPROBE, published::SRCU_LITE] {
             let mut out = Vec::new();
-            tables.iter().for_each(|table| print(table, &options, &mut out).unwrap());
+            tables.iter().for_each(|t| table::print(t, &options, &mut out).unwrap());
             let text = String::from_utf8(out).unwrap();
-            assert_eq!(text.lines().filter(|line| line.starts_with("   1 ")).count(), tables.len(), "{text}");
+            let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("1 CPU  published")).collect();
+            assert_eq!(rows.len(), tables.len(), "{text}");
+            assert!(rows.iter().all(|row| row.contains(" - ")), "what was not published is a dash: {text}");
         }
+    }
+
+    #[test]
+    fn lite_is_compared_with_normal_readers_wherever_that_is_the_one_difference() {
+        let names = |tables: &'static [Table]| {
+            let of = |t: &'static Table| table::pairs(t).map(|(a, b)| (t.columns[a].name, t.columns[b].name));
+            tables.iter().map(|t| of(t).collect()).collect::<Vec<Vec<_>>>()
+        };
+        assert_eq!(names(published::SRCU_LITE), [vec![("B", "A"), ("C", "D")], vec![("C", "D")]]);
+        assert_eq!(names(published::UPROBE), [vec![("lite", "SRCU")], vec![("lite", "SRCU")]]);
+    }
+
+    #[test]
+    fn consumers_are_counted_under_every_protection_and_without_a_registry() {
+        let mut out = Vec::new();
+        consumers::print(&Options { calls: 100, runs: 2, consumers: 1 }, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let lines = |name: &str| text.lines().filter(|line| line.starts_with(name)).count();
+        probe::Protection::ALL.iter().for_each(|p| assert_eq!(lines(&format!("{p} ")), 4, "{text}"));
+        assert_eq!(lines("no registry "), 2, "{text}");
     }
 }

@@ -1,11 +1,12 @@
-//! A list that is walked under RCU: newest first, any node unlinked in O(1).
+//! A list that is walked under RCU: newest first, any node unlinked or replaced in O(1).
 //!
 //! For:     the consumers of a probe.
 //! State:   a first pointer; in each node a link forward for walkers, and one back for writers.
 //! Context: walks: hit, signal; they never wait. Changes: one writer at a time (the caller's lock).
 //! Keeps:   L1 a walk meets every node that is linked from its begin to its end, once.
 //!          L2 a walk that stands on an unlinked node goes on to what was behind it.
-//! Checked: `tests/list_tree.rs`, model `walks` (mutants LIST-2, LIST-4).
+//!          L3 of a node and the one that replaced it, a walk meets exactly one.
+//! Checked: `tests/list_tree.rs`, model `walks` (mutants LIST-2, LIST-4, LIST-5).
 //! Source:  kernel `include/linux/rculist.h` for the rules.
 
 use crate::order::{Acquire, AtomicPtr, Relaxed, Release};
@@ -107,6 +108,36 @@ impl<T> List<T> {
         true
     }
 
+    /// Puts a node in the place of another; walkers may stand on that until they end. False: it was in no list.
+    ///
+    /// # Safety
+    /// As for [`unlink`](Self::unlink) of `old` and for [`push`](Self::push) of `new`.
+    pub unsafe fn replace(&self, old: NonNull<ListNode<T>>, new: NonNull<ListNode<T>>) -> bool {
+        // SAFETY: a linked node is alive, and the caller owns one that is not.
+        let gone = unsafe { old.as_ref() };
+        let back = gone.back.load(Relaxed);
+        // SAFETY: `back` leads to the list's first pointer or to that of a linked node, which is alive.
+        let Some(before) = (unsafe { back.as_ref() }) else { return false };
+        let next = gone.next.load(Relaxed);
+        // SAFETY: the node is alive and in no list (caller's duties).
+        let fresh = unsafe { new.as_ref() };
+        fresh.next.store(next, Relaxed);
+        fresh.back.store(back, Relaxed);
+        // SAFETY: `next` is linked or null.
+        if let Some(after) = unsafe { next.as_ref() } {
+            // SAFETY: the node is alive; this makes an address only.
+            after.back.store(unsafe { &raw mut (*new.as_ptr()).next }, Relaxed);
+        }
+        // [LIST-5] Orders the new node's content, and what its `next` leads to, before the pointer that leads
+        // there. Pairs with [LIST-1].
+        #[cfg(not(mutant = "LIST-5"))]
+        before.store(new.as_ptr(), Release);
+        #[cfg(mutant = "LIST-5")]
+        before.store(new.as_ptr(), Relaxed);
+        gone.back.store(ptr::null_mut(), Relaxed);
+        true
+    }
+
     /// The values, newest first.
     ///
     /// # Safety
@@ -121,7 +152,7 @@ impl<T> List<T> {
 /// Where a pointer leads, with what was written before it.
 #[inline(always)]
 fn follow<T>(link: &AtomicPtr<ListNode<T>>) -> *mut ListNode<T> {
-    // [LIST-1] Orders the pointer before what it leads to. Pairs with [LIST-2], [LIST-4].
+    // [LIST-1] Orders the pointer before what it leads to. Pairs with [LIST-2], [LIST-4], [LIST-5].
     link.load(Acquire)
 }
 

@@ -52,6 +52,11 @@ fn unlink(list: &List<u64>, node: NonNull<ListNode<u64>>) -> bool {
     unsafe { list.unlink(node) }
 }
 
+fn replace(list: &List<u64>, old: NonNull<ListNode<u64>>, new: NonNull<ListNode<u64>>) -> bool {
+    // SAFETY: see above.
+    unsafe { list.replace(old, new) }
+}
+
 fn values(list: &List<u64>) -> Vec<u64> {
     // SAFETY: see above.
     unsafe { list.walk() }.map(|node| node.value).collect()
@@ -103,6 +108,23 @@ fn a_list_is_newest_first_and_unlinks_anywhere() {
         nodes.iter().for_each(|n| assert!(unlink(&list, *n)));
         assert!(list.is_empty());
         nodes.into_iter().for_each(free);
+    }
+}
+
+#[test]
+fn a_replaced_node_leaves_its_place_to_the_new_one() {
+    for at in 0..4usize {
+        let list = List::new();
+        let nodes: Vec<_> = (0..4u64).map(|n| make(ListNode::new(n))).collect();
+        nodes.iter().for_each(|n| push(&list, *n));
+        let new = make(ListNode::new(9));
+        assert!(replace(&list, nodes[at], new) && !replace(&list, nodes[at], new));
+        let wanted = |n| if n == at as u64 { 9 } else { n };
+        assert_eq!(values(&list), (0..4).rev().map(wanted).collect::<Vec<_>>());
+        assert!(!unlink(&list, nodes[at]) && unlink(&list, new));
+        nodes.iter().enumerate().filter(|(i, _)| *i != at).for_each(|(_, n)| assert!(unlink(&list, *n)));
+        assert!(list.is_empty());
+        nodes.into_iter().chain([new]).for_each(free);
     }
 }
 
@@ -175,7 +197,7 @@ fn lookups_miss_nothing_that_stays_while_the_tree_changes() {
 #[test]
 fn walks_miss_nothing_that_stays_while_the_list_changes() {
     let list = List::new();
-    let stay = Shared((1..=8).map(|n| make(ListNode::new(n))).collect());
+    let mut stay = Shared((1..=8).map(|n| make(ListNode::new(n))).collect());
     let mut dead = Vec::new();
     let mut live: Vec<NonNull<ListNode<u64>>> = Vec::new();
     // SAFETY: the only writer so far; nodes live to the end.
@@ -185,6 +207,11 @@ fn walks_miss_nothing_that_stays_while_the_list_changes() {
         // SAFETY: no node is freed while threads run.
         || assert_eq!(unsafe { list.walk() }.map(|n| n.value).sum::<u64>(), 36),
         || {
+            // A value that stays may move to another node.
+            let place = random(&mut state) as usize % stay.0.len();
+            let new = make(ListNode::new(place as u64 + 1));
+            assert!(replace(&list, stay.0[place], new));
+            dead.push(core::mem::replace(&mut stay.0[place], new));
             // Those that stay are last: new ones come first, and go from anywhere.
             if live.len() > 4 {
                 let node = live.swap_remove(random(&mut state) as usize % live.len());

@@ -1,9 +1,9 @@
 //! Freeing what hits may still see: two grace periods, one after the other.
 //!
 //! For:     `unregister_sync`, and the calls that find much to free.
-//! State:   batches of uprobes and consumers with the cookie that each waits for.
+//! State:   batches of uprobes, consumers and groups of them, with the cookie that each waits for.
 //! Context: target. `sync` waits; the rest looks and goes on.
-//! Keeps:   C1 a uprobe or consumer is freed after it was unlinked, then a grace period of entries, then one
+//! Keeps:   C1 a uprobe, consumer or group is freed after it was unlinked, then a grace period of entries, then one
 //!             of returns: an entry that found it may lease it until the first has ended, no later.
 //!          C2 everything unlinked before `sync` is freed when it returns, unless another call frees it.
 //! Checked: `tests/lifetime.rs`, `torture uprobe` and its variants no-wait and early-free.
@@ -11,28 +11,44 @@
 //!          allocated per uprobe, and the order is entries, then returns.
 
 use crate::consumer::Slot;
+use crate::group::GroupNode;
 use crate::registry::{Broken, Inner, lock};
 use crate::stats::bump;
 use crate::uprobe::{FREED, Node};
-use coll::ListNode;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 use rcu::Cookie;
 
-/// Dead uprobes and retired consumers that start a batch without `unregister_sync`: some tens of megabytes.
+/// Dead uprobes, retired consumers and groups that start a batch without `unregister_sync`: some tens of megabytes.
 const MANY: usize = 1 << 18;
 
-/// A consumer that is off its list.
-pub(crate) struct Retired(pub NonNull<ListNode<Slot>>);
+/// Consumers and groups that are off their lists.
+#[derive(Default)]
+pub(crate) struct Retired {
+    pub consumers: Vec<NonNull<Slot>>,
+    pub groups: Vec<NonNull<GroupNode>>,
+}
 
-// SAFETY: whoever takes it from the registry owns it.
+// SAFETY: whoever takes them from the registry owns them.
 unsafe impl Send for Retired {}
+
+impl Retired {
+    /// Adds a consumer and the group that it was in.
+    pub fn add(&mut self, slot: NonNull<Slot>, group: Option<NonNull<GroupNode>>) {
+        self.consumers.push(slot);
+        self.groups.extend(group);
+    }
+
+    fn len(&self) -> usize {
+        self.consumers.len() + self.groups.len()
+    }
+}
 
 /// What is freed together.
 #[derive(Default)]
 pub(crate) struct Unlinked {
     uprobes: Vec<NonNull<Node>>,
-    consumers: Vec<Retired>,
+    retired: Retired,
 }
 
 // SAFETY: whoever takes it from the registry owns it.
@@ -49,7 +65,8 @@ pub(crate) struct Batch {
 /// What was freed, kept to see who uses it.
 pub(crate) enum Freed {
     Uprobe(NonNull<Node>),
-    Consumer(Retired),
+    Consumer(NonNull<Slot>),
+    Group(NonNull<GroupNode>),
 }
 
 // SAFETY: as for `Unlinked`.
@@ -61,7 +78,9 @@ impl Freed {
             // SAFETY: `Uprobe::make` boxed it; erased, and its grace periods are past.
             Freed::Uprobe(node) => drop(unsafe { Box::from_raw(node.as_ptr()) }),
             // SAFETY: `Inner::slot` boxed it; unlinked, and its grace periods are past.
-            Freed::Consumer(slot) => drop(unsafe { Box::from_raw(slot.0.as_ptr()) }),
+            Freed::Consumer(slot) => drop(unsafe { Box::from_raw(slot.as_ptr()) }),
+            // SAFETY: `group::make` boxed it; unlinked, and its grace periods are past.
+            Freed::Group(group) => drop(unsafe { Box::from_raw(group.as_ptr()) }),
         }
     }
 }
@@ -80,7 +99,7 @@ impl Inner {
         if self.is_broken(Broken::EarlyFree) {
             uprobes.iter().for_each(|node| self.mark(*node));
         }
-        Unlinked { uprobes, consumers: core::mem::take(&mut *lock(&self.retired)) }
+        Unlinked { uprobes, retired: core::mem::take(&mut *lock(&self.retired)) }
     }
 
     /// Waits for everything that was unlinked, and frees it.
@@ -130,9 +149,8 @@ impl Inner {
             bump(&self.counts.freed);
             self.bury(Freed::Uprobe(node));
         }
-        for slot in what.consumers {
-            self.bury(Freed::Consumer(slot));
-        }
+        what.retired.consumers.into_iter().for_each(|slot| self.bury(Freed::Consumer(slot)));
+        what.retired.groups.into_iter().for_each(|group| self.bury(Freed::Group(group)));
     }
 
     /// Frees, or keeps the youngest so many.

@@ -6,7 +6,11 @@
 //! Keeps:   nothing.
 //! Checked: by use.
 
+use crate::group::{GroupNode, Typed};
 use crate::{Regs, SpaceId};
+use core::ptr::NonNull;
+use core::sync::atomic::AtomicPtr;
+use std::sync::Arc;
 
 /// What a handler wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -22,7 +26,9 @@ pub enum Verdict {
 }
 
 /// A consumer of hits. It is asked once, when it is registered, which handlers it has.
-pub trait Consumer: Send + Sync {
+///
+/// Consumers of one type that are on one uprobe are called by one call.
+pub trait Consumer: Typed + Send + Sync {
     /// True if [`handler`](Self::handler) is to be called.
     fn has_handler(&self) -> bool {
         true
@@ -53,17 +59,24 @@ pub trait Consumer: Send + Sync {
     }
 }
 
-/// A consumer on the list of its uprobe.
+/// A consumer on its uprobe.
 pub(crate) struct Slot {
-    pub consumer: std::sync::Arc<dyn Consumer>,
+    pub consumer: Arc<dyn Consumer>,
     /// Never 0, never used again. Set before the slot is linked: a hit cannot record another.
     pub id: u64,
     pub has_handler: bool,
     pub has_ret_handler: bool,
     pub has_filter: bool,
+    /// The group that it is in; null if it is in none. Writers alone look at it.
+    pub group: AtomicPtr<GroupNode>,
 }
 
 impl Slot {
+    /// Where the consumer is.
+    pub fn data(&self) -> NonNull<()> {
+        NonNull::from(&*self.consumer).cast()
+    }
+
     pub fn wants(&self, space: SpaceId) -> bool {
         !self.has_filter || self.consumer.filter(space)
     }

@@ -10,11 +10,12 @@
 //! Source:  kernel `handler_chain` (v7.0).
 
 use crate::domains::{Protection, Token};
+use crate::group::{Group, GroupNode};
 use crate::registry::Inner;
 use crate::stats::bump;
 use crate::uprobe::{FREED, Node, Uprobe, put};
 use crate::{FileId, Registry, Regs, SpaceId, UprobeRef, Verdict};
-use coll::Key;
+use coll::{Key, Walk};
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -46,25 +47,17 @@ impl Uprobe {
     /// The caller must be inside the entry side, or hold `registering`.
     #[inline(always)]
     pub(crate) unsafe fn call_consumers(&self, regs: &mut Regs, mut record: impl FnMut(u64, u64)) -> Said {
-        let mut said = Said { remove: true, wants_return: false };
-        let mut any = false;
         // SAFETY: the caller's duty keeps what was unlinked.
-        for node in unsafe { self.consumers.walk() } {
-            let slot = &node.value;
-            any = true;
-            let (mut verdict, mut cookie) = (Verdict::Continue, 0);
-            if slot.has_handler {
-                verdict = slot.consumer.handler(regs, &mut cookie);
-            }
-            said.remove &= verdict == Verdict::Remove;
-            if slot.has_ret_handler && verdict == Verdict::Continue {
-                said.wants_return = true;
-                if slot.has_handler {
-                    record(slot.id, cookie);
-                }
-            }
+        let mut groups = unsafe { self.consumers.walk() };
+        let Some(first) = groups.next() else { return Said { remove: false, wants_return: false } };
+        // SAFETY: the same reader.
+        let mut said = unsafe { call_group(&first.value, regs, &mut record) };
+        if let Some(second) = groups.next() {
+            // SAFETY: the same reader.
+            said = unsafe { call_groups(said, second, groups, regs, &mut record) };
         }
-        said.remove &= any;
+        // Who has no entry handler wants the breakpoint.
+        said.remove &= !said.wants_return;
         said
     }
 
@@ -79,6 +72,63 @@ impl Uprobe {
     }
 }
 
+/// Calls the consumers of a group.
+///
+/// # Safety
+/// The caller must be inside the reader in which it met the group.
+#[inline(always)]
+unsafe fn call_group(group: &Group, regs: &mut Regs, record: &mut impl FnMut(u64, u64)) -> Said {
+    match group.has_sessions() {
+        // SAFETY: the caller's duty.
+        false => Said { remove: unsafe { group.call_entries(regs) }, wants_return: group.has_returns() },
+        // SAFETY: the caller's duty.
+        true => unsafe { call_sessions(group, regs, record) },
+    }
+}
+
+/// Calls the consumers of the second and further groups; apart, so that a hit of few consumers has a short way.
+///
+/// # Safety
+/// As for [`call_group`].
+#[inline(never)]
+unsafe fn call_groups(
+    said: Said,
+    second: &GroupNode,
+    others: Walk<'_, Group>,
+    regs: &mut Regs,
+    record: &mut impl FnMut(u64, u64),
+) -> Said {
+    core::iter::once(second).chain(others).fold(said, |said, node| {
+        // SAFETY: the caller's duty.
+        let now = unsafe { call_group(&node.value, regs, record) };
+        Said { remove: said.remove & now.remove, wants_return: said.wants_return | now.wants_return }
+    })
+}
+
+/// Calls consumers of which some have both handlers, one by one.
+///
+/// # Safety
+/// As for [`call_group`].
+#[inline(never)]
+unsafe fn call_sessions(group: &Group, regs: &mut Regs, record: &mut impl FnMut(u64, u64)) -> Said {
+    let mut said = Said { remove: true, wants_return: false };
+    // SAFETY: the caller's duty.
+    for slot in unsafe { group.slots() } {
+        let (mut verdict, mut cookie) = (Verdict::Continue, 0);
+        if slot.has_handler {
+            verdict = slot.consumer.handler(regs, &mut cookie);
+        }
+        said.remove &= verdict == Verdict::Remove;
+        if slot.has_ret_handler && verdict == Verdict::Continue {
+            said.wants_return = true;
+            if slot.has_handler {
+                record(slot.id, cookie);
+            }
+        }
+    }
+    said
+}
+
 /// Runs a hit of a uprobe, which the caller's reference or lease keeps, with the protection of entries;
 /// `body` calls the consumers.
 #[inline(always)]
@@ -88,10 +138,8 @@ pub(crate) fn run(inner: &Inner, node: NonNull<Node>, body: impl FnOnce(&Uprobe)
     }
     // SAFETY: the caller's reference or lease keeps it.
     let uprobe = unsafe { &(*node.as_ptr()).value };
-    let Some(token) = inner.entry.enter() else { return Hit::Skipped };
-    let hit = if uprobe.is_ready() { body(uprobe) } else { uprobe.not_ready(inner) };
-    inner.entry.leave(token);
-    hit
+    let inside = || if uprobe.is_ready() { body(uprobe) } else { uprobe.not_ready(inner) };
+    inner.entry.read(inside).unwrap_or(Hit::Skipped)
 }
 
 /// The baseline: a reference and a lock around the consumers.

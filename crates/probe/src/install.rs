@@ -43,7 +43,7 @@ impl Uprobe {
     fn is_wanted(&self, space: SpaceId) -> bool {
         let _listing = lock(&self.listing);
         // SAFETY: `listing` keeps writers out.
-        unsafe { self.consumers.walk() }.any(|node| node.value.wants(space))
+        unsafe { self.slots() }.any(|slot| slot.wants(space))
     }
 }
 

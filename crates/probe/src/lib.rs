@@ -5,6 +5,7 @@ mod consumer;
 mod domains;
 mod error;
 pub mod fake;
+mod group;
 mod hit;
 mod install;
 mod refctr;

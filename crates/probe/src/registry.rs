@@ -15,14 +15,15 @@
 use crate::collect::{Batch, Retired};
 use crate::consumer::{Consumer, Slot};
 use crate::domains::{Config, Side};
+use crate::group;
 use crate::refctr::Delayed;
 use crate::spaces::Members;
 use crate::stats::{Counts, bump};
 use crate::uprobe::{Dead, Node, Uprobe, put};
 use crate::{ApplyError, File, RegisterError, Stats, UprobeRef};
-use coll::{Key, ListNode, Tree};
+use coll::{Key, Tree};
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 /// Offsets of instructions are multiples of this.
@@ -58,8 +59,8 @@ pub(crate) struct Inner {
     pub tree_lock: RwLock<()>,
     pub members: Members,
     pub dead: Dead,
-    /// Consumers that are off their list and not freed.
-    pub retired: Mutex<Vec<Retired>>,
+    /// What hits may still see and nobody finds any more.
+    pub retired: Mutex<Retired>,
     /// What waits for its grace periods, oldest first.
     pub batches: Mutex<Vec<Batch>>,
     /// What was freed and stays, marked.
@@ -79,7 +80,7 @@ pub struct Registry {
 pub struct Registered {
     probe: UprobeRef,
     /// Until it is unlinked.
-    slot: Option<NonNull<ListNode<Slot>>>,
+    slot: Option<NonNull<Slot>>,
 }
 
 // SAFETY: the slot is shared with hits by design, and changed under locks alone.
@@ -146,13 +147,17 @@ impl Registry {
             let _registering = uprobe.registering.write().unwrap_or_else(|e| e.into_inner());
             let listing = lock(&uprobe.listing);
             // SAFETY: the only writer; the slot lives until it was retired and collected.
-            unsafe { uprobe.consumers.push(slot) };
+            let replaced = unsafe { group::link(&uprobe.consumers, slot) };
             drop(listing);
+            lock(&inner.retired).groups.extend(replaced);
             // SAFETY: linked just now, and unlinked by `registered` alone.
-            inner.install_for(registered.probe.node(), unsafe { &slot.as_ref().value })
+            inner.install_for(registered.probe.node(), unsafe { slot.as_ref() })
         };
         match result {
-            Ok(()) => Ok(registered),
+            Ok(()) => {
+                inner.collect_if_many();
+                Ok(registered)
+            }
             Err(error) => {
                 let _ = self.unregister_nosync(registered);
                 self.unregister_sync();
@@ -187,12 +192,12 @@ impl Registry {
         let uprobe = &probe.node().value;
         let _registering = uprobe.registering.write().unwrap_or_else(|e| e.into_inner());
         // SAFETY: `registering` keeps the list as it is.
-        let mut slots = unsafe { uprobe.consumers.walk() };
-        let Some(slot) = slots.find(|node| Some(NonNull::from(*node)) == consumer.slot) else {
+        let mut slots = unsafe { uprobe.slots() };
+        let Some(slot) = slots.find(|slot| Some(NonNull::from(*slot)) == consumer.slot) else {
             return Err(ApplyError::NotOnProbe);
         };
         if add {
-            return self.inner.install_for(probe.node(), &slot.value).map_err(ApplyError::Install);
+            return self.inner.install_for(probe.node(), slot).map_err(ApplyError::Install);
         }
         self.inner.remove_unwanted(probe.node());
         Ok(())
@@ -209,7 +214,7 @@ impl Registry {
 
     /// The counters now.
     pub fn stats(&self) -> Stats {
-        self.inner.counts.read(lock(&self.inner.retired).len() as u64)
+        self.inner.counts.read(lock(&self.inner.retired).consumers.len() as u64)
     }
 
     /// The domains of entries and returns, where they have one.
@@ -255,16 +260,17 @@ impl Inner {
         };
     }
 
-    fn slot(&self, consumer: Arc<dyn Consumer>) -> NonNull<ListNode<Slot>> {
+    fn slot(&self, consumer: Arc<dyn Consumer>) -> NonNull<Slot> {
         let slot = Slot {
             id: self.next_id.fetch_add(1, Relaxed),
             has_handler: consumer.has_handler(),
             has_ret_handler: consumer.has_ret_handler(),
             has_filter: consumer.has_filter(),
+            group: AtomicPtr::default(),
             consumer,
         };
         // SAFETY: fresh from a box, so not null.
-        unsafe { NonNull::new_unchecked(Box::into_raw(Box::new(ListNode::new(slot)))) }
+        unsafe { NonNull::new_unchecked(Box::into_raw(Box::new(slot))) }
     }
 
     /// The uprobe of a place with a reference more: the present one, or a new one if it is dying.
@@ -319,15 +325,15 @@ impl Registered {
         let Some(slot) = self.slot.take() else { return Left::default() };
         let inner = &self.probe.inner;
         let node = self.probe.node();
-        let breakpoints = {
+        let (group, breakpoints) = {
             let _registering = node.value.registering.write().unwrap_or_else(|e| e.into_inner());
             let listing = lock(&node.value.listing);
             // SAFETY: the only writer; it is freed after its grace periods only.
-            unsafe { node.value.consumers.unlink(slot) };
+            let group = unsafe { group::unlink(&node.value.consumers, slot) };
             drop(listing);
-            inner.remove_unwanted(node)
+            (group, inner.remove_unwanted(node))
         };
-        lock(&inner.retired).push(Retired(slot));
+        lock(&inner.retired).add(slot, group);
         if breakpoints > 0 {
             // A breakpoint may be hit for ever, so its uprobe stays: a reference that nobody gives back.
             node.value.refs.fetch_add(1, Relaxed);

@@ -161,15 +161,20 @@ fn call_returns(uprobe: &crate::uprobe::Uprobe, func: u64, regs: &mut Regs, reco
     let mut from = 0;
     // SAFETY: `run` calls this inside the entry side or under `registering`.
     for node in unsafe { uprobe.consumers.walk() } {
-        let slot = &node.value;
-        if !slot.has_ret_handler {
+        let group = &node.value;
+        if !group.has_sessions() {
+            // SAFETY: the same reader.
+            unsafe { group.call_returns(func, regs) };
             continue;
         }
-        if !slot.has_handler {
-            slot.consumer.ret_handler(func, regs, None);
-        } else if let Some(i) = records[from..].iter().position(|r| r.id == slot.id) {
-            slot.consumer.ret_handler(func, regs, Some(&mut records[from + i].cookie));
-            from += i + 1;
+        // SAFETY: the same reader.
+        for slot in unsafe { group.slots() }.filter(|slot| slot.has_ret_handler) {
+            if !slot.has_handler {
+                slot.consumer.ret_handler(func, regs, None);
+            } else if let Some(i) = records[from..].iter().position(|r| r.id == slot.id) {
+                slot.consumer.ret_handler(func, regs, Some(&mut records[from + i].cookie));
+                from += i + 1;
+            }
         }
     }
 }

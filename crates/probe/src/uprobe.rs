@@ -12,6 +12,7 @@
 
 use crate::consumer::Slot;
 use crate::domains::Config;
+use crate::group::Group;
 use crate::registry::Inner;
 use crate::{File, Insn};
 use coll::{Key, List, TreeNode};
@@ -31,7 +32,7 @@ pub(crate) type Node = TreeNode<Uprobe>;
 /// See the file's head. Lives as the value of a tree node.
 pub(crate) struct Uprobe {
     /// What hits read, first.
-    pub consumers: List<Slot>,
+    pub consumers: List<Group>,
     pub state: AtomicU32,
     pub refs: AtomicUsize,
     /// Written to register, unregister and apply; read to look at filters once more.
@@ -78,6 +79,17 @@ impl Uprobe {
             }
         }
         false
+    }
+
+    /// Its consumers, newest first.
+    ///
+    /// # Safety
+    /// The caller must keep writers out for as long as it uses what it gets.
+    pub unsafe fn slots(&self) -> impl Iterator<Item = &Slot> {
+        // SAFETY: the caller's duty.
+        let groups = unsafe { self.consumers.walk() };
+        // SAFETY: the same.
+        groups.flat_map(|node| unsafe { node.value.slots() })
     }
 
     /// The box that it lives in.

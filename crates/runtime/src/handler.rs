@@ -3,8 +3,8 @@
 //! For:     the walk over a site's consumers, which stands in each trampoline (text/trampoline/hit.rs).
 //! State:   the consumer's cells, in the arena.
 //! Context: hit, between the reader's two counts.
-//! Keeps:   H1 a handler adds once a hit.
-//! Checked: testkit `counting` with `hist`, `bench trig-uprobe-nop` (hits = calls).
+//! Keeps:   H1 a handler adds once a hit, for each consumer of the run that it is called for.
+//! Checked: testkit `counting` with `hist`, `bench trig-uprobe-nop trig-uprobe-multi8` (hits = calls).
 
 use crate::cell::Adder;
 use wire::{ConsumerDesc, SiteDesc};
@@ -30,13 +30,24 @@ impl PtRegs {
     }
 }
 
-/// Handler: adds one to the consumer's cell.
+/// Handler: adds one to the consumer's cell, and to that of each other of its run.
 ///
 /// # Safety
-/// As for [`Adder::add`].
+/// As for [`Adder::add`]; so many consumers as its `run` says must stand there.
 pub unsafe extern "C" fn count<A: Adder>(_: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
-    // SAFETY: passed on from the caller.
-    unsafe { A::add(site, consumer.cell, 1) };
+    let (mut at, mut left) = (core::ptr::from_ref(consumer), consumer.run);
+    loop {
+        // SAFETY: one of the run (contract).
+        let cell = unsafe { &*at }.cell;
+        // SAFETY: passed on from the caller.
+        unsafe { A::add(site, cell, 1) };
+        left = left.wrapping_sub(1);
+        if left == 0 {
+            return;
+        }
+        // SAFETY: the run has one more (contract).
+        at = unsafe { at.add(1) };
+    }
 }
 
 /// Handler: adds one to the cell of the argument's power of two.

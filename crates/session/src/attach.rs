@@ -105,6 +105,11 @@ pub(crate) fn image_maps(pid: i32) -> Result<Vec<Mapping>, Broken> {
     })
 }
 
+/// How many consumers from the first on one call serves: counting ones in a row.
+fn run_of(list: &[Consumer]) -> usize {
+    list.iter().take_while(|c| matches!(c, Consumer::Count)).count().max(1)
+}
+
 /// The functions whose calls would not be seen whole without these sites.
 fn incomplete<'a>(missed: impl Iterator<Item = &'a SitePlan>) -> BTreeSet<u32> {
     missed.flat_map(SitePlan::functions).collect()
@@ -209,10 +214,12 @@ impl Session {
             let at = layout.consumer(number);
             let (kind, arg) = c.handler();
             let cell = numbers.cell_of(*c);
-            let next = if i + 1 < list.len() { consumer_at(number + 1) } else { 0 };
+            let run = run_of(&list[i..]);
+            let next = if i + run < list.len() { consumer_at(number + run) } else { 0 };
             arena.publish(at + offset_of!(ConsumerDesc, next), next);
             arena.publish(at + offset_of!(ConsumerDesc, handler), agent.handlers[kind as usize]);
             arena.publish(at + offset_of!(ConsumerDesc, cell), u64::from(cell) | u64::from(arg) << 32);
+            arena.publish(at + offset_of!(ConsumerDesc, run), run as u64);
             arena.publish(at + offset_of!(ConsumerDesc, doorbell), arena.remote + wire::DOORBELL as u64);
         }
         numbers.consumer += list.len();

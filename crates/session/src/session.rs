@@ -12,7 +12,7 @@ use crate::events::{self, Event};
 use crate::kernel::KernelProbes;
 use crate::memory::Memory;
 use crate::region::Regions;
-use crate::site::{Armed, Consumer, Missed, SitePlan};
+use crate::site::{Action, Armed, Consumer, Missed, SitePlan};
 use image::Mapping;
 use insn::Rung;
 use std::time::Duration;
@@ -125,6 +125,19 @@ impl SiteView<'_> {
         };
         let (first, step) = (self.first_cell, self.counts.step());
         (0..cells).map(move |i| first + i * step)
+    }
+
+    /// What each consumer of the first hook has counted, in all its cells: of those that count or make a histogram.
+    pub fn hits_of_each(&self) -> Vec<u64> {
+        let consumers = self.plan.actions.first().map_or(&[][..], Action::consumers);
+        let (step, mut cell) = (self.counts.step(), self.first_cell);
+        let is_counting = |c: &&Consumer| matches!(c, Consumer::Count | Consumer::Log2Histogram { .. });
+        let sum = |consumer: &Consumer| {
+            let first = cell;
+            cell += consumer.cells() * step;
+            (0..consumer.cells()).map(|i| self.counts.sum(first + i * step)).sum()
+        };
+        consumers.iter().take_while(is_counting).map(sum).collect()
     }
 
     /// The cells of the first consumer, one for each bucket of a histogram.

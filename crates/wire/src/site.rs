@@ -4,7 +4,8 @@
 //! State:   in the arena; the controller writes, hits read.
 //! Context: hit, control.
 //! Keeps:   S1 `first` points to a complete consumer, or is 0 (published with release order).
-//! Checked: session's tests, `bench trig-uprobe-nop` (hits = calls).
+//!          S2 a run is complete before anything leads to it, and does not change while something does.
+//! Checked: session's tests, `bench trig-uprobe-nop trig-uprobe-multi8` (hits = calls).
 
 use core::sync::atomic::AtomicU64;
 
@@ -32,11 +33,12 @@ pub struct SiteDesc {
     pub tid_offset: u64,
 }
 
-/// One consumer of a site.
+/// One consumer of a site, or the first of a run: of consumers with the same handler, side by side in memory, that
+/// one call of the handler serves.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct ConsumerDesc {
-    /// Address of the next consumer in the target, 0 for none.
+    /// Address in the target of the next consumer behind the run, 0 for none.
     pub next: AtomicU64,
     /// Address of the handler in the target.
     pub handler: u64,
@@ -47,6 +49,8 @@ pub struct ConsumerDesc {
     pub arg: u32,
     /// Address in the target of the arena's [`crate::Doorbell`].
     pub doorbell: u64,
+    /// Consumers from here to the run's end, this one included: at least 1.
+    pub run: u64,
 }
 
 /// The handlers that the agent has.

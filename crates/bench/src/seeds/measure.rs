@@ -3,8 +3,8 @@
 //! For:     `bench seeds`.
 //! State:   a registry with one probe, its consumers, their counts.
 //! Context: control.
-//! Keeps:   M1 a run counts what it calls, exactly, or is an error.
-//! Checked: in every run.
+//! Keeps:   M1 each consumer counts each call, exactly, or the run is an error.
+//! Checked: in every run; test below.
 
 use crate::pin::{self, Gate};
 use probe::fake::{FakeFile, FakeSpace};
@@ -21,13 +21,14 @@ pub enum Kind {
     Return,
 }
 
-/// Counts on its own CPU, as the kernel's bench program counts in a slot of its own.
-struct Count {
+/// Counts on its own CPU, as the kernel's bench program counts in a slot of its own. Another `TYPE` is another type,
+/// with code of its own, because it adds another number.
+struct Count<const TYPE: u64> {
     counter: percpu::Counter,
     kind: Kind,
 }
 
-impl Consumer for Count {
+impl<const TYPE: u64> Consumer for Count<TYPE> {
     fn has_handler(&self) -> bool {
         self.kind == Kind::Entry
     }
@@ -35,49 +36,99 @@ impl Consumer for Count {
         self.kind == Kind::Return
     }
     fn handler(&self, _: &mut Regs, _: &mut u64) -> Verdict {
-        self.counter.inc();
+        self.counter.add(1 + TYPE);
         Verdict::Continue
     }
     fn ret_handler(&self, _: u64, _: &mut Regs, _: Option<&mut u64>) {
-        self.counter.inc();
+        self.counter.add(1 + TYPE);
     }
+}
+
+/// How often a consumer was called.
+trait Counted: Send + Sync {
+    fn calls(&self) -> u64;
+}
+
+impl<const TYPE: u64> Counted for Count<TYPE> {
+    fn calls(&self) -> u64 {
+        let sum = self.counter.sum();
+        // What is no multiple was not added by calls.
+        if sum.is_multiple_of(1 + TYPE) { sum / (1 + TYPE) } else { u64::MAX }
+    }
+}
+
+/// How many types of consumers there are.
+pub const TYPES: usize = 8;
+
+type Made = (Arc<dyn Consumer>, Arc<dyn Counted>);
+
+fn of_type<const TYPE: u64>(kind: Kind) -> Made {
+    let count = Arc::new(Count::<TYPE> { counter: percpu::Counter::new(), kind });
+    (count.clone(), count)
+}
+
+/// Consumer number `i`, if they are of so many types.
+fn make(kind: Kind, i: usize, types: usize) -> Made {
+    const ALL: [fn(Kind) -> Made; TYPES] = [
+        of_type::<0>,
+        of_type::<1>,
+        of_type::<2>,
+        of_type::<3>,
+        of_type::<4>,
+        of_type::<5>,
+        of_type::<6>,
+        of_type::<7>,
+    ];
+    ALL[i % types.clamp(1, TYPES)](kind)
 }
 
 /// One column.
 pub struct Subject {
     registry: Registry,
     registered: Vec<Registered>,
-    counts: Vec<Arc<Count>>,
+    consumers: Vec<Made>,
     kind: Kind,
 }
 
 impl Subject {
-    pub fn new(kind: Kind, entry: Protection, returns: Protection, consumers: usize) -> Subject {
-        let registry = Registry::new(Config::new(entry, returns)).expect("domains can be made");
+    /// A probe with so many consumers, of so many types.
+    pub fn new(kind: Kind, by: [Protection; 2], consumers: usize, types: usize) -> Subject {
+        let registry = Registry::new(Config::new(by[0], by[1])).expect("domains can be made");
         let space = FakeSpace::new(1);
         space.map(1, 0..4096, 0x1000);
         registry.add_space(space);
         let file = FakeFile::nops(1, 4096).shared();
-        let make = |_| Arc::new(Count { counter: percpu::Counter::new(), kind });
-        let counts: Vec<Arc<Count>> = (0..consumers).map(make).collect();
-        let add =
-            |c: &Arc<Count>| registry.register(&file, 16, None, c.clone()).expect("a nop can be probed");
-        Subject { registered: counts.iter().map(add).collect(), registry, counts, kind }
+        let consumers: Vec<Made> = (0..consumers).map(|i| make(kind, i, types)).collect();
+        let add = |c: &Made| registry.register(&file, 16, None, c.0.clone()).expect("a nop can be probed");
+        Subject { registered: consumers.iter().map(add).collect(), registry, consumers, kind }
     }
 
-    fn total(&self) -> u64 {
-        self.counts.iter().map(|c| c.counter.sum()).sum()
+    /// Does the calls, and sees to it that each consumer counted each of them.
+    fn counted<T>(&self, calls: u64, work: impl FnOnce() -> T) -> Result<T, String> {
+        let before: Vec<u64> = self.consumers.iter().map(|c| c.1.calls()).collect();
+        let result = work();
+        for (consumer, before) in self.consumers.iter().zip(before) {
+            match consumer.1.calls().wrapping_sub(before) {
+                counted if counted == calls => {}
+                counted => return Err(format!("a consumer counted {counted} hits, {calls} were made")),
+            }
+        }
+        Ok(result)
     }
 
     /// Million calls per second of all threads together.
     ///
     /// # Errors
-    /// The consumers did not count what was called.
+    /// A consumer did not count what was called.
     pub fn run(&self, threads: usize, calls: u64) -> Result<f64, String> {
-        let before = self.total();
+        let rate = self.counted(calls * threads as u64, || self.rate(threads, calls))?;
+        Ok(rate / 1e6)
+    }
+
+    fn rate(&self, threads: usize, calls: u64) -> f64 {
         let (start, end) = (Gate::new(threads), Gate::new(threads));
         let (start, end) = (&start, &end);
-        let rate = std::thread::scope(|s| {
+        std::thread::scope(|s| {
             let work = |cpu: usize| {
                 move || {
                     pin::pin_to(cpu);
@@ -89,12 +140,36 @@ impl Subject {
             };
             let threads: Vec<_> = (0..threads).map(|cpu| s.spawn(work(cpu))).collect();
             threads.into_iter().map(|t| t.join().expect("a caller does not panic")).sum::<f64>()
-        });
-        let wanted = calls * threads as u64 * self.counts.len() as u64;
-        match self.total() - before {
-            counted if counted == wanted => Ok(rate / 1e6),
-            counted => Err(format!("{counted} hits counted, {wanted} made")),
-        }
+        })
+    }
+
+    /// Nanoseconds of processor time of a call, of this thread.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn cpu_ns(&self, calls: u64) -> Result<f64, String> {
+        self.counted(calls, || {
+            let start = sys::thread_cpu_ns();
+            self.calls(calls);
+            (sys::thread_cpu_ns() - start) as f64 / calls as f64
+        })
+    }
+
+    /// The same for entry handlers alone, called one after the other through their trait objects.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn bare_cpu_ns(&self, calls: u64) -> Result<f64, String> {
+        self.counted(calls, || {
+            let mut regs = Regs::default();
+            let start = sys::thread_cpu_ns();
+            for _ in 0..calls {
+                for (consumer, _) in &self.consumers {
+                    std::hint::black_box(consumer.handler(&mut regs, &mut 0));
+                }
+            }
+            (sys::thread_cpu_ns() - start) as f64 / calls as f64
+        })
     }
 
     /// The seconds that one thread's calls took.
@@ -124,4 +199,20 @@ fn entries(site: &UprobeRef, calls: u64) -> f64 {
         site.hit(&mut regs);
     }
     start.elapsed().as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_consumer_that_is_not_called_fails_the_run() {
+        for kind in [Kind::Entry, Kind::Return] {
+            let mut subject = Subject::new(kind, [Protection::Fast; 2], 9, 3);
+            assert!(subject.run(2, 100).is_ok() && subject.cpu_ns(100).is_ok());
+            let gone = subject.registered.pop().unwrap();
+            assert_eq!(subject.registry.unregister_nosync(gone).breakpoints, 0);
+            assert!(subject.run(1, 100).unwrap_err().contains("counted 0 hits, 100 were made"));
+        }
+    }
 }

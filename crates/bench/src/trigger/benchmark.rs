@@ -20,20 +20,28 @@ pub struct Benchmark {
     pub probe: Option<Verb>,
     /// The probe is where the function returns.
     pub is_return: bool,
+    /// How many consumers are on the site; more than one are run beside one.
+    pub consumers: usize,
+    /// Every second of them is a histogram, so that no two in a row have one handler.
+    pub is_mixed: bool,
     /// One line for `-l`.
     pub about: &'static str,
 }
 
 const fn row(name: &'static str, function: Function, probe: Option<Verb>, about: &'static str) -> Benchmark {
-    Benchmark { name, function, probe, is_return: false, about }
+    Benchmark { name, function, probe, is_return: false, consumers: 1, is_mixed: false, about }
 }
 
 const fn at_return(name: &'static str, function: Function, about: &'static str) -> Benchmark {
     Benchmark { is_return: true, ..row(name, function, Some(Verb::CountByHandler), about) }
 }
 
+const fn multi(name: &'static str, consumers: usize, about: &'static str) -> Benchmark {
+    Benchmark { consumers, ..row(name, Function::Nop, Some(Verb::CountByHandler), about) }
+}
+
 /// All of them.
-pub const ALL: [Benchmark; 14] = [
+pub const ALL: [Benchmark; 17] = [
     row("usermode-count", Function::Nop, None, "calls of the nop function, no probe: the loop's cost"),
     row("syscall-count", Function::Syscall, None, "one cheap system call per loop"),
     row(
@@ -72,6 +80,16 @@ pub const ALL: [Benchmark; 14] = [
         "a call timed: entry and return, two readings of the clock",
     ),
     row("lat-push", Function::Push, Some(Verb::Latency), "the same for a function with a frame"),
+    multi("uprobe-multi2", 2, "two counting consumers on one site, beside one; each counts every call"),
+    multi("uprobe-multi8", 8, "eight counting consumers on one site, beside one; each counts every call"),
+    Benchmark {
+        is_mixed: true,
+        ..multi(
+            "uprobe-mixed8",
+            8,
+            "the same, every second of them a histogram: no two in a row have one handler",
+        )
+    },
     row("uprobe-count", Function::Nop, Some(Verb::Count), "counter compiled into the trampoline, 1-byte nop"),
 ];
 

@@ -87,6 +87,11 @@ impl Report {
             }
             Some((ours, _)) => self.probed(ours, out)?,
         }
+        if let Some((ratio, (one, _))) = outcome.ratio_to_one().zip(outcome.one.as_ref()) {
+            let consumers = outcome.benchmark.consumers;
+            self.probed(one, out)?;
+            writeln!(out, "consumers  {consumers} add {ratio:.2}x as much as the one of the lines above")?;
+        }
         let Some((kernel, (ours, _))) = outcome.kernel.as_ref().zip(outcome.ours.as_ref()) else {
             return Ok(());
         };
@@ -182,6 +187,11 @@ fn object(outcome: &Outcome, phase: &Phase, producers: usize) -> Value {
         object["rung"] = json!(site.rung);
         object["has_rseq"] = json!(site.has_rseq);
     }
+    if let Some(((one, _), ratio)) = outcome.one.as_ref().zip(outcome.ratio_to_one()) {
+        object["consumers"] = json!(outcome.benchmark.consumers);
+        object["one_added_ns"] = rounded(one.added_ns());
+        object["ratio_to_one"] = rounded(ratio);
+    }
     if let Some(kernel) = &outcome.kernel {
         object["kernel_median_ns"] = rounded(kernel.phase.ns_per_call());
         object["kernel_added_ns"] = rounded(kernel.added_ns());
@@ -219,11 +229,12 @@ mod tests {
         let sample = |index, hits| Iteration { index, hits, took: Duration::from_secs(1) };
         let samples = vec![sample(1, 12_333_000), sample(2, 12_359_000)];
         let phase = Phase { samples, cpu_ns: vec![5.0, 6.0, 7.0], hits: 40, calls: 40 };
-        let site = Site { rung: "nop".into(), has_rseq: true, entered: 40 };
+        let site = Site { rung: "nop".into(), has_rseq: true, entered: 40, each: vec![40] };
         Outcome {
             benchmark: benchmark::named("uprobe-nop").unwrap(),
             plain: None,
             ours: Some((Probed { phase, unprobed_ns: [1.0, 1.5] }, site)),
+            one: None,
             kernel: None,
         }
     }

@@ -15,7 +15,7 @@ use super::options::Options;
 use super::phase::{BASELINE, Iteration, Length, Phase};
 use super::shared::Shared;
 use image::{ElfImage, ImageAddr, Spec};
-use session::{Session, SitePlan, Verb};
+use session::{Action, Consumer, Session, SitePlan, Verb};
 
 /// What one way of probing has shown.
 #[derive(Clone, Debug)]
@@ -42,6 +42,8 @@ pub struct Site {
     pub has_rseq: bool,
     /// Hits that came by the general path.
     pub entered: u64,
+    /// What each consumer counted, if there are several.
+    pub each: Vec<u64>,
 }
 
 /// All that a run has shown.
@@ -53,6 +55,8 @@ pub struct Outcome {
     pub plain: Option<Phase>,
     /// With one.
     pub ours: Option<(Probed, Site)>,
+    /// With one consumer, if ours has several.
+    pub one: Option<(Probed, Site)>,
     /// The kernel's.
     pub kernel: Option<Probed>,
 }
@@ -69,10 +73,17 @@ impl Outcome {
         self.kernel.as_ref().map(|kernel| kernel.added_ns() / ours.added_ns())
     }
 
+    /// What our consumers together add by what one adds.
+    pub fn ratio_to_one(&self) -> Option<f64> {
+        let (ours, _) = self.ours.as_ref()?;
+        self.one.as_ref().map(|(one, _)| ours.added_ns() / one.added_ns())
+    }
+
     /// An error if anyone counted other than the producers.
     pub fn check(&self) -> Result<(), TriggerError> {
-        if let Some((Probed { phase, .. }, site)) = &self.ours {
+        for (Probed { phase, .. }, site) in self.ours.iter().chain(&self.one) {
             equal("nanoprobe", phase.hits, phase.calls)?;
+            site.each.iter().try_for_each(|hits| equal("one of the consumers", *hits, phase.calls))?;
             // Of a timed call, the entry and the return.
             let hits_of_a_call = match self.benchmark.probe {
                 Some(Verb::CountByHandler) => 1,
@@ -107,7 +118,7 @@ pub fn run(
 ) -> Result<Outcome, TriggerError> {
     let mut traced = Traced::start(options)?;
     let length = Length { warm: options.warm, seconds: options.seconds };
-    let mut outcome = Outcome { benchmark: *benchmark, plain: None, ours: None, kernel: None };
+    let mut outcome = Outcome { benchmark: *benchmark, plain: None, ours: None, one: None, kernel: None };
     let Some(verb) = benchmark.probe else {
         let phase = Phase::run(&mut traced, benchmark.function, length, &calls, progress)?;
         outcome.plain = Some(phase);
@@ -127,7 +138,15 @@ pub fn run(
     if options.vs_kernel {
         drop(open(&traced)?);
     }
-    let before = unprobed(&mut traced, benchmark)?;
+    let mut before = unprobed(&mut traced, benchmark)?;
+    let mut sites = sites;
+    if benchmark.consumers > 1 {
+        let (phase, stood) = ours(&mut traced, benchmark, sites.clone(), length, &mut |_| Ok(()))?;
+        let after = unprobed(&mut traced, benchmark)?;
+        outcome.one = Some((Probed { phase, unprobed_ns: [before, after] }, stood));
+        before = after;
+        sites.iter_mut().for_each(|site| repeat(site, benchmark));
+    }
     let (phase, stood) = ours(&mut traced, benchmark, sites, length, &mut progress)?;
     let after = unprobed(&mut traced, benchmark)?;
     outcome.ours = Some((Probed { phase, unprobed_ns: [before, after] }, stood));
@@ -140,6 +159,17 @@ pub fn run(
         outcome.kernel = Some(Probed { phase, unprobed_ns });
     }
     Ok(outcome)
+}
+
+/// Puts as many consumers on the site as the benchmark says.
+fn repeat(site: &mut SitePlan, benchmark: &Benchmark) {
+    const RDI: u32 = 112;
+    let other = if benchmark.is_mixed { Consumer::Log2Histogram { register: RDI } } else { Consumer::Count };
+    for action in &mut site.actions {
+        if let Action::Consumers(list) = action {
+            *list = [Consumer::Count, other].into_iter().cycle().take(benchmark.consumers).collect();
+        }
+    }
 }
 
 fn spec(text: &str) -> Result<Spec, TriggerError> {
@@ -183,7 +213,9 @@ fn ours(
     }
     let hits = |_: &Shared| Ok(session.sites().map(|s| s.hits()).sum());
     let phase = Phase::run(traced, benchmark.function, length, &hits, progress)?;
-    let site = Site { rung: rungs.join(" and "), has_rseq: session.has_rseq(), entered: session.entered() };
+    let each = session.sites().flat_map(|s| s.hits_of_each()).collect();
+    let (has_rseq, entered) = (session.has_rseq(), session.entered());
+    let site = Site { rung: rungs.join(" and "), has_rseq, entered, each };
     let receipt = session.detach().map_err(TriggerError::Session)?;
     match receipt.is_verified && receipt.is_unmapped && receipt.restored == planned {
         true => Ok((phase, site)),
@@ -198,12 +230,13 @@ mod tests {
 
     fn outcome(hits: u64, entered: u64) -> Outcome {
         let phase = Phase { samples: vec![], cpu_ns: vec![5.0, 7.0, 6.0], hits, calls: 10 };
-        let site = Site { rung: "nop".into(), has_rseq: true, entered };
+        let site = Site { rung: "nop".into(), has_rseq: true, entered, each: vec![hits] };
         let kernel = Phase { cpu_ns: vec![401.0], hits: 10, ..phase.clone() };
         Outcome {
             benchmark: benchmark::named("uprobe-nop").unwrap(),
             plain: None,
             ours: Some((Probed { phase, unprobed_ns: [1.0, 3.0] }, site)),
+            one: None,
             kernel: Some(Probed { phase: kernel, unprobed_ns: [1.0, 1.0] }),
         }
     }
@@ -213,6 +246,21 @@ mod tests {
         let outcome = outcome(10, 10);
         assert_eq!(outcome.ours.as_ref().map(|o| o.0.added_ns()), Some(4.0));
         assert_eq!(outcome.ratio(), Some(100.0));
+    }
+
+    #[test]
+    fn a_consumer_that_missed_a_call_is_an_error() {
+        let mut outcome = outcome(10, 10);
+        let Some((_, site)) = &mut outcome.ours else { panic!("set above") };
+        site.each = vec![10, 10, 9];
+        assert!(matches!(outcome.check(), Err(TriggerError::Differ { hits: 9, calls: 10, .. })));
+    }
+
+    #[test]
+    fn several_are_compared_with_one_by_what_they_add() {
+        let mut outcome = outcome(10, 10);
+        outcome.one = outcome.ours.clone().map(|(p, s)| (Probed { unprobed_ns: [4.0, 5.0], ..p }, s));
+        assert_eq!(outcome.ratio_to_one(), Some(4.0 / 1.5));
     }
 
     #[test]

@@ -126,6 +126,24 @@ fn what_stood_behind_an_unlinked_node_is_whole() {
     );
 }
 
+#[test]
+fn a_walk_meets_a_node_or_the_one_that_replaced_it() {
+    let change = |row: &Row| {
+        // SAFETY: the only writer; both nodes live for ever.
+        unsafe { row.list.replace(row.nodes.0[1], leak(ListNode::new(Content::new(8)))) };
+        // SAFETY: as above.
+        unsafe { row.list.replace(row.nodes.0[0], leak(ListNode::new(Content::new(7)))) };
+    };
+    beside(
+        || row(&[1, 2, 3]),
+        change,
+        |row| {
+            let seen = row.seen();
+            assert!(matches!(seen[..], [3, 2 | 8, 1 | 7]), "{seen:?}");
+        },
+    );
+}
+
 struct World {
     tree: Tree<Content>,
     nodes: Nodes<TreeNode<Content>>,

@@ -5,7 +5,7 @@
 //! Context: built in control; run in a hit.
 //! Keeps:   H1 as in the parent.
 //!          H4 no vector register is touched, here or in the agent.
-//!          H5 every consumer on the list is called once, between the reader's two counts.
+//!          H5 every run of consumers on the list is called once, between the reader's two counts.
 //! Checked: testkit `counting` with `hist`, `bench trig-uprobe-nop` (hits = calls),
 //!          session `the_agent_uses_no_vector_register`.
 //! Source:  kernel handler_chain(), kernel-facts 1.8; reader as srcu_read_lock_fast.

@@ -1,0 +1,269 @@
+//! Up to eight consumers side by side, as hits read them.
+//!
+//! For:     hits, which go from group to group; `Uprobe::link` and `unlink`, which change them.
+//! State:   the address of each handler and what it is called with. A linked group never changes: a change is
+//!          another group in its place.
+//! Context: calls: hit. The rest: target, under `listing`.
+//! Keeps:   G1 while a walk stands on a group, the consumers in it live: it is retired no later than they.
+//!          G2 the consumers of a group are called newest first, each once.
+//!          G3 `hot` begins with so many entry handlers and, behind them, return handlers as the group says.
+//! Checked: `tests/groups.rs`, `tests/matrix.rs`, `torture uprobe`.
+//!
+//! Why: a call by way of a trait object and a list node reads five lines' worth of pointers one after the other;
+//! the second to eighth consumer cost 2.5 ns each so, and 1.4 side by side (docs/bench.md).
+
+use crate::consumer::Slot;
+use crate::{Consumer, Regs, Verdict};
+use coll::{List, ListNode};
+use core::ptr::{NonNull, null_mut};
+use core::sync::atomic::Ordering::Relaxed;
+
+/// How many consumers a group has at most.
+pub(crate) const ROOM: usize = 8;
+
+pub(crate) type GroupNode = ListNode<Group>;
+
+/// A handler as a plain function: the consumer, the registers, the probed function at its return, the cookie.
+type Handler = unsafe fn(NonNull<()>, &mut Regs, u64, *mut u64) -> Verdict;
+/// All handlers of some consumers of one type; true if each said remove.
+type Handlers = unsafe fn(NonNull<Hot>, usize, &mut Regs, u64) -> bool;
+
+/// The functions that a type of consumers has, found once, when a consumer is registered.
+#[derive(Clone, Copy)]
+pub struct Functions {
+    entry: Handler,
+    entries: Handlers,
+    ret: Handler,
+    rets: Handlers,
+}
+
+/// Implemented for every consumer: how its handlers are called without the trait object.
+pub trait Typed {
+    #[doc(hidden)]
+    fn functions(&self) -> Functions;
+}
+
+impl<C: Consumer> Typed for C {
+    fn functions(&self) -> Functions {
+        Functions { entry: entry::<C>, entries: entries::<C>, ret: ret::<C>, rets: rets::<C> }
+    }
+}
+
+/// # Safety
+/// `data` must be a live `C`, and `cookie` a live number of the caller's.
+unsafe fn entry<C: Consumer>(data: NonNull<()>, regs: &mut Regs, _: u64, cookie: *mut u64) -> Verdict {
+    // SAFETY: a live `C` (caller's duty).
+    let consumer = unsafe { data.cast::<C>().as_ref() };
+    // SAFETY: a live number of the caller's (its duty).
+    consumer.handler(regs, unsafe { &mut *cookie })
+}
+
+/// # Safety
+/// There must be so many at `first`, and the data of all must be live `C`s.
+unsafe fn entries<C: Consumer>(first: NonNull<Hot>, len: usize, regs: &mut Regs, _: u64) -> bool {
+    // SAFETY: the caller's duty.
+    let all = unsafe { core::slice::from_raw_parts(first.as_ptr(), len) };
+    all.iter().fold(true, |remove, hot| {
+        // SAFETY: a live `C` (caller's duty).
+        let consumer = unsafe { hot.data.cast::<C>().as_ref() };
+        remove & (consumer.handler(regs, &mut 0) == Verdict::Remove)
+    })
+}
+
+/// # Safety
+/// `data` must be a live `C`, and `cookie` null or a live number of the caller's.
+unsafe fn ret<C: Consumer>(data: NonNull<()>, regs: &mut Regs, func: u64, cookie: *mut u64) -> Verdict {
+    // SAFETY: a live `C` (caller's duty).
+    let consumer = unsafe { data.cast::<C>().as_ref() };
+    // SAFETY: null or a live number of the caller's (its duty).
+    consumer.ret_handler(func, regs, unsafe { cookie.as_mut() });
+    Verdict::Continue
+}
+
+/// # Safety
+/// As for `entries`.
+unsafe fn rets<C: Consumer>(first: NonNull<Hot>, len: usize, regs: &mut Regs, func: u64) -> bool {
+    // SAFETY: the caller's duty.
+    let all = unsafe { core::slice::from_raw_parts(first.as_ptr(), len) };
+    for hot in all {
+        // SAFETY: a live `C` (caller's duty).
+        unsafe { hot.data.cast::<C>().as_ref() }.ret_handler(func, regs, None);
+    }
+    false
+}
+
+/// One handler and its consumer.
+#[derive(Clone, Copy)]
+pub struct Hot {
+    data: NonNull<()>,
+    handler: Handler,
+}
+
+/// See the file's head. What a hit reads of one consumer stands in its first line.
+#[repr(C)]
+pub(crate) struct Group {
+    /// If there are several entry handlers and all of one type: the function that calls them all.
+    all_entries: Option<Handlers>,
+    entries: u8,
+    returns: u8,
+    has_sessions: bool,
+    /// Entry handlers, then return handlers, of those that have one of the two.
+    hot: [Hot; ROOM],
+    /// As for entries.
+    all_returns: Option<Handlers>,
+    /// Newest first, as many as there are.
+    members: [Option<NonNull<Slot>>; ROOM],
+}
+
+impl Group {
+    /// A group of at least one and at most `ROOM` consumers, newest first.
+    fn of(members: &[NonNull<Slot>]) -> Group {
+        // SAFETY: under `listing`, which is held for a change, no slot of the list is freed.
+        let slot = |s: &NonNull<Slot>| unsafe { s.as_ref() };
+        let entries = members.iter().map(slot).filter(|s| s.has_handler && !s.has_ret_handler);
+        let returns = members.iter().map(slot).filter(|s| !s.has_handler);
+        let entry = |s: &Slot| Hot { data: s.data(), handler: s.consumer.functions().entry };
+        let ret = |s: &Slot| Hot { data: s.data(), handler: s.consumer.functions().ret };
+        let (e, r) = (entries.clone().count(), returns.clone().count());
+        let mut group = Group {
+            all_entries: of_one_type(entries.clone().map(|s| s.consumer.functions().entries)),
+            entries: e as u8,
+            returns: r as u8,
+            has_sessions: e + r < members.len(),
+            hot: [entry(slot(&members[0])); ROOM],
+            all_returns: of_one_type(returns.clone().map(|s| s.consumer.functions().rets)),
+            members: [None; ROOM],
+        };
+        group.hot.iter_mut().zip(entries.map(entry).chain(returns.map(ret))).for_each(|(to, hot)| *to = hot);
+        group.members.iter_mut().zip(members).for_each(|(to, slot)| *to = Some(*slot));
+        group
+    }
+
+    /// True if some consumers have both handlers, so that all are to be called by [`slots`](Self::slots).
+    #[inline(always)]
+    pub fn has_sessions(&self) -> bool {
+        self.has_sessions
+    }
+
+    /// True if some consumers have no handler but that of returns.
+    #[inline(always)]
+    pub fn has_returns(&self) -> bool {
+        self.returns != 0
+    }
+
+    /// Calls the entry handlers of a group without sessions; true if each said remove.
+    ///
+    /// # Safety
+    /// The caller must be inside the reader in which it met the group.
+    #[inline(always)]
+    pub unsafe fn call_entries(&self, regs: &mut Regs) -> bool {
+        let len = usize::from(self.entries);
+        if let Some(all) = self.all_entries {
+            // SAFETY: G1, G3; all are of the type that this function is for (`of_one_type`).
+            return unsafe { all(NonNull::from(&self.hot).cast(), len, regs, 0) };
+        }
+        let mut remove = true;
+        for i in 0..len {
+            // SAFETY: G3.
+            let one = unsafe { self.hot.get_unchecked(i) };
+            let mut cookie = 0;
+            // SAFETY: G1; the handler was found with the data.
+            remove &= unsafe { (one.handler)(one.data, regs, 0, &raw mut cookie) } == Verdict::Remove;
+        }
+        remove
+    }
+
+    /// Calls the return handlers of a group without sessions.
+    ///
+    /// # Safety
+    /// As for [`call_entries`](Self::call_entries).
+    #[inline(always)]
+    pub unsafe fn call_returns(&self, func: u64, regs: &mut Regs) {
+        let (start, len) = (usize::from(self.entries), usize::from(self.returns));
+        if let Some(all) = self.all_returns {
+            // SAFETY: G3: `start` of them come before.
+            let first = unsafe { NonNull::from(&self.hot).cast::<Hot>().add(start) };
+            // SAFETY: G1, G3; all are of the type that this function is for (`of_one_type`).
+            unsafe { all(first, len, regs, func) };
+            return;
+        }
+        for i in start..start + len {
+            // SAFETY: G3.
+            let one = unsafe { self.hot.get_unchecked(i) };
+            // SAFETY: G1; the handler was found with the data.
+            unsafe { (one.handler)(one.data, regs, func, null_mut()) };
+        }
+    }
+
+    /// The consumers, newest first.
+    ///
+    /// # Safety
+    /// The caller must be inside the reader in which it met the group, or keep writers out, for as long as it uses
+    /// what it gets.
+    pub unsafe fn slots(&self) -> impl Iterator<Item = &Slot> {
+        // SAFETY: G1.
+        self.members.iter().map_while(|s| s.as_ref()).map(|s| unsafe { s.as_ref() })
+    }
+
+    fn members(&self) -> impl Iterator<Item = NonNull<Slot>> {
+        self.members.iter().map_while(|s| *s)
+    }
+}
+
+/// The function of all, if there are several and it is the same.
+fn of_one_type(mut all: impl Iterator<Item = Handlers>) -> Option<Handlers> {
+    let first = all.next()?;
+    let mut others = all.peekable();
+    others.peek()?;
+    others.all(|f| core::ptr::fn_addr_eq(f, first)).then_some(first)
+}
+
+/// A linked group of these consumers, who are told.
+fn make(members: &[NonNull<Slot>]) -> NonNull<GroupNode> {
+    let node = Box::into_raw(Box::new(ListNode::new(Group::of(members))));
+    // SAFETY: fresh from a box, so not null.
+    let node = unsafe { NonNull::new_unchecked(node) };
+    for slot in members {
+        // SAFETY: under `listing`, which is held for a change, no slot of the list is freed.
+        unsafe { slot.as_ref() }.group.store(node.as_ptr(), Relaxed);
+    }
+    node
+}
+
+/// Adds a consumer as the newest. Gives back the group that its own replaced, which walks may still stand on.
+///
+/// # Safety
+/// The caller must be the only writer of the list; the slot must be in none, and live until it was unlinked and
+/// every walk from before then has ended.
+pub(crate) unsafe fn link(list: &List<Group>, slot: NonNull<Slot>) -> Option<NonNull<GroupNode>> {
+    // SAFETY: the only writer.
+    let first = unsafe { list.walk() }.next().filter(|node| node.value.members[ROOM - 1].is_none());
+    let Some(first) = first else {
+        // SAFETY: the only writer; the node is fresh, and retired when it is unlinked.
+        unsafe { list.push(make(&[slot])) };
+        return None;
+    };
+    let members: Vec<_> = core::iter::once(slot).chain(first.value.members()).collect();
+    let old = NonNull::from(first);
+    // SAFETY: the only writer; `old` is linked here, the other is fresh, and retired when it is unlinked.
+    unsafe { list.replace(old, make(&members)) };
+    Some(old)
+}
+
+/// Takes a consumer off. Gives back the group that it was in, which walks may still stand on.
+///
+/// # Safety
+/// The caller must be the only writer of the list, which the slot must be in.
+pub(crate) unsafe fn unlink(list: &List<Group>, slot: NonNull<Slot>) -> Option<NonNull<GroupNode>> {
+    // SAFETY: the slot lives (caller's duty).
+    let old = NonNull::new(unsafe { slot.as_ref() }.group.swap(null_mut(), Relaxed))?;
+    // SAFETY: linked: it is the group that the slot is in, and `make` told every slot of its group.
+    let others: Vec<_> = unsafe { old.as_ref() }.value.members().filter(|other| *other != slot).collect();
+    match others.is_empty() {
+        // SAFETY: the only writer, and `old` is in this list.
+        true => unsafe { list.unlink(old) },
+        // SAFETY: the same; the other is fresh, and retired when it is unlinked.
+        false => unsafe { list.replace(old, make(&others)) },
+    };
+    Some(old)
+}
