@@ -26,7 +26,16 @@ pub(crate) struct Status {
 impl Status {
     /// Of a process or of one thread; `None` if it is gone.
     pub fn of(pid: i32) -> Option<Status> {
-        let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        Status::read(&format!("/proc/{pid}/status"))
+    }
+
+    /// Of one thread of a process; `None` if it is gone.
+    pub fn of_thread(pid: i32, tid: i32) -> Option<Status> {
+        Status::read(&format!("/proc/{pid}/task/{tid}/status"))
+    }
+
+    fn read(path: &str) -> Option<Status> {
+        let text = fs::read_to_string(path).ok()?;
         let mut status = Status::default();
         for line in text.lines() {
             let (key, value) = line.split_once(':')?;
@@ -172,6 +181,19 @@ pub(crate) fn why_not(pid: i32, errno: Errno) -> Broken {
     match scope.ok().and_then(|s| s.trim().parse().ok()) {
         Some(scope) if scope > 0 => Broken::Yama { pid, name, scope },
         _ => Broken::NotAllowed { pid, name },
+    }
+}
+
+/// Whether somebody traces this thread.
+pub(crate) fn is_traced(pid: i32, tid: i32) -> bool {
+    Status::of_thread(pid, tid).is_some_and(|s| s.tracer != 0)
+}
+
+/// The cause of a refused ptrace call on one thread, found by looking: a tracer may have this thread and no other.
+pub(crate) fn why_no_thread(pid: i32, tid: i32, errno: Errno) -> Broken {
+    match Status::of_thread(pid, tid).filter(|s| s.tracer != 0) {
+        Some(status) => Broken::Traced { pid, name: status.name, by: status.tracer, by_name: name(status.tracer) },
+        None => why_not(pid, errno),
     }
 }
 

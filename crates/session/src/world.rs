@@ -159,13 +159,13 @@ impl World {
             if self.threads.contains_key(&tid) {
                 continue;
             }
-            match ptrace::seize(tid, ptrace::O_TRACESYSGOOD) {
+            match seize(self.pid, tid) {
                 Ok(()) => {}
                 Err(Errno::ESRCH) => continue,
                 Err(_) if ended(self.pid, tid) => continue,
                 Err(errno) => {
                     release(&asked);
-                    return Err(process::why_not(self.pid, errno));
+                    return Err(process::why_no_thread(self.pid, tid, errno));
                 }
             }
             let now = Instant::now();
@@ -282,6 +282,19 @@ impl Drop for World {
     fn drop(&mut self) {
         self.run_on();
     }
+}
+
+/// Seizes one thread. A tracer that has just left it is gone when we look for it: then it is tried again.
+fn seize(pid: i32, tid: i32) -> Result<(), Errno> {
+    const TRIES: usize = 4;
+    let mut seized = ptrace::seize(tid, ptrace::O_TRACESYSGOOD);
+    for _ in 1..TRIES {
+        if seized != Err(Errno::EPERM) || process::is_traced(pid, tid) {
+            return seized;
+        }
+        seized = ptrace::seize(tid, ptrace::O_TRACESYSGOOD);
+    }
+    seized
 }
 
 fn ended(pid: i32, tid: i32) -> bool {
