@@ -184,16 +184,11 @@ pub(crate) fn why_not(pid: i32, errno: Errno) -> Broken {
     }
 }
 
-/// Whether somebody traces this thread.
-pub(crate) fn is_traced(pid: i32, tid: i32) -> bool {
-    Status::of_thread(pid, tid).is_some_and(|s| s.tracer != 0)
-}
-
-/// The cause of a refused ptrace call on one thread, found by looking: a tracer may have this thread and no other.
-pub(crate) fn why_no_thread(pid: i32, tid: i32, errno: Errno) -> Broken {
+/// Who traces one thread, as an error: a tracer may have this thread and no other.
+pub(crate) fn check_untraced(pid: i32, tid: i32) -> Result<(), Broken> {
     match Status::of_thread(pid, tid).filter(|s| s.tracer != 0) {
-        Some(status) => Broken::Traced { pid, name: status.name, by: status.tracer, by_name: name(status.tracer) },
-        None => why_not(pid, errno),
+        Some(s) => Err(Broken::Traced { pid, name: s.name, by: s.tracer, by_name: name(s.tracer) }),
+        None => Ok(()),
     }
 }
 

@@ -160,12 +160,11 @@ impl World {
                 continue;
             }
             match seize(self.pid, tid) {
-                Ok(()) => {}
-                Err(Errno::ESRCH) => continue,
-                Err(_) if ended(self.pid, tid) => continue,
-                Err(errno) => {
+                Ok(true) => {}
+                Ok(false) => continue,
+                Err(broken) => {
                     release(&asked);
-                    return Err(process::why_no_thread(self.pid, tid, errno));
+                    return Err(broken);
                 }
             }
             let now = Instant::now();
@@ -284,17 +283,22 @@ impl Drop for World {
     }
 }
 
-/// Seizes one thread. A tracer that has just left it is gone when we look for it: then it is tried again.
-fn seize(pid: i32, tid: i32) -> Result<(), Errno> {
-    const TRIES: usize = 4;
-    let mut seized = ptrace::seize(tid, ptrace::O_TRACESYSGOOD);
-    for _ in 1..TRIES {
-        if seized != Err(Errno::EPERM) || process::is_traced(pid, tid) {
-            return seized;
-        }
-        seized = ptrace::seize(tid, ptrace::O_TRACESYSGOOD);
+/// Seizes one thread; false if it has ended.
+///
+/// A tracer that refuses us may have left when we look for it, and another one come: then it is tried again.
+fn seize(pid: i32, tid: i32) -> Result<bool, Broken> {
+    const TRIES: usize = 16;
+    let mut refused = Errno::EPERM;
+    for _ in 0..TRIES {
+        refused = match ptrace::seize(tid, ptrace::O_TRACESYSGOOD) {
+            Ok(()) => return Ok(true),
+            Err(Errno::ESRCH) => return Ok(false),
+            Err(_) if ended(pid, tid) => return Ok(false),
+            Err(errno) => errno,
+        };
+        process::check_untraced(pid, tid)?;
     }
-    seized
+    Err(process::why_not(pid, refused))
 }
 
 fn ended(pid: i32, tid: i32) -> bool {

@@ -104,6 +104,9 @@ fn carry_out(world: &Arc<World>, target: &mut Target, stay: Box<dyn Link>) -> Re
         return Err("a thread of the torture panicked".into());
     }
     watched?;
+    if let Some(status) = target.ended() {
+        return Err(format!("crash: the target ended with {status}"));
+    }
     target.say("stop")?;
     target.hear("stopped")?;
     last_look(world, stay)?;
