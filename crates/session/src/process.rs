@@ -68,6 +68,14 @@ pub(crate) fn cpu_time(pid: i32, tid: i32) -> Option<Duration> {
     stat.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }
 
+/// Whether the kernel started it for itself.
+fn is_kernel_thread(pid: i32) -> bool {
+    const PF_KTHREAD: u64 = 0x20_0000;
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let flags = stat.rsplit_once(')').and_then(|s| s.1.split_whitespace().nth(6)?.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & PF_KTHREAD != 0)
+}
+
 /// When a process started, in clock ticks since boot.
 pub(crate) fn start_time(pid: i32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -144,7 +152,8 @@ pub(crate) fn check(pid: i32) -> Result<Status, Broken> {
         return Err(Broken::Zombie { pid, name });
     }
     if !status.has_memory {
-        return Err(Broken::KernelThread { pid, name });
+        // A process that is about to end has lost its memory already.
+        return Err(if is_kernel_thread(pid) { Broken::KernelThread { pid, name } } else { Broken::Gone { pid } });
     }
     if status.tracer != 0 {
         let by = status.tracer;

@@ -14,7 +14,7 @@ use super::world::World;
 use crate::rng::Rng;
 use crate::uprobe::options::Backend;
 use crate::uprobe::stressed::functions::DEPTH;
-use crate::uprobe::stressed::shared::{CHILDREN, FUNCTIONS, LIBRARY_FUNCTIONS};
+use crate::uprobe::stressed::shared::{FUNCTIONS, LIBRARY_FUNCTIONS};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -50,10 +50,11 @@ pub fn attach(world: &World, stream: u64) {
 }
 
 fn wish(world: &World, rng: &mut Rng) -> Wish {
-    let child = world.shared.children[rng.below(CHILDREN as u64) as usize].load(Relaxed);
+    let children: Vec<u32> = world.shared.children.iter().map(|c| c.load(Relaxed)).filter(|c| *c != 0).collect();
+    let child = children.get(rng.below(children.len() as u64) as usize);
     let whom = match rng.below(16) {
         0..3 if world.orders.dlopen > 0 => Whom::Library,
-        3..5 if child != 0 => Whom::Child(child as i32),
+        3..5 => child.map_or(Whom::Target, |pid| Whom::Child(*pid as i32)),
         _ => Whom::Target,
     };
     let kind = match rng.below(8) {
