@@ -6,15 +6,19 @@
 //! Context: control, in a stopped world: only one tracer can stop a thread, which keeps controllers apart.
 //! Keeps:   N1 every trampoline on the chain counts each hit once.
 //!          N2 leaving takes out one link and touches no other controller's counts.
+//!          N4 while a thread is in a trampoline that has left the chain, its tail leads to what is there.
 //!          N3 unless they stand at one place, no two controllers' jumps share a byte, nor does one stand in what
 //!             another has displaced.
 //! Checked: testkit `two`, controllers on one site that leave in either order (N3: an entry and a tail jump);
 //!          `torture uprobe`.
 
+use crate::attach::image_maps;
 use crate::error::Broken;
+use crate::footing::Footing;
 use crate::memory::Memory;
 use crate::pages::Pages;
 use crate::site::{Armed, Link, Missed};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use text::{JUMP_LEN, jump, jump_target};
 use wire::TrampolineHeader;
@@ -185,4 +189,34 @@ fn unlink(memory: &Memory, first: u64, link: &Link<'_>, below: Option<u64>) -> R
         }
     }
     Ok(Left::Foreign)
+}
+
+/// Makes the tails of all other controllers' trampolines that lead to one of `links` lead to what came below it.
+///
+/// On the chain there is none any more. But one that has left the chain may still have a thread in it, and waits for it:
+/// that thread goes on at its tail.
+pub(crate) fn forget(
+    memory: &Memory,
+    footing: &Footing,
+    links: &[Link<'_>],
+    below: impl Fn(&Link<'_>) -> Option<u64>,
+) -> Result<(), Broken> {
+    let others = Footing::all(memory, &image_maps(memory.pid)?).into_iter().map(|found| found.footing);
+    let others: Vec<Footing> = others.filter(|o| o.arena.start != footing.arena.start).collect();
+    if others.is_empty() {
+        return Ok(());
+    }
+    let ours: BTreeMap<u64, Option<u64>> = links.iter().map(|l| (l.body, below(l))).collect();
+    for other in others {
+        // One that is still being mapped leads nowhere.
+        let Ok(code) = other.read_code(memory) else { continue };
+        for (entry, header) in code.trampolines() {
+            let tail = entry + u64::from(header.tail);
+            let leads_to = jump_target(tail, code.bytes(tail, JUMP_LEN));
+            let Some(below) = leads_to.and_then(|body| ours.get(&body)) else { continue };
+            let bytes = below.and_then(|b| jump(tail, b).ok()).unwrap_or(NOP5);
+            memory.write(tail, &bytes)?;
+        }
+    }
+    Ok(())
 }

@@ -302,6 +302,8 @@ fn disarm(
         }
     }
     pages.flush()?;
+    let below = |link: &Link<'_>| text::jump_target(link.tail, code.bytes(link.tail, text::JUMP_LEN));
+    chain::forget(memory, footing, links, below)?;
     receipt.restored = restored.len();
     restored.sort_by_key(|link| link.entry);
     let islands: Vec<_> =
@@ -316,6 +318,21 @@ fn disarm(
         let near = restored.partition_point(|link| link.entry <= pc);
         for link in restored.iter().skip(near.saturating_sub(1)).take(2) {
             move_out(memory, thread, link);
+        }
+    }
+    come_back_to_sites(memory, world, &islands)
+}
+
+/// A thread that a signal met on the jump in an island, with its handler still running, comes back to the site instead:
+/// on the island is padding again.
+fn come_back_to_sites(memory: &Memory, world: &World, islands: &[(u64, u64)]) -> Result<(), Broken> {
+    let starts = || islands.iter().map(|(island, _)| *island);
+    let Some((first, last)) = starts().min().zip(starts().max()) else { return Ok(()) };
+    let mappings = image_maps(memory.pid)?;
+    let site_of = |pc: u64| islands.iter().find(|(island, _)| *island == pc).map(|(_, site)| *site);
+    for back in stacks::find(world, &mappings, first..last + 1, |pc| site_of(pc).is_some()) {
+        if let Some(site) = site_of(back.pc) {
+            memory.write(back.at, &site.to_le_bytes())?;
         }
     }
     Ok(())
@@ -387,7 +404,7 @@ fn occupants(world: &World, footing: &Footing, mappings: &[Mapping]) -> Vec<i32>
     let mut tids: Vec<i32> = world.threads().filter(|t| footing.contains(t.pc())).map(|t| t.tid).collect();
     if let Some(bounds) = footing.bounds() {
         let found = stacks::find(world, mappings, bounds, |w| footing.contains(w));
-        tids.extend(found.into_iter().map(|(tid, _)| tid));
+        tids.extend(found.into_iter().map(|back| back.tid));
     }
     tids.sort_unstable();
     tids.dedup();

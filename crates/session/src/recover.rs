@@ -29,10 +29,7 @@ pub fn recover(pid: i32) -> Result<Vec<Receipt>, Broken> {
     let _hurry = Hurry::begin();
     let memory = Memory::open(pid)?;
     let mappings = image_maps(pid)?;
-    let marker = format!("/memfd:{}", wire::ARENA_NAME);
-    let arenas = mappings.iter().filter(|m| m.path.as_os_str() == marker.as_str()).map(|m| m.range.start.0);
-    let orphans: Vec<Found> =
-        arenas.filter_map(|at| Footing::read(&memory, at)).filter(|f| !is_alive(f)).collect();
+    let orphans = Footing::all(&memory, &mappings).into_iter().filter(|f| !is_alive(f));
     let mut receipts = crate::watch::recover(pid)?;
     for orphan in orphans {
         let gadget = find_syscall(&memory, &mappings)?;
@@ -55,15 +52,7 @@ fn is_alive(found: &Found) -> bool {
 /// Every trampoline in the regions, by its header.
 fn links(memory: &Memory, footing: &Footing) -> Result<Vec<Link<'static>>, Broken> {
     let code = footing.read_code(memory)?;
-    let mut links = Vec::new();
-    for (start, bytes) in &code.0 {
-        // Blocks stand at multiples of 64, and so do their entries.
-        for entry in (64..bytes.len()).step_by(64) {
-            let header = bytes.get(entry - TrampolineHeader::LEN..entry).and_then(TrampolineHeader::parse);
-            links.extend(header.map(|h| link(start + entry as u64, &h)));
-        }
-    }
-    Ok(links)
+    Ok(code.trampolines().map(|(entry, header)| link(entry, &header)).collect())
 }
 
 fn link(entry: u64, header: &TrampolineHeader) -> Link<'static> {

@@ -22,13 +22,14 @@ const DEPTH: u64 = 256 << 10;
 /// How many stacks of one thread we look at: its own, and those that its handlers run on.
 const STACKS: usize = 8;
 
-/// Finds stack words for which `wanted` is true, at most one a thread: (thread, word).
+/// Finds the addresses that threads will come back to and for which `wanted` is true. A thread with
+/// handlers within handlers has several.
 pub(crate) fn find(
     world: &World,
     mappings: &[Mapping],
     bounds: Range<u64>,
     wanted: impl Fn(u64) -> bool,
-) -> Vec<(i32, u64)> {
+) -> Vec<ComeBack> {
     let mut found = Vec::new();
     let mut buffer = vec![0u8; DEPTH as usize];
     for thread in world.threads() {
@@ -41,10 +42,8 @@ pub(crate) fn find(
             let words = words_above(world.pid, mappings, from, &mut buffer);
             seen.push(from..from + words.len().max(1) as u64 * 8);
             let frames: Vec<Saved> = saved_in_frames(&words).collect();
-            if let Some(frame) = frames.iter().find(|f| bounds.contains(&f.pc) && wanted(f.pc)) {
-                found.push((thread.tid, frame.pc));
-                break;
-            }
+            let hits = frames.iter().filter(|f| bounds.contains(&f.pc) && wanted(f.pc));
+            found.extend(hits.map(|f| ComeBack { tid: thread.tid, pc: f.pc, at: from + f.word as u64 * 8 }));
             stacks.extend(frames.iter().map(|f| f.sp & !7));
         }
     }
@@ -60,11 +59,22 @@ fn words_above(pid: i32, mappings: &[Mapping], from: u64, buffer: &mut [u8]) -> 
     words.map(|w| u64::from_le_bytes(w.try_into().unwrap_or_default())).collect()
 }
 
-/// What a thread was doing when a signal came.
+/// What a thread was doing when a signal came, in a signal frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Saved {
     sp: u64,
     pc: u64,
+    /// Which of the words above the stack pointer `pc` is.
+    word: usize,
+}
+
+/// An address that a thread will come back to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ComeBack {
+    pub tid: i32,
+    pub pc: u64,
+    /// Where that is saved.
+    pub at: u64,
 }
 
 /// The stack pointer and the program counter in all that looks like the registers in a signal frame: behind the two stand
@@ -77,16 +87,17 @@ fn saved_in_frames(words: &[u64]) -> impl Iterator<Item = Saved> + '_ {
     let is_frame = |flags: u64, selectors: u64| {
         flags & NO_FLAGS == 0 && flags & ALWAYS_SET != 0 && selectors & 0xffff == CODE_SELECTOR
     };
-    words.windows(4).filter(move |w| is_frame(w[2], w[3])).map(|w| Saved { sp: w[0], pc: w[1] })
+    let all = words.windows(4).enumerate().filter(move |(_, w)| is_frame(w[2], w[3]));
+    all.map(|(i, w)| Saved { sp: w[0], pc: w[1], word: i + 1 })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Saved, saved_in_frames};
+    use super::saved_in_frames;
     use std::sync::Mutex;
 
     /// What the kernel put on the stack for the handler below, and the program counter in it.
-    static SEEN: Mutex<(Vec<u64>, Option<Saved>)> = Mutex::new((Vec::new(), None));
+    static SEEN: Mutex<(Vec<u64>, Option<(u64, u64)>)> = Mutex::new((Vec::new(), None));
 
     extern "C" fn handler(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
         let context = context.cast::<libc::ucontext_t>();
@@ -98,7 +109,7 @@ mod tests {
         let registers = unsafe { (*context).uc_mcontext.gregs };
         let at = |register: i32| registers[register as usize] as u64;
         if let Ok(mut seen) = SEEN.lock() {
-            *seen = (words, Some(Saved { sp: at(libc::REG_RSP), pc: at(libc::REG_RIP) }));
+            *seen = (words, Some((at(libc::REG_RSP), at(libc::REG_RIP))));
         }
     }
 
@@ -113,9 +124,10 @@ mod tests {
         // SAFETY: raise takes a number.
         assert_eq!(unsafe { libc::raise(libc::SIGWINCH) }, 0);
         let (words, saved) = SEEN.lock().unwrap().clone();
-        let saved = saved.unwrap();
-        assert!(saved.pc != 0 && saved.sp != 0);
-        assert_eq!(saved_in_frames(&words).collect::<Vec<_>>(), [saved]);
+        let (sp, pc) = saved.unwrap();
+        assert!(pc != 0 && sp != 0);
+        let found: Vec<_> = saved_in_frames(&words).map(|f| (f.sp, f.pc, words[f.word])).collect();
+        assert_eq!(found, [(sp, pc, pc)]);
     }
 
     #[test]
