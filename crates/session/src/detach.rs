@@ -197,14 +197,14 @@ impl Session {
 }
 
 /// Whether at `addr` lies the part of a file that lay there before: else its module was unmapped, and what lies there now
-/// has nothing to do with us.
+/// has nothing to do with us. Without mappings of before it is taken to be the same.
 fn is_same_place(before: &[Mapping], now: &[Mapping], addr: u64) -> bool {
     let part = |all: &[Mapping]| {
         let mapping = all.iter().find(|m| m.range.start.0 <= addr && addr < m.range.end.0)?;
         Some((mapping.file?, mapping.offset.0 + (addr - mapping.range.start.0)))
     };
     let was = part(before);
-    was.is_none() || was == part(now)
+    before.is_empty() || was.is_some() && was == part(now)
 }
 
 /// Processes other than `pid` that map the arena with this inode.
@@ -460,5 +460,6 @@ mod tests {
             assert!(!is_same_place(&before, &maps(other), 0x2800), "{other}");
         }
         assert!(is_same_place(&[], &same, 0x2800), "nothing is known of it");
+        assert!(!is_same_place(&maps("8000-9000 r-xp 0 08:01 10 /lib/a.so\n"), &same, 0x2800), "loaded since");
     }
 }
