@@ -41,7 +41,7 @@ fn main() {
         Command::Recover(args) => look::recover(args.pid),
         Command::Bench(rest) => bench::bench_main(&rest.words),
         Command::Torture(rest) => torture::torture_main(&rest.words),
-        Command::TortureTarget(rest) => torture::attach_target_main(&rest.words),
+        Command::TortureTarget(rest) => torture::target_main(&rest.words),
     };
     exit(code);
 }

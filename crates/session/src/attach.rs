@@ -349,9 +349,9 @@ impl Windows {
                 None => armed[i].missed = Some(Missed::ThreadInside { tid: thread.tid }),
             }
         }
-        for (tid, word) in stacks::find(world, mappings, bounds, |w| self.at(w).is_some()) {
-            if let Some(i) = self.at(word) {
-                armed[i].missed.get_or_insert(Missed::ThreadInside { tid });
+        for back in stacks::find(world, mappings, bounds, |w| self.at(w).is_some()) {
+            if let Some(i) = self.at(back.pc) {
+                armed[i].missed.get_or_insert(Missed::ThreadInside { tid: back.tid });
             }
         }
     }

@@ -6,16 +6,28 @@
 //! Context: control, in a stopped world: only one tracer can stop a thread, which keeps controllers apart.
 //! Keeps:   N1 every trampoline on the chain counts each hit once.
 //!          N2 leaving takes out one link and touches no other controller's counts.
-//! Checked: testkit `two`, controllers on one site that leave in either order.
+//!          N4 while a thread is in a trampoline that has left the chain, its tail leads to what is there.
+//!          N3 unless they stand at one place, no two controllers' jumps share a byte, nor does one stand in what
+//!             another has displaced.
+//! Checked: testkit `two`, controllers on one site that leave in either order (N3: an entry and a tail jump);
+//!          `torture uprobe`.
 
+use crate::attach::image_maps;
 use crate::error::Broken;
+use crate::footing::Footing;
 use crate::memory::Memory;
 use crate::pages::Pages;
 use crate::site::{Armed, Link, Missed};
+use std::collections::BTreeMap;
+use std::ops::Range;
 use text::{JUMP_LEN, jump, jump_target};
 use wire::TrampolineHeader;
 
 const NOP5: [u8; JUMP_LEN] = [0x0f, 0x1f, 0x44, 0, 0];
+/// First byte of a 5-byte jump.
+const LONG_JUMP: u8 = 0xe9;
+/// First byte of a 2-byte jump.
+const SHORT_JUMP: u8 = 0xeb;
 /// More controllers than this on one site are taken for a broken chain.
 const LONGEST: usize = 64;
 
@@ -34,6 +46,29 @@ fn trampoline_at(memory: &Memory, to: u64) -> Option<(u64, TrampolineHeader)> {
     })
 }
 
+/// Whether a jump of another controller covers one of these bytes: it may begin among them, or before them.
+pub(crate) fn is_anothers(memory: &Memory, pages: &mut Pages<'_>, range: Range<u64>) -> bool {
+    const BESIDE: u64 = JUMP_LEN as u64 - 1;
+    // What lies beside may be on a page that is not there; then no jump stands across.
+    let from = range.start - if pages.is_mapped(range.start - BESIDE) { BESIDE } else { 0 };
+    let beyond = if pages.is_mapped(range.end + BESIDE - 1) { BESIDE } else { 0 };
+    let len = (range.end - from) as usize;
+    let Ok(bytes) = pages.bytes(from, len + beyond as usize) else { return false };
+    (0..len).filter(|i| matches!(bytes[*i], LONG_JUMP | SHORT_JUMP)).any(|i| {
+        let (at, rest) = (from + i as u64, &bytes[i..]);
+        if let Some(entry) = jump_target(at, rest) {
+            return trampoline_at(memory, entry).is_some_and(|(_, h)| h.jump_at == at);
+        }
+        // A 2-byte jump covers two bytes alone.
+        let Some(distance) = rest.get(1).filter(|_| rest[0] == SHORT_JUMP && at + 2 > range.start) else {
+            return false;
+        };
+        let island = (at + 2).wrapping_add_signed(i64::from(*distance as i8));
+        let entry = pages.bytes(island, JUMP_LEN).ok().and_then(|jump| jump_target(island, &jump));
+        entry.and_then(|entry| header(memory, entry)).is_some_and(|h| h.site == at && h.has_short == 1)
+    })
+}
+
 /// Compares what stands at a site with the file. If another controller's jump stands there, ours will go
 /// before it: the expected bytes become its jump, and our tail leads to its trampoline. A jump that can lead to one
 /// address only is no link of a chain: its bytes stay as they are.
@@ -49,7 +84,11 @@ pub(crate) fn join(
             Some((addr, old)) => Some(pages.bytes(addr, old.len())?).filter(|f| *f != old),
             None => None,
         };
-        return Ok(differs.map(|found| Missed::Changed { found }));
+        if let Some(found) = differs {
+            return Ok(Some(Missed::Changed { found }));
+        }
+        let meets = covered(armed).into_iter().any(|range| is_anothers(memory, pages, range));
+        return Ok(meets.then_some(Missed::OtherHook));
     }
     let site = armed.plan.addr();
     let theirs = jump_target(armed.jump.addr, &found);
@@ -69,6 +108,14 @@ pub(crate) fn join(
         }
         None => Ok(Some(Missed::Changed { found })),
     }
+}
+
+/// The bytes that a site's jumps and displaced instructions cover. The last instruction may reach beyond the jump: with
+/// another controller's jump there, our copy of it would go past that one's probe, and its detach would not find its jump.
+fn covered(armed: &Armed) -> [Range<u64>; 2] {
+    let (site, placement) = (armed.plan.addr(), &armed.plan.placement);
+    let len = u64::from(placement.patch_len.max(placement.displaced_len));
+    [site..site + len, armed.jump.addr..armed.jump.addr + JUMP_LEN as u64]
 }
 
 /// What became of one site when its probe was taken out.
@@ -93,6 +140,10 @@ pub(crate) fn leave(
 ) -> Result<Left, Broken> {
     let below = jump_target(link.tail, tail);
     let found = pages.bytes(link.jump_at, JUMP_LEN)?;
+    // Before all else: the original may be a jump itself.
+    if found == link.jump_original {
+        return Ok(Left::Restored);
+    }
     match jump_target(link.jump_at, &found) {
         Some(first) if first == link.entry || Some(first) == link.landing => match below {
             None => restore(pages, link),
@@ -100,7 +151,6 @@ pub(crate) fn leave(
             Some(below) => redirect(pages, link.jump_at, below - (link.body - link.entry)),
         },
         Some(first) => unlink(memory, first, link, below),
-        None if found == link.jump_original => Ok(Left::Restored),
         None => Ok(Left::Foreign),
     }
 }
@@ -144,8 +194,40 @@ fn unlink(memory: &Memory, first: u64, link: &Link<'_>, below: Option<u64>) -> R
         }
         match next {
             Some(next) => at = next - (link.body - link.entry),
+            // A whole chain, and nothing in it leads to us: the module was unmapped and mapped again since.
+            None if memory.read_vec(tail, JUMP_LEN)? == NOP5 => return Ok(Left::HandedOver),
             None => return Ok(Left::Foreign),
         }
     }
     Ok(Left::Foreign)
+}
+
+/// Makes the tails of all other controllers' trampolines that lead to one of `links` lead to what came below it.
+///
+/// On the chain there is none any more. But one that has left the chain may still have a thread in it, and waits for it:
+/// that thread goes on at its tail.
+pub(crate) fn forget(
+    memory: &Memory,
+    footing: &Footing,
+    links: &[Link<'_>],
+    below: impl Fn(&Link<'_>) -> Option<u64>,
+) -> Result<(), Broken> {
+    let others = Footing::all(memory, &image_maps(memory.pid)?).into_iter().map(|found| found.footing);
+    let others: Vec<Footing> = others.filter(|o| o.arena.start != footing.arena.start).collect();
+    if others.is_empty() {
+        return Ok(());
+    }
+    let ours: BTreeMap<u64, Option<u64>> = links.iter().map(|l| (l.body, below(l))).collect();
+    for other in others {
+        // One that is still being mapped leads nowhere.
+        let Ok(code) = other.read_code(memory) else { continue };
+        for (entry, header) in code.trampolines() {
+            let tail = entry + u64::from(header.tail);
+            let leads_to = jump_target(tail, code.bytes(tail, JUMP_LEN));
+            let Some(below) = leads_to.and_then(|body| ours.get(&body)) else { continue };
+            let bytes = below.and_then(|b| jump(tail, b).ok()).unwrap_or(NOP5);
+            memory.write(tail, &bytes)?;
+        }
+    }
+    Ok(())
 }

@@ -24,10 +24,11 @@ use crate::session::Session;
 use crate::site::{Armed, Link};
 use crate::stacks;
 use crate::world::{Hurry, Thread, World};
+use image::Mapping;
 use std::fs;
 use std::time::{Duration, Instant};
 use sys::ptrace::Regs;
-use text::{PcPlace, Rollback};
+use text::{Patch, PcPlace, Rollback};
 
 /// How long we try to get our memory back before we say that we could not.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -123,7 +124,8 @@ impl Session {
     }
 
     fn leave(&mut self, receipt: &mut Receipt) -> Result<(), Broken> {
-        let stall = leave_process(&self.memory, &self.links(), &self.footing(), self.gadget, receipt);
+        let target = (&self.memory, self.mappings.as_slice());
+        let stall = leave_process(target, &self.links(), &self.footing(), self.gadget, receipt);
         self.longest_stall = self.longest_stall.max(stall?);
         let by_kernel = self.kernel.as_ref().map_or(&[][..], |kernel| &kernel.sites);
         receipt.restored += by_kernel.len();
@@ -146,18 +148,38 @@ impl Session {
     /// Reads every site back and compares it with the file.
     fn is_text_restored(&self) -> bool {
         let mut pages = Pages::of(&self.memory);
-        let by_kernel = self.kernel.iter().flat_map(|kernel| &kernel.sites).all(|(site, _)| {
+        let is_by_kernel_restored = self.kernel.iter().flat_map(|kernel| &kernel.sites).all(|(site, _)| {
             !pages.is_mapped(site.addr())
                 || pages.bytes(site.addr(), site.original.len()).is_ok_and(|found| found == site.original)
         });
-        by_kernel
-            && self.armed.iter().flat_map(Armed::patches).all(|patch| {
-                if !pages.is_mapped(patch.addr) {
-                    return true;
-                }
-                let found = pages.bytes(patch.addr, patch.old.len());
-                found.is_ok_and(|f| f == patch.old || text::jump_target(patch.addr, &f).is_some())
-            })
+        is_by_kernel_restored && (self.differing(&mut pages).is_empty() || self.is_difference_anothers())
+    }
+
+    /// The patches under which other bytes lie than the file's.
+    fn differing(&self, pages: &mut Pages<'_>) -> Vec<&Patch> {
+        let differs = |patch: &&Patch| {
+            pages.is_mapped(patch.addr)
+                && pages.bytes(patch.addr, patch.old.len()).map_or(true, |found| found != patch.old)
+        };
+        self.armed.iter().flat_map(Armed::patches).filter(differs).collect()
+    }
+
+    /// Whether all that differs from the file is another controller's, or a module's that came since: looked at in a
+    /// stop, for others may have arrived since ours, and may be at work this moment.
+    fn is_difference_anothers(&self) -> bool {
+        let _world = match World::stop_to_leave(self.pid(), TRACER_PATIENCE) {
+            Ok(world) => world,
+            Err(why) => {
+                return matches!(why, Broken::Gone { .. } | Broken::NoProcess { .. } | Broken::Zombie { .. });
+            }
+        };
+        let mut pages = Pages::of(&self.memory);
+        let now = image_maps(self.pid()).unwrap_or_default();
+        let differing = self.differing(&mut pages);
+        differing.into_iter().all(|patch| {
+            chain::is_anothers(&self.memory, &mut pages, patch.addr..patch.addr + patch.old.len() as u64)
+                || !is_same_place(&self.mappings, &now, patch.addr)
+        })
     }
 
     /// Children that were forked while sites were armed have our jumps and our mappings in their copy of
@@ -168,11 +190,23 @@ impl Session {
             let mut receipt = Receipt::default();
             let memory = Memory::open(*pid);
             memory.is_ok_and(|m| {
-                leave_process(&m, &self.links(), &self.footing(), self.gadget, &mut receipt).is_ok()
+                let child = (&m, self.mappings.as_slice());
+                leave_process(child, &self.links(), &self.footing(), self.gadget, &mut receipt).is_ok()
             })
         });
         freed.count()
     }
+}
+
+/// Whether at `addr` lies the part of a file that lay there before: else its module was unmapped, and what lies there now
+/// has nothing to do with us. Without mappings of before it is taken to be the same.
+fn is_same_place(before: &[Mapping], now: &[Mapping], addr: u64) -> bool {
+    let part = |all: &[Mapping]| {
+        let mapping = all.iter().find(|m| m.range.start.0 <= addr && addr < m.range.end.0)?;
+        Some((mapping.file?, mapping.offset.0 + (addr - mapping.range.start.0)))
+    };
+    let was = part(before);
+    before.is_empty() || was.is_some() && was == part(now)
 }
 
 /// Processes other than `pid` that map the arena with this inode.
@@ -190,9 +224,10 @@ fn heirs(inode: u64, pid: i32) -> Vec<i32> {
         .collect()
 }
 
-/// Disarms and unmaps in one process. Returns the longest stall.
+/// Disarms and unmaps in one process, given with its mappings when the sites were armed, if they are known. Returns the
+/// longest stall.
 pub(crate) fn leave_process(
-    memory: &Memory,
+    (memory, before): (&Memory, &[Mapping]),
     links: &[Link<'_>],
     footing: &Footing,
     gadget: u64,
@@ -210,7 +245,7 @@ pub(crate) fn leave_process(
         // The address space may have been replaced by an exec before all threads stood.
         memory.read(footing.arena.start, &mut word).map_err(|_| Broken::Gone { pid: memory.pid })?;
         if is_first {
-            disarm(memory, &mut world, links, footing, receipt)?;
+            disarm((memory, before), &mut world, links, footing, receipt)?;
             is_first = false;
         }
         if let Some(offset) = footing.rseq_offset {
@@ -236,7 +271,7 @@ pub(crate) fn leave_process(
 
 /// Restores the bytes of all sites and moves threads out of their trampolines.
 fn disarm(
-    memory: &Memory,
+    (memory, before): (&Memory, &[Mapping]),
     world: &mut World,
     links: &[Link<'_>],
     footing: &Footing,
@@ -259,6 +294,9 @@ fn disarm(
         match left {
             Left::Restored => restored.push(link),
             Left::HandedOver => receipt.handed_over += 1,
+            Left::Foreign if !is_same_place(before, &image_maps(memory.pid)?, link.site) => {
+                receipt.unmapped += 1;
+            }
             Left::Foreign => {
                 receipt.is_verified = false;
                 receipt.foreign.push(link.name.to_owned());
@@ -266,6 +304,8 @@ fn disarm(
         }
     }
     pages.flush()?;
+    let below = |link: &Link<'_>| text::jump_target(link.tail, code.bytes(link.tail, text::JUMP_LEN));
+    chain::forget(memory, footing, links, below)?;
     receipt.restored = restored.len();
     restored.sort_by_key(|link| link.entry);
     let islands = restored.iter().filter(|l| l.jump_at != l.site).map(|l| (l.jump_at, l.site));
@@ -281,6 +321,21 @@ fn disarm(
         let near = restored.partition_point(|link| link.entry <= pc);
         for link in restored.iter().skip(near.saturating_sub(1)).take(2) {
             move_out(memory, thread, link);
+        }
+    }
+    come_back_to_sites(memory, world, &islands)
+}
+
+/// A thread that a signal met on the jump in an island, with its handler still running, comes back to the site instead:
+/// on the island is padding again.
+fn come_back_to_sites(memory: &Memory, world: &World, islands: &[(u64, u64)]) -> Result<(), Broken> {
+    let starts = || islands.iter().map(|(island, _)| *island);
+    let Some((first, last)) = starts().min().zip(starts().max()) else { return Ok(()) };
+    let mappings = image_maps(memory.pid)?;
+    let site_of = |pc: u64| islands.iter().find(|(island, _)| *island == pc).map(|(_, site)| *site);
+    for back in stacks::find(world, &mappings, first..last + 1, |pc| site_of(pc).is_some()) {
+        if let Some(site) = site_of(back.pc) {
+            memory.write(back.at, &site.to_le_bytes())?;
         }
     }
     Ok(())
@@ -347,12 +402,12 @@ fn by_number(regs: &mut Regs, number: u8) -> Option<&mut u64> {
 }
 
 /// The threads that are in our memory, or will come back to it.
-fn occupants(world: &World, footing: &Footing, mappings: &[image::Mapping]) -> Vec<i32> {
+fn occupants(world: &World, footing: &Footing, mappings: &[Mapping]) -> Vec<i32> {
     // A thread that was moved out has its new place in `regs` already.
     let mut tids: Vec<i32> = world.threads().filter(|t| footing.contains(t.pc())).map(|t| t.tid).collect();
     if let Some(bounds) = footing.bounds() {
         let found = stacks::find(world, mappings, bounds, |w| footing.contains(w));
-        tids.extend(found.into_iter().map(|(tid, _)| tid));
+        tids.extend(found.into_iter().map(|back| back.tid));
     }
     tids.sort_unstable();
     tids.dedup();
@@ -386,5 +441,31 @@ fn forget_rseq(memory: &Memory, world: &World, footing: &Footing, offset: i32) {
         if memory.read(at, &mut word).is_ok() && footing.contains(u64::from_le_bytes(word)) {
             let _ = memory.write(at, &[0; 8]);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_the_same_only_with_the_same_part_of_the_same_file() {
+        let maps = |text: &str| image::maps::parse_maps(text.as_bytes()).unwrap();
+        let before = maps("1000-3000 r-xp 00005000 08:01 10 /lib/a.so\n");
+        let same = maps("2000-3000 r-xp 00006000 08:01 10 /lib/a.so\n");
+        assert!(is_same_place(&before, &same, 0x2800));
+        for other in [
+            "2000-3000 r-xp 00007000 08:01 10 /lib/a.so\n",
+            "2000-3000 r-xp 00006000 08:01 11 /lib/b.so\n",
+            "2000-3000 r-xp 00000000 00:00 0 \n",
+            "4000-5000 r-xp 00006000 08:01 10 /lib/a.so\n",
+        ] {
+            assert!(!is_same_place(&before, &maps(other), 0x2800), "{other}");
+        }
+        assert!(is_same_place(&[], &same, 0x2800), "nothing is known of it");
+        assert!(
+            !is_same_place(&maps("8000-9000 r-xp 0 08:01 10 /lib/a.so\n"), &same, 0x2800),
+            "loaded since"
+        );
     }
 }

@@ -9,9 +9,10 @@
 use crate::error::Broken;
 use crate::memory::Memory;
 use crate::remote::Remote;
+use image::Mapping;
 use std::ops::Range;
 use sys::nr;
-use wire::{ARENA_MAGIC, ArenaHeader, NO_RSEQ, RegionDesc, VERSION};
+use wire::{ARENA_MAGIC, ARENA_NAME, ArenaHeader, NO_RSEQ, RegionDesc, TrampolineHeader, VERSION};
 
 /// An arena and its regions, by address.
 #[derive(Clone, Debug)]
@@ -35,6 +36,13 @@ pub(crate) struct Found {
 const LONGEST: u64 = 1 << 32;
 
 impl Footing {
+    /// Those of all controllers in a process.
+    pub fn all(memory: &Memory, mappings: &[Mapping]) -> Vec<Found> {
+        let marker = format!("/memfd:{ARENA_NAME}");
+        let arenas = mappings.iter().filter(|m| m.path.as_os_str() == marker.as_str());
+        arenas.filter_map(|m| Footing::read(memory, m.range.start.0)).collect()
+    }
+
     /// Reads the header of the arena that is mapped at `addr`.
     pub fn read(memory: &Memory, addr: u64) -> Option<Found> {
         let bytes = memory.read_vec(addr, size_of::<ArenaHeader>()).ok()?;
@@ -107,6 +115,18 @@ impl Footing {
 pub(crate) struct Code(pub Vec<(u64, Vec<u8>)>);
 
 impl Code {
+    /// Every trampoline, by its entry.
+    pub fn trampolines(&self) -> impl Iterator<Item = (u64, TrampolineHeader)> + '_ {
+        self.0.iter().flat_map(|(start, bytes)| {
+            // Blocks stand at multiples of 64, and so do their entries.
+            (64..bytes.len()).step_by(64).filter_map(move |entry| {
+                let header =
+                    bytes.get(entry - TrampolineHeader::LEN..entry).and_then(TrampolineHeader::parse);
+                Some((start + entry as u64, header?))
+            })
+        })
+    }
+
     /// `len` bytes at `addr`, none if that is not in a region.
     pub fn bytes(&self, addr: u64, len: usize) -> &[u8] {
         let found = self.0.iter().find_map(|(start, bytes)| {

@@ -26,7 +26,16 @@ pub(crate) struct Status {
 impl Status {
     /// Of a process or of one thread; `None` if it is gone.
     pub fn of(pid: i32) -> Option<Status> {
-        let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        Status::read(&format!("/proc/{pid}/status"))
+    }
+
+    /// Of one thread of a process; `None` if it is gone.
+    pub fn of_thread(pid: i32, tid: i32) -> Option<Status> {
+        Status::read(&format!("/proc/{pid}/task/{tid}/status"))
+    }
+
+    fn read(path: &str) -> Option<Status> {
+        let text = fs::read_to_string(path).ok()?;
         let mut status = Status::default();
         for line in text.lines() {
             let (key, value) = line.split_once(':')?;
@@ -57,6 +66,14 @@ pub(crate) fn thread_state(pid: i32, tid: i32) -> Option<char> {
 pub(crate) fn cpu_time(pid: i32, tid: i32) -> Option<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
     stat.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
+}
+
+/// Whether the kernel started it for itself.
+fn is_kernel_thread(pid: i32) -> bool {
+    const PF_KTHREAD: u64 = 0x20_0000;
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let flags = stat.rsplit_once(')').and_then(|s| s.1.split_whitespace().nth(6)?.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & PF_KTHREAD != 0)
 }
 
 /// When a process started, in clock ticks since boot.
@@ -148,7 +165,7 @@ pub(crate) fn check(pid: i32) -> Result<Status, Broken> {
         return Err(Broken::Zombie { pid, name });
     }
     if !status.has_memory {
-        // One that is about to end has none either.
+        // A process that is about to end has lost its memory already.
         return Err(if is_kernel_thread(pid) {
             Broken::KernelThread { pid, name }
         } else {
@@ -163,13 +180,6 @@ pub(crate) fn check(pid: i32) -> Result<Status, Broken> {
         return Err(Broken::NotX86_64 { pid, name });
     }
     Ok(status)
-}
-
-fn is_kernel_thread(pid: i32) -> bool {
-    const PF_KTHREAD: u64 = 0x20_0000;
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let flags = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(6)?.parse().ok());
-    flags.is_some_and(|flags: u64| flags & PF_KTHREAD != 0)
 }
 
 fn is_32_bit(pid: i32) -> bool {
@@ -197,6 +207,14 @@ pub(crate) fn why_not(pid: i32, errno: Errno) -> Broken {
     match scope.ok().and_then(|s| s.trim().parse().ok()) {
         Some(scope) if scope > 0 => Broken::Yama { pid, name, scope },
         _ => Broken::NotAllowed { pid, name },
+    }
+}
+
+/// Who traces one thread, as an error: a tracer may have this thread and no other.
+pub(crate) fn check_untraced(pid: i32, tid: i32) -> Result<(), Broken> {
+    match Status::of_thread(pid, tid).filter(|s| s.tracer != 0) {
+        Some(s) => Err(Broken::Traced { pid, name: s.name, by: s.tracer, by_name: name(s.tracer) }),
+        None => Ok(()),
     }
 }
 

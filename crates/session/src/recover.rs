@@ -30,17 +30,14 @@ pub fn recover(pid: i32) -> Result<Vec<Receipt>, Broken> {
     let _hurry = Hurry::begin();
     let memory = Memory::open(pid)?;
     let mappings = image_maps(pid)?;
-    let marker = format!("/memfd:{}", wire::ARENA_NAME);
-    let arenas = mappings.iter().filter(|m| m.path.as_os_str() == marker.as_str()).map(|m| m.range.start.0);
-    let orphans: Vec<Found> =
-        arenas.filter_map(|at| Footing::read(&memory, at)).filter(|f| !is_alive(f)).collect();
+    let orphans = Footing::all(&memory, &mappings).into_iter().filter(|f| !is_alive(f));
     let mut receipts = crate::watch::recover(pid)?;
     for orphan in orphans {
         let gadget = find_syscall(&memory, &mappings)?;
         let links = links(&memory, &orphan.footing)?;
         let began = Instant::now();
         let mut receipt = Receipt { is_verified: true, ..Receipt::default() };
-        receipt.longest_stall = leave_process(&memory, &links, &orphan.footing, gadget, &mut receipt)?;
+        receipt.longest_stall = leave_process((&memory, &[]), &links, &orphan.footing, gadget, &mut receipt)?;
         receipt.is_verified &= receipt.foreign.is_empty();
         receipt.took = began.elapsed();
         receipts.push(receipt);
@@ -56,18 +53,9 @@ fn is_alive(found: &Found) -> bool {
 /// Every trampoline in the regions, by its header.
 fn links(memory: &Memory, footing: &Footing) -> Result<Vec<Link<'static>>, Broken> {
     let code = footing.read_code(memory)?;
-    let mut links = Vec::new();
-    for (start, bytes) in &code.0 {
-        // Blocks stand at multiples of 64, and so do their entries.
-        for entry in (64..bytes.len()).step_by(64) {
-            let header = bytes.get(entry - TrampolineHeader::LEN..entry).and_then(TrampolineHeader::parse);
-            links.extend(header.map(|h| {
-                let entry = start + entry as u64;
-                Link { landing: landing(&code, &h, entry), ..link(entry, &h) }
-            }));
-        }
-    }
-    Ok(links)
+    let with_landing =
+        |(entry, header)| Link { landing: landing(&code, &header, entry), ..link(entry, &header) };
+    Ok(code.trampolines().map(with_landing).collect())
 }
 
 /// Where the jump at the site leads if all its bytes but the first are the file's, and that is to this trampoline.

@@ -10,6 +10,7 @@
 
 use crate::agent_image::AgentImage;
 use crate::arena::{Arena, Layout, errno_of};
+use crate::attach::image_maps;
 use crate::error::Broken;
 use crate::footing::Footing;
 use crate::memory::Memory;
@@ -132,7 +133,7 @@ fn make(
     let mut blanks = Vec::new();
     for wish in wishes {
         let code_len = (wish.bytes + image.len() as u64 + 128).next_multiple_of(PAGE);
-        let at = map_near(remote, mappings, wish, table_len + code_len, made)?;
+        let at = map_near(remote, memory, mappings, wish, table_len + code_len, made)?;
         protect_and_wipe(remote, at, table_len, code_len)?;
         blanks.push((at, code_len));
     }
@@ -177,6 +178,7 @@ fn map_at(remote: &mut Remote<'_>, at: u64, len: u64, prot: u64) -> Result<bool,
 /// Maps `len` readable and writable bytes near the wish.
 fn map_near(
     remote: &mut Remote<'_>,
+    memory: &Memory,
     mappings: &[Mapping],
     wish: &Wish,
     len: u64,
@@ -184,7 +186,17 @@ fn map_near(
 ) -> Result<u64, Broken> {
     let prot = (mm::PROT_READ | mm::PROT_WRITE) as u64;
     let is_ours = |at: &u64| made.iter().any(|m| *at < m.end && *at + len > m.start);
-    for at in rooms(mappings, wish.reach.clone(), len).into_iter().filter(|at| !is_ours(at)).take(8) {
+    let places = |mappings: &[Mapping]| -> Vec<u64> {
+        rooms(mappings, wish.reach.clone(), len).into_iter().filter(|at| !is_ours(at)).take(8).collect()
+    };
+    for at in places(mappings) {
+        if map_at(remote, at, len, prot)? {
+            made.push(at..at + len);
+            return Ok(at);
+        }
+    }
+    // The places were taken since we looked: other controllers look for the same ones. Now nobody runs.
+    for at in places(&image_maps(memory.pid)?) {
         if map_at(remote, at, len, prot)? {
             made.push(at..at + len);
             return Ok(at);

@@ -5,7 +5,9 @@
 //! Context: control, in a stopped world.
 //! Keeps:   K1 an address saved in a signal frame within `DEPTH` bytes above a thread's stack pointer, on the
 //!             same mapping, is found. (The frame of a signal that is over may still lie there whole: then we wait.)
-//!          K2 other words are not: each hit of the general path leaves an address of ours below the stack pointer,
+//!          K2 so is one on another stack that such a frame leads to: a handler on an alternate stack may have
+//!             interrupted another handler on the thread's own.
+//!          K3 other words are not: each hit of the general path leaves an address of ours below the stack pointer,
 //!             which lies inside some later frame for as long as that lasts.
 //! Checked: tests below, with a frame that the kernel made; testkit `signals`.
 //!
@@ -17,35 +19,67 @@ use std::ops::Range;
 
 /// How far above the stack pointer we look.
 const DEPTH: u64 = 256 << 10;
+/// How many stacks of one thread we look at: its own, and those that its handlers run on.
+const STACKS: usize = 8;
 
-/// Finds stack words for which `wanted` is true, at most one a thread: (thread, word).
+/// Finds the addresses that threads will come back to and for which `wanted` is true. A thread with
+/// handlers within handlers has several.
 pub(crate) fn find(
     world: &World,
     mappings: &[Mapping],
     bounds: Range<u64>,
     wanted: impl Fn(u64) -> bool,
-) -> Vec<(i32, u64)> {
+) -> Vec<ComeBack> {
     let mut found = Vec::new();
     let mut buffer = vec![0u8; DEPTH as usize];
     for thread in world.threads() {
-        let from = thread.regs.rsp & !7;
-        let Some(mapping) = mappings.iter().find(|m| m.range.start.0 <= from && from < m.range.end.0) else {
-            continue;
-        };
-        let len = (mapping.range.end.0 - from).min(DEPTH) as usize;
-        let got = sys::remote::read_process(world.pid, from, &mut buffer[..len]).unwrap_or(0);
-        let words = buffer[..got].chunks_exact(8);
-        let words: Vec<u64> = words.map(|w| u64::from_le_bytes(w.try_into().unwrap_or_default())).collect();
-        if let Some(word) = saved_in_frames(&words).find(|w| bounds.contains(w) && wanted(*w)) {
-            found.push((thread.tid, word));
+        let mut seen: Vec<Range<u64>> = Vec::new();
+        let mut stacks = vec![thread.regs.rsp & !7];
+        while let Some(from) = stacks.pop() {
+            if seen.len() == STACKS || seen.iter().any(|s| s.contains(&from)) {
+                continue;
+            }
+            let words = words_above(world.pid, mappings, from, &mut buffer);
+            seen.push(from..from + words.len().max(1) as u64 * 8);
+            let frames: Vec<Saved> = saved_in_frames(&words).collect();
+            let hits = frames.iter().filter(|f| bounds.contains(&f.pc) && wanted(f.pc));
+            found.extend(hits.map(|f| ComeBack { tid: thread.tid, pc: f.pc, at: from + f.word as u64 * 8 }));
+            stacks.extend(frames.iter().map(|f| f.sp & !7));
         }
     }
     found
 }
 
-/// The program counters in all that looks like the registers in a signal frame: behind one stand the flags, then the
-/// selectors of 64-bit user code.
-fn saved_in_frames(words: &[u64]) -> impl Iterator<Item = u64> + '_ {
+/// The words from `from` on: [`DEPTH`] bytes, or up to the end of the mapping.
+fn words_above(pid: i32, mappings: &[Mapping], from: u64, buffer: &mut [u8]) -> Vec<u64> {
+    let mapping = mappings.iter().find(|m| m.range.start.0 <= from && from < m.range.end.0);
+    let len = mapping.map_or(0, |m| (m.range.end.0 - from).min(DEPTH)) as usize;
+    let got = sys::remote::read_process(pid, from, &mut buffer[..len]).unwrap_or(0);
+    let words = buffer[..got].chunks_exact(8);
+    words.map(|w| u64::from_le_bytes(w.try_into().unwrap_or_default())).collect()
+}
+
+/// What a thread was doing when a signal came, in a signal frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Saved {
+    sp: u64,
+    pc: u64,
+    /// Which of the words above the stack pointer `pc` is.
+    word: usize,
+}
+
+/// An address that a thread will come back to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ComeBack {
+    pub tid: i32,
+    pub pc: u64,
+    /// Where that is saved.
+    pub at: u64,
+}
+
+/// The stack pointer and the program counter in all that looks like the registers in a signal frame: behind the two stand
+/// the flags, then the selectors of 64-bit user code.
+fn saved_in_frames(words: &[u64]) -> impl Iterator<Item = Saved> + '_ {
     /// Bits that are never set: reserved ones, and those above the processor's identification bit.
     const NO_FLAGS: u64 = !0x3f_7fd7;
     const ALWAYS_SET: u64 = 2;
@@ -53,7 +87,8 @@ fn saved_in_frames(words: &[u64]) -> impl Iterator<Item = u64> + '_ {
     let is_frame = |flags: u64, selectors: u64| {
         flags & NO_FLAGS == 0 && flags & ALWAYS_SET != 0 && selectors & 0xffff == CODE_SELECTOR
     };
-    words.windows(3).filter(move |w| is_frame(w[1], w[2])).map(|w| w[0])
+    let all = words.windows(4).enumerate().filter(move |(_, w)| is_frame(w[2], w[3]));
+    all.map(|(i, w)| Saved { sp: w[0], pc: w[1], word: i + 1 })
 }
 
 #[cfg(test)]
@@ -62,7 +97,7 @@ mod tests {
     use std::sync::Mutex;
 
     /// What the kernel put on the stack for the handler below, and the program counter in it.
-    static SEEN: Mutex<(Vec<u64>, u64)> = Mutex::new((Vec::new(), 0));
+    static SEEN: Mutex<(Vec<u64>, Option<(u64, u64)>)> = Mutex::new((Vec::new(), None));
 
     extern "C" fn handler(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
         let context = context.cast::<libc::ucontext_t>();
@@ -71,9 +106,10 @@ mod tests {
         // test raises the signal itself, in a thread that holds no lock.
         let words = unsafe { std::slice::from_raw_parts(context.cast::<u64>(), len) }.to_vec();
         // SAFETY: as above.
-        let pc = unsafe { (*context).uc_mcontext.gregs[libc::REG_RIP as usize] } as u64;
+        let registers = unsafe { (*context).uc_mcontext.gregs };
+        let at = |register: i32| registers[register as usize] as u64;
         if let Ok(mut seen) = SEEN.lock() {
-            *seen = (words, pc);
+            *seen = (words, Some((at(libc::REG_RSP), at(libc::REG_RIP))));
         }
     }
 
@@ -87,9 +123,11 @@ mod tests {
         assert_eq!(unsafe { libc::sigaction(libc::SIGWINCH, &action, std::ptr::null_mut()) }, 0);
         // SAFETY: raise takes a number.
         assert_eq!(unsafe { libc::raise(libc::SIGWINCH) }, 0);
-        let (words, pc) = SEEN.lock().unwrap().clone();
-        assert!(pc != 0);
-        assert_eq!(saved_in_frames(&words).collect::<Vec<_>>(), [pc]);
+        let (words, saved) = SEEN.lock().unwrap().clone();
+        let (sp, pc) = saved.unwrap();
+        assert!(pc != 0 && sp != 0);
+        let found: Vec<_> = saved_in_frames(&words).map(|f| (f.sp, f.pc, words[f.word])).collect();
+        assert_eq!(found, [(sp, pc, pc)]);
     }
 
     #[test]
@@ -97,6 +135,6 @@ mod tests {
         let words =
             [0x5555_5555_1234, 0x7fff_1234_5678, 0x33, 0x5555_5555_1234, 0x246, 0x7ffe_0000_0033_0033];
         assert_eq!(saved_in_frames(&words[..3]).count(), 0);
-        assert_eq!(saved_in_frames(&words[3..]).count(), 1);
+        assert_eq!(saved_in_frames(&words[2..]).count(), 1);
     }
 }

@@ -208,13 +208,12 @@ impl World {
             if self.threads.contains_key(&tid) {
                 continue;
             }
-            match ptrace::seize(tid, ptrace::O_TRACESYSGOOD) {
-                Ok(()) => {}
-                Err(Errno::ESRCH) => continue,
-                Err(_) if ended(self.pid, tid) => continue,
-                Err(errno) => {
+            match seize(self.pid, tid) {
+                Ok(true) => {}
+                Ok(false) => continue,
+                Err(broken) => {
                     release(&asked);
-                    return Err(process::why_not(self.pid, errno));
+                    return Err(broken);
                 }
             }
             let now = Instant::now();
@@ -333,6 +332,24 @@ impl Drop for World {
     fn drop(&mut self) {
         self.run_on();
     }
+}
+
+/// Seizes one thread; false if it has ended.
+///
+/// A tracer that refuses us may have left when we look for it, and another one come: then it is tried again.
+fn seize(pid: i32, tid: i32) -> Result<bool, Broken> {
+    const TRIES: usize = 16;
+    let mut refused = Errno::EPERM;
+    for _ in 0..TRIES {
+        refused = match ptrace::seize(tid, ptrace::O_TRACESYSGOOD) {
+            Ok(()) => return Ok(true),
+            Err(Errno::ESRCH) => return Ok(false),
+            Err(_) if ended(pid, tid) => return Ok(false),
+            Err(errno) => errno,
+        };
+        process::check_untraced(pid, tid)?;
+    }
+    Err(process::why_not(pid, refused))
 }
 
 fn ended(pid: i32, tid: i32) -> bool {

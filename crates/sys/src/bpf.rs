@@ -17,6 +17,7 @@ const MAP_TYPE_PERCPU_ARRAY: u32 = 6;
 const MAP_TYPE_RING: u32 = 27;
 const PROG_TYPE_KPROBE: u32 = 2;
 const TRACE_UPROBE_MULTI: u32 = 48;
+const UPROBE_MULTI_RETURN: u32 = 1;
 const PROG_TYPE_PERF_EVENT: u32 = 7;
 
 /// Numbers of the helpers that programs call, as the kernel has them (table).
@@ -204,6 +205,31 @@ pub fn link_uprobes(
     cookies: &[u64],
     pid: i32,
 ) -> Result<i32, Errno> {
+    link(program, path, offsets, cookies, pid, 0)
+}
+
+/// The same for returns of functions that begin at `offsets`.
+///
+/// # Errors
+/// As [`link_uprobes`].
+pub fn link_uretprobes(
+    program: i32,
+    path: &core::ffi::CStr,
+    offsets: &[u64],
+    cookies: &[u64],
+    pid: i32,
+) -> Result<i32, Errno> {
+    link(program, path, offsets, cookies, pid, UPROBE_MULTI_RETURN)
+}
+
+fn link(
+    program: i32,
+    path: &core::ffi::CStr,
+    offsets: &[u64],
+    cookies: &[u64],
+    pid: i32,
+    uprobe_flags: u32,
+) -> Result<i32, Errno> {
     if offsets.len() != cookies.len() {
         return Err(Errno::EINVAL);
     }
@@ -217,7 +243,7 @@ pub fn link_uprobes(
         ref_ctr_offsets: 0,
         cookies: cookies.as_ptr() as u64,
         count: offsets.len() as u32,
-        uprobe_flags: 0,
+        uprobe_flags,
         pid: pid as u32,
         reserved: 0,
     };

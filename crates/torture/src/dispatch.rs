@@ -1,6 +1,6 @@
 //! Which torture is meant.
 //!
-//! For:     `nanoprobe torture NAME`.
+//! For:     `nanoprobe torture NAME`, and the targets that some of them start.
 //! State:   none.
 //! Context: control.
 //! Keeps:   nothing.
@@ -22,7 +22,7 @@ const ALL: &[Torture] = &[
     ("mem", "objects taken, given and retired in any context, and broken caches", crate::mem_main),
     ("rcu", "reader flavours and grace periods, and broken ones", crate::rcu_main),
     ("rhltable", "lookups while a table is resized without pause", crate::rhltable_main),
-    ("uprobe", "probes that come and go under hits, in process", crate::uprobe_main),
+    ("uprobe", "probes that come and go under hits, forks, signals and loads", crate::uprobe_main),
     ("xol", "slots for out-of-line execution under more threads than slots", crate::xol_main),
 ];
 
@@ -42,4 +42,13 @@ pub fn torture_main(args: &[String]) -> i32 {
         false => eprint!("nanoprobe: torture: no '{name}'\n{text}"),
     }
     i32::from(!is_help)
+}
+
+/// Runs `nanoprobe torture-target ...`, which is what a torture attaches to, and returns its exit code.
+pub fn target_main(args: &[String]) -> i32 {
+    match args.split_first() {
+        Some((role, rest)) if role == crate::uprobe::ROLE => crate::uprobe::target_main(rest),
+        Some((role, rest)) if role == crate::uprobe::CHILD => crate::uprobe::child_main(rest),
+        _ => crate::attach::attach_target_main(args),
+    }
 }

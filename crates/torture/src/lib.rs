@@ -13,8 +13,8 @@ mod uprobe;
 mod xol;
 
 pub use anywhere::anywhere_main;
-pub use attach::{attach_main, attach_target_main};
-pub use dispatch::torture_main;
+pub use attach::attach_main;
+pub use dispatch::{target_main, torture_main};
 pub use duration::duration;
 pub use hwbp::hwbp_main;
 pub use mem::mem_main;

@@ -1,19 +1,23 @@
-//! `torture uprobe`: uprobe-stress on the registry of `probe`, in process.
+//! `torture uprobe`: uprobe-stress on sessions of nanoprobe, on the kernel's uprobes, and on the registry of `probe`.
 //!
-//! For:     finding a lost hit, a handler that runs too late, a uprobe freed too early.
-//! State:   one world per run: a registry, 100 functions, the counters.
+//! For:     finding a lost hit, a handler that runs too late, a lost detach, a uprobe freed too early.
+//! State:   with the registry, one world per run: a registry, 100 functions, the counters. With the others, `live`.
 //! Context: control.
 //! Keeps:   T1 a run that passes lost no hit and has seen each role do its work.
-//!          T2 every broken variant fails (`tests/uprobe.rs`).
-//! Checked: `tests/uprobe.rs`.
-//! Source:  uprobe-stress (libbpf-bootstrap) for roles, limits and report. Departs: no program is traced; a
-//!          call is a hit of the registry. exec is the end of a space.
+//!          T2 every broken variant fails (`tests/uprobe.rs`, `tests/uprobe_live.rs`).
+//! Checked: `tests/uprobe.rs`, `tests/uprobe_live.rs`.
+//! Source:  uprobe-stress (libbpf-bootstrap) for roles, limits and report. With the registry no program is traced: a
+//!          call is a hit of the registry, exec is the end of a space.
 
+mod live;
 mod options;
 mod roles;
+mod stressed;
 mod world;
 
-use options::Options;
+pub use stressed::{CHILD, ROLE, child_main, target_main};
+
+use options::{Backend, Options};
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,7 +26,8 @@ use world::World;
 /// Runs the torture; the exit status: 0 passed, 1 failed, 2 bad arguments.
 pub fn uprobe_main(args: &[String]) -> i32 {
     match options::parse(args) {
-        Ok(Some(options)) => run(options),
+        Ok(Some(options)) if options.backend == Backend::Registry => run(options),
+        Ok(Some(options)) => live::run(options),
         Ok(None) => 0,
         Err(error) => {
             eprintln!("nanoprobe: {error}\n  try      nanoprobe torture uprobe --help");

@@ -10,7 +10,7 @@ use super::consumer::{check_faults, check_stack, consumer};
 use super::{Match, Placed, Planner, Verb, codes};
 use crate::site::{Action, SitePlan};
 use crate::{kernel, puns};
-use image::{ElfImage, ImageAddr, Module, Process, When};
+use image::{ElfImage, ImageAddr, Module, When};
 use insn::{Asked, Misrun, Placement, Pun, Refusal, place};
 use std::ops::Range;
 use text::JUMP_LEN;
@@ -93,7 +93,7 @@ impl Planner<'_> {
 
     pub(super) fn has_room(&self, wanted: &Match, pun: Pun) -> bool {
         let module = self.module(wanted.module);
-        let reach = module_range(self.process, module);
+        let reach = module_range(&self.images[&wanted.module].image, module);
         puns::has_room(&self.process.mappings, reach, pun, module.bias.0)
     }
 
@@ -115,7 +115,7 @@ impl Planner<'_> {
         Ok(SitePlan {
             name,
             module: module.path.display().to_string(),
-            module_range: module_range(self.process, module),
+            module_range: module_range(image, module),
             bias: module.bias.0,
             placement,
             original,
@@ -167,13 +167,12 @@ pub(super) fn refusal(image: &ElfImage, why: &Refusal) -> String {
     }
 }
 
-/// Addresses of everything that the process maps of the module's file.
-pub(super) fn module_range(process: &Process, module: &Module) -> Range<u64> {
-    let own = process.mappings.iter().filter(|m| m.file.is_some() && m.file == module.file);
-    let (mut start, mut end) = (u64::MAX, 0);
-    for m in own {
-        start = start.min(m.range.start.0);
-        end = end.max(m.range.end.0);
-    }
-    start..end.max(start)
+/// Addresses of all of the module that comes from its file. Not of the file's other mappings: a program may have mapped
+/// itself once more, far away, to read its symbols.
+pub(super) fn module_range(image: &ElfImage, module: &Module) -> Range<u64> {
+    const PAGE: u64 = 4096;
+    let starts = image.segments().iter().map(|s| module.bias.addr(s.range.start).0 / PAGE * PAGE);
+    let ends = image.segments().iter().map(|s| module.bias.addr(s.range.end).0.next_multiple_of(PAGE));
+    let start = starts.min().unwrap_or_default();
+    start..ends.max().unwrap_or(start)
 }

@@ -115,7 +115,7 @@ impl World {
     pub fn new(options: Options) -> Result<World, Box<dyn std::error::Error>> {
         let mut config = Config::new(options.entry, options.returns);
         config.quarantine = QUARANTINE;
-        config.broken = options.broken.map(|b| b.1);
+        config.broken = options.broken_registry();
         let registry = Registry::new(config)?;
         let root = FakeSpace::new(ROOT);
         root.map(FILE, 0..CODE, 0x1000);
@@ -208,9 +208,9 @@ impl World {
         ];
         let idle: Vec<_> = parts.iter().filter(|p| p.1 == 0 && p.2 > 0).map(|p| p.0).collect();
         let good = self.errors() == 0 && left == 0 && idle.is_empty();
-        let broken = self.options.broken.map_or("none", |b| b.0);
+        let broken = self.options.broken.as_deref().unwrap_or("none");
         println!(
-            "{} broken={broken} seed={} entry={} returns={} {} left={left} idle={}",
+            "{} backend=registry broken={broken} seed={} entry={} returns={} {} left={left} idle={}",
             if good { "PASS" } else { "FAIL" },
             self.options.seed,
             self.options.entry,
