@@ -19,7 +19,7 @@ use code::CodeCopy;
 use image::Spec;
 use options::{Busted, Options};
 use places::Places;
-use session::{Plan, Session, SitePlan, Verb};
+use session::{Plan, Rung, Session, SitePlan, Verb};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -115,7 +115,10 @@ fn learn(bench: &mut Bench, workload: &'static Workload, tally: &mut Tally) -> R
     running.pause();
     let mut places = Places::of(running.pid())?;
     let plan = session::plan(running.pid(), &places.entries(), Verb::Count).map_err(|e| e.to_string())?;
-    let mut session = Session::attach(running.pid(), plan.sites).map_err(|e| e.to_string())?;
+    // Hundreds of the kernel's would take minutes; they are taken for entered.
+    let is_kernels = |s: &SitePlan| s.placement.rung == Rung::Kernel;
+    let (by_kernel, sites): (Vec<_>, Vec<_>) = plan.sites.into_iter().partition(is_kernels);
+    let mut session = Session::attach(running.pid(), sites).map_err(|e| e.to_string())?;
     running.go_on();
     let limit = hang_limit(took);
     let (answer, _) = running.answer(limit).map_err(|why| format!("{}: {why}", workload.name))?;
@@ -129,6 +132,7 @@ fn learn(bench: &mut Bench, workload: &'static Workload, tally: &mut Tally) -> R
     let mut hit: BTreeSet<(String, u64)> =
         hit.map(|s| (s.plan.module.clone(), s.plan.placement.site)).collect();
     hit.extend(plan.refused.into_iter().map(|r| (r.module, r.addr)));
+    hit.extend(by_kernel.into_iter().map(|s| (s.module, s.placement.site)));
     places.enter(&hit);
     let (functions, entered) = places.count();
     println!(
@@ -203,6 +207,11 @@ fn round(
     let plan = planned(running.pid(), &specs, is_by_handler, options.sites);
     running.go_on();
     let Plan { mut sites, refused } = plan?;
+    let mut by_kernel = 0;
+    sites.retain(|site| {
+        by_kernel += usize::from(site.placement.rung == Rung::Kernel);
+        site.placement.rung != Rung::Kernel || by_kernel <= options.by_kernel
+    });
     while sites.len() > options.sites {
         sites.swap_remove(random.below(sites.len() as u64) as usize);
     }

@@ -22,6 +22,8 @@ pub enum Busted {
 pub struct Options {
     pub limit: Duration,
     pub sites: usize,
+    /// Of them at most so many on rung 7.
+    pub by_kernel: usize,
     pub seed: u64,
     /// Number of the first run: with `seed`, it repeats one run.
     pub first_run: u64,
@@ -43,6 +45,7 @@ how it ends must be as without probes, and after each detach every byte of code 
 
   --for TIME       start no further run after this time (default 60s)
   --sites N        probes at a time (default 1000)
+  --kernel N       of them at most so many of the kernel's, whose hits trap (default 10)
   --hold TIME      the longest time that they stay in (default 600ms)
   --workload NAME  only this one; may be repeated (default: all that are installed)
   --runs N         at most so many runs
@@ -66,6 +69,7 @@ pub fn parse(args: &[String]) -> Result<Option<Options>, String> {
     let mut o = Options {
         limit: Duration::from_secs(60),
         sites: 1000,
+        by_kernel: 10,
         seed: clock % 1_000_000,
         first_run: 0,
         runs: u64::MAX,
@@ -80,6 +84,7 @@ pub fn parse(args: &[String]) -> Result<Option<Options>, String> {
             Long("for") => o.limit = crate::duration(&text(&mut parser)?)?,
             Long("hold") => o.hold = crate::duration(&text(&mut parser)?)?,
             Long("sites") => o.sites = number(&mut parser)? as usize,
+            Long("kernel") => o.by_kernel = number(&mut parser)? as usize,
             Long("seed") => o.seed = number(&mut parser)?,
             Long("first-run") => o.first_run = number(&mut parser)?,
             Long("runs") => o.runs = number(&mut parser)?,
