@@ -198,6 +198,7 @@ impl Engine<'_> {
         let report = Report::of(sessions, &self.job);
         let open = (self.job.verb == Verb::Latency).then(|| open_calls(sessions));
         self.writer.results(&report);
+        self.writer.unheard(self.probes.unheard());
         self.writer.receipt(&report, &receipt, open.as_ref(), cpu);
     }
 }

@@ -13,7 +13,7 @@ use crate::render::Writer;
 use image::lookup::{LookupError, find_file, find_module};
 use image::{Process, Spec};
 use session::{
-    Broken, Deaf, Execs, Held, Loads, Missed, Plan, PlanError, Receipt, Rung, Session, SitePlan, Verb,
+    Broken, Deaf, Execs, Held, Images, Loads, Missed, Plan, PlanError, Receipt, Rung, Session, SitePlan, Verb,
 };
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -31,6 +31,10 @@ pub struct Probes {
     loads: Option<Loads>,
     /// Of each program that is followed.
     execs: Vec<Execs>,
+    /// Files that programs share.
+    images: Images,
+    /// Programs of which we heard too late.
+    unheard: u64,
     /// What listened, once it is closed.
     closed: Vec<Session>,
     seen: Modules,
@@ -48,7 +52,17 @@ impl Probes {
             false => None,
         };
         let (sessions, execs, closed, seen) = (Vec::new(), Vec::new(), Vec::new(), Modules::new());
-        let mut probes = Probes { pid, sessions, loads, execs, closed, seen, receipt: None };
+        let mut probes = Probes {
+            pid,
+            sessions,
+            loads,
+            execs,
+            images: Images::default(),
+            unheard: 0,
+            closed,
+            seen,
+            receipt: None,
+        };
         if job.args.follow {
             probes.listen_to_execs(pid, writer);
         }
@@ -72,7 +86,8 @@ impl Probes {
         let (awaited, here): (Vec<&Spec>, Vec<&Spec>) = job.specs.iter().partition(is_awaited);
         let here: Vec<Spec> = here.into_iter().cloned().collect();
         if !here.is_empty() {
-            let plan = session::plan(self.pid, &here, job.verb).map_err(|e| advice::nowhere(&e, shown))?;
+            let plan = session::plan_with(&mut self.images, self.pid, &here, job.verb)
+                .map_err(|e| advice::nowhere(&e, shown))?;
             let (session, refused, missed) = put_in(job, self.pid, plan)?;
             writer.attached(&session, &refused, &missed);
             self.add(session, job);
@@ -126,7 +141,7 @@ impl Probes {
         if new.is_empty() || here.is_empty() {
             return;
         }
-        let plan = session::plan(self.pid, &here, job.verb);
+        let plan = session::plan_with(&mut self.images, self.pid, &here, job.verb);
         let mut plan = match plan {
             Ok(plan) => plan,
             Err(error) => return writer.not_followed(&error.to_string()),
@@ -148,7 +163,7 @@ impl Probes {
     }
 
     fn listen_to_execs(&mut self, pid: i32, writer: &mut Writer) {
-        match Execs::listen(pid) {
+        match Execs::listen(&mut self.images, pid) {
             Ok(execs) => self.execs.push(execs),
             Err(why) => writer.deaf_to_execs(pid, &why),
         }
@@ -185,7 +200,7 @@ impl Probes {
         if here.is_empty() {
             return;
         }
-        let mut plan = match session::plan(pid, &here, job.verb) {
+        let mut plan = match session::plan_with(&mut self.images, pid, &here, job.verb) {
             Ok(plan) => plan,
             Err(PlanError::NoMatch(..)) => return,
             Err(error) => return writer.not_entered(pid, &error.to_string()),
@@ -205,10 +220,28 @@ impl Probes {
 
     /// Programs that have ended are not listened to any more, and forgotten if they were not hit.
     fn forget_ended(&mut self, verb: Verb) {
-        self.execs.retain(Execs::is_alive);
+        self.forget_execs(|execs| !execs.is_alive());
         let is_of_use =
             |s: &Session| s.is_alive() || verb == Verb::Trace || s.sites().any(|site| site.hits() > 0);
         self.sessions.retain(is_of_use);
+    }
+
+    /// Stops listening to these, and counts whom they did not hear.
+    fn forget_execs(&mut self, is_over: impl Fn(&Execs) -> bool) {
+        let (over, rest) = std::mem::take(&mut self.execs).into_iter().partition(is_over);
+        self.execs = rest;
+        for execs in over {
+            self.unheard += execs.unheard();
+            // Of what has ended there is nothing to take out.
+            if execs.is_alive() {
+                self.closed.push(execs.close());
+            }
+        }
+    }
+
+    /// How many programs were started of which we heard too late; known after the detach.
+    pub fn unheard(&self) -> u64 {
+        self.unheard
     }
 
     /// Takes everything out; what could not leave is tried again by the next call.
@@ -216,7 +249,7 @@ impl Probes {
         if let Some(loads) = self.loads.take() {
             self.closed.push(loads.close());
         }
-        self.closed.extend(self.execs.drain(..).map(Execs::close));
+        self.forget_execs(|_| true);
         let mut failed = None;
         for session in self.closed.iter_mut().chain(&mut self.sessions).filter(|s| !s.has_left()) {
             match session.detach() {

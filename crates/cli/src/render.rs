@@ -270,6 +270,15 @@ impl Writer {
         eprintln!("nanoprobe: process {pid} started a program that is not probed: {why}");
     }
 
+    /// Programs were started of which we heard too late.
+    pub fn unheard(&mut self, programs: u64) {
+        if programs > 0 {
+            eprintln!(
+                "nanoprobe: {programs} programs were started faster than they could be followed, and are not counted"
+            );
+        }
+    }
+
     /// What a process starts cannot be followed.
     pub fn deaf_to_execs(&mut self, pid: i32, why: &str) {
         eprintln!("nanoprobe: programs that process {pid} starts are not followed: {why}");

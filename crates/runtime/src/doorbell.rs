@@ -47,12 +47,29 @@ pub unsafe extern "C" fn ring_before_exec<A: Adder>(_: &PtRegs, site: &SiteDesc,
     // SAFETY: passed on from the caller.
     let bell = unsafe { bell_of(consumer) };
     let mine = number(bell);
-    // [BELL-5] Orders nothing but itself: the word is the whole message. Pairs with [BELL-6]. Somebody else's is left.
-    let written = bell.caller(mine).compare_exchange(0, sys::gettid(), Ordering::Relaxed, Ordering::Relaxed);
-    if written.is_err() || !is_answered(bell, mine) {
+    if !is_named(bell, mine) || !is_answered(bell, mine) {
         // SAFETY: passed on from the caller.
         unsafe { A::add(site, consumer.cell, 1) };
     }
+}
+
+/// Writes this thread's number for the controller, once the ring that had the place before is answered.
+#[inline(always)]
+fn is_named(bell: &Doorbell, mine: u32) -> bool {
+    for _ in 0..WAKES_MAX {
+        let answered = bell.answered.load(Ordering::Relaxed);
+        let is_ours = mine.wrapping_sub(answered) <= bell.callers.len() as u32;
+        if is_ours || answered == Doorbell::CLOSED {
+            // [BELL-5] Orders nothing but itself: the word is the whole message. Pairs with [BELL-6].
+            let write =
+                bell.caller(mine).compare_exchange(0, sys::gettid(), Ordering::Relaxed, Ordering::Relaxed);
+            return write.is_ok();
+        }
+        if futex_wait_shared(&bell.answered, answered, Some(PATIENCE_NS)) == Err(sys::Errno::ETIMEDOUT) {
+            return false;
+        }
+    }
+    false
 }
 
 /// # Safety

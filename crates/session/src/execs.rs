@@ -12,7 +12,7 @@
 
 use crate::error::Broken;
 use crate::launch::run_to_entry;
-use crate::plan::{PlanError, Verb, plan};
+use crate::plan::{Images, PlanError, Verb, plan_with};
 use crate::process::{self, Status as Process};
 use crate::session::Session;
 use crate::site::SitePlan;
@@ -46,7 +46,7 @@ impl Execs {
     ///
     /// # Errors
     /// Why that cannot be: in words.
-    pub fn listen(pid: i32) -> Result<Execs, String> {
+    pub fn listen(images: &mut Images, pid: i32) -> Result<Execs, String> {
         if !process::has_capability(CAP_SYS_PTRACE) {
             return Err(
                 "going into set-user-id programs takes CAP_SYS_PTRACE, and they must stay what they are"
@@ -62,7 +62,7 @@ impl Execs {
         let mut first = None;
         for function in FUNCTIONS {
             let spec = Spec::parse(function).unwrap_or_else(|_| unreachable!("a constant that parses"));
-            match plan(pid, &[spec], Verb::RingBeforeExec) {
+            match plan_with(images, pid, &[spec], Verb::RingBeforeExec) {
                 Ok(plan) => return attach(pid, plan.sites).map(|session| Execs { session }),
                 Err(error) => drop(first.get_or_insert(error)),
             }
@@ -116,6 +116,11 @@ impl Execs {
     fn answer(&self, ring: u32) {
         self.bell().answered.store(ring, Ordering::Relaxed);
         let _ = sys::futex_wake_shared(&self.bell().answered, u32::MAX >> 1);
+    }
+
+    /// How many went to another program alone, because nobody answered them for a second.
+    pub fn unheard(&self) -> u64 {
+        self.session.sites().map(|site| site.hits() + site.children_hits()).sum()
     }
 
     /// Stops listening; the session is to be detached.

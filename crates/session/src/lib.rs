@@ -41,7 +41,8 @@ pub use insn::Rung;
 pub use launch::Launched;
 pub use loads::{Deaf, Loads};
 pub use plan::{
-    Explained, FileCoverage, Listed, Plan, PlanError, RefusedSite, Verb, coverage, explain, list, plan,
+    Explained, FileCoverage, Images, Listed, Plan, PlanError, RefusedSite, Verb, coverage, explain, list,
+    plan, plan_with,
 };
 pub use process::{check_process, check_readable};
 pub use recover::recover;

@@ -25,10 +25,14 @@ use consumer::GO_GOOD_REGISTERS;
 use image::lookup::{LookupError, find_file, find_module};
 use image::select::Selected;
 use image::spec::Place;
-use image::{ElfImage, ImageAddr, ImageError, Mark, Module, NoMatch, Process, Reason, Spec, When, select};
+use image::{
+    ElfImage, FileId, ImageAddr, ImageError, Mark, Module, NoMatch, Process, Reason, Spec, When, select,
+};
 use insn::{Code, Flow};
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::rc::Rc;
+use std::time::SystemTime;
 
 /// Why a specification leads nowhere.
 #[derive(Debug)]
@@ -162,12 +166,45 @@ fn codes(image: &ElfImage) -> Vec<Code<'_>> {
     image.executable_segments().map(|(s, bytes)| Code { base: s.range.start.0, bytes }).collect()
 }
 
+/// Files that were read, kept for the next process that maps them: libc takes 0.1 s.
+#[derive(Default)]
+pub struct Images {
+    /// By file and the time of its last change.
+    known: BTreeMap<(FileId, SystemTime), Rc<Loaded>>,
+}
+
+impl Images {
+    fn load(&mut self, pid: u32, module: &Module) -> Result<Rc<Loaded>, PlanError> {
+        let changed = std::fs::metadata(&module.path).and_then(|m| m.modified()).ok();
+        let key = module.file.zip(changed);
+        if let Some(loaded) = key.and_then(|key| self.known.get(&key)) {
+            return Ok(loaded.clone());
+        }
+        let loaded = Rc::new(Loaded::new(module.open(pid).map_err(PlanError::Image)?));
+        if let Some(key) = key {
+            self.known.insert(key, loaded.clone());
+        }
+        Ok(loaded)
+    }
+}
+
+impl std::fmt::Debug for Images {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.known.keys()).finish()
+    }
+}
+
 /// Resolves `specs` against a live process and places every match.
 pub fn plan(pid: i32, specs: &[Spec], verb: Verb) -> Result<Plan, PlanError> {
+    plan_with(&mut Images::default(), pid, specs, verb)
+}
+
+/// The same with files that earlier plans have read.
+pub fn plan_with(images: &mut Images, pid: i32, specs: &[Spec], verb: Verb) -> Result<Plan, PlanError> {
     let _haste = Haste::begin();
     let process = Process::read(pid as u32).map_err(PlanError::Image)?;
     let memory = Memory::open(pid).map_err(PlanError::Process)?;
-    let mut planner = Planner { process: &process, memory: &memory, images: BTreeMap::new() };
+    let mut planner = Planner { process: &process, memory: &memory, known: images, images: BTreeMap::new() };
     let mut placed = Placed::default();
     for spec in specs {
         let refused_before = placed.refused.len();
@@ -300,7 +337,8 @@ struct Match {
 struct Planner<'p> {
     process: &'p Process,
     memory: &'p Memory,
-    images: BTreeMap<usize, Loaded>,
+    known: &'p mut Images,
+    images: BTreeMap<usize, Rc<Loaded>>,
 }
 
 impl<'p> Planner<'p> {
@@ -310,8 +348,8 @@ impl<'p> Planner<'p> {
 
     fn load(&mut self, index: usize) -> Result<&Loaded, PlanError> {
         if !self.images.contains_key(&index) {
-            let image = self.module(index).open(self.process.pid).map_err(PlanError::Image)?;
-            self.images.insert(index, Loaded::new(image));
+            let loaded = self.known.load(self.process.pid, self.module(index))?;
+            self.images.insert(index, loaded);
         }
         Ok(&self.images[&index])
     }
