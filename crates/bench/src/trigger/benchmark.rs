@@ -84,7 +84,11 @@ pub const ALL: [Benchmark; 17] = [
     multi("uprobe-multi8", 8, "eight counting consumers on one site, beside one; each counts every call"),
     Benchmark {
         is_mixed: true,
-        ..multi("uprobe-mixed8", 8, "the same, every second of them a histogram: no two in a row have one handler")
+        ..multi(
+            "uprobe-mixed8",
+            8,
+            "the same, every second of them a histogram: no two in a row have one handler",
+        )
     },
     row("uprobe-count", Function::Nop, Some(Verb::Count), "counter compiled into the trampoline, 1-byte nop"),
 ];
