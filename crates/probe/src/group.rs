@@ -9,8 +9,8 @@
 //!          G3 `hot` begins with so many entry handlers and, behind them, return handlers as the group says.
 //! Checked: `tests/groups.rs`, `tests/matrix.rs`, `torture uprobe`.
 //!
-//! Why: a call by way of a trait object and a list node reads five lines' worth of pointers one after the other;
-//! the second to eighth consumer cost 2.5 ns each so, and 1.4 side by side (docs/bench.md).
+//! Why: by way of a list node and a trait object, each consumer's call waits for a chain of pointers; the second to
+//! eighth cost 2.3 ns each so, and 1.4 side by side (docs/bench.md).
 
 use crate::consumer::Slot;
 use crate::{Consumer, Regs, Verdict};

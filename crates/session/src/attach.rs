@@ -18,6 +18,7 @@ use crate::puns::Puns;
 use crate::recover::recover;
 use crate::region::{Region, Regions, Wish};
 use crate::remote::Remote;
+use crate::runs::run_of;
 use crate::session::Session;
 use crate::site::{Action, Armed, Consumer, Missed, SitePlan};
 use crate::world::{ENGINE_NAME, Hurry, World};
@@ -234,11 +235,6 @@ impl Numbers {
             None => self.take_cells(consumer.cells()),
         }
     }
-}
-
-/// How many consumers from the first on one call serves: counting ones in a row.
-fn run_of(list: &[Consumer]) -> usize {
-    list.iter().take_while(|c| matches!(c, Consumer::Count)).count().max(1)
 }
 
 /// Where this thread's rseq area lies from its thread pointer.

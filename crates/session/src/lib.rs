@@ -21,6 +21,7 @@ mod puns;
 mod recover;
 mod region;
 mod remote;
+mod runs;
 mod semaphore;
 mod session;
 mod site;
