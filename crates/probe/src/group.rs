@@ -11,7 +11,7 @@
 //! Checked: `tests/groups.rs`, `tests/matrix.rs`, `torture uprobe`.
 //!
 //! Why: by way of a list node and a trait object, each consumer's call waits for a chain of pointers; the second to
-//! eighth cost 2.3 ns each so, and 1.4 side by side (docs/bench.md).
+//! eighth cost 2.4 ns each so, and 1.5 side by side (docs/bench.md).
 
 use crate::consumer::Slot;
 use crate::{Consumer, Regs, Verdict};
