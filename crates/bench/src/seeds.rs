@@ -41,11 +41,12 @@ Ours is in process: the registry's hit path with consumers that count, no trap a
 trampoline. The kernel's figures hold a trap, on another machine. Compare along a row of
 ours, not with the row above. Fails unless each consumer counted every call.
 
-  --calls N       calls per run and thread (100000)
-  --runs N        runs of each column, taken in turns (31)
+  --calls N       calls per run and thread (20000): short, so that most runs are
+                  not interrupted by other load
+  --runs N        runs of each column, taken in turns (101)
   --consumers N   consumers on the probe, in the tables (1)
 
-Example: nanoprobe bench seeds srcu-lite --runs 101
+Example: nanoprobe bench seeds srcu-lite --runs 301
 ";
 
 /// True if the arguments after `seeds` name a table of ours.
@@ -63,7 +64,7 @@ pub fn uprobe_seeds_main(args: &[String]) -> i32 {
 
 fn parse(args: &[String]) -> Result<Option<(Subject, Options)>, lexopt::Error> {
     use lexopt::prelude::*;
-    let mut options = Options { calls: 100_000, runs: 31, consumers: 1 };
+    let mut options = Options { calls: 20_000, runs: 101, consumers: 1 };
     let mut subject = None;
     let mut parser = lexopt::Parser::from_args(args);
     while let Some(arg) = parser.next()? {

@@ -6,11 +6,12 @@
 //! Context: calls: hit. The rest: target, under `listing`.
 //! Keeps:   G1 while a walk stands on a group, the consumers in it live: it is retired no later than they.
 //!          G2 the consumers of a group are called newest first, each once.
-//!          G3 `hot` begins with so many entry handlers and, behind them, return handlers as the group says.
+//!          G3 without sessions, `hot` begins with so many entry handlers, and behind them return handlers, as the
+//!             group says.
 //! Checked: `tests/groups.rs`, `tests/matrix.rs`, `torture uprobe`.
 //!
-//! Why: a call by way of a trait object and a list node reads five lines' worth of pointers one after the other;
-//! the second to eighth consumer cost 2.5 ns each so, and 1.4 side by side (docs/bench.md).
+//! Why: by way of a list node and a trait object, each consumer's call waits for a chain of pointers; the second to
+//! eighth cost 2.4 ns each so, and 1.5 side by side (docs/bench.md).
 
 use crate::consumer::Slot;
 use crate::{Consumer, Regs, Verdict};
@@ -106,8 +107,10 @@ pub(crate) struct Group {
     all_entries: Option<Handlers>,
     entries: u8,
     returns: u8,
-    has_sessions: bool,
-    /// Entry handlers, then return handlers, of those that have one of the two.
+    /// How many have both handlers.
+    sessions: u8,
+    /// Without sessions: entry handlers, then return handlers. With: one of each consumer, as in `members`, its entry
+    /// handler if it has one.
     hot: [Hot; ROOM],
     /// As for entries.
     all_returns: Option<Handlers>,
@@ -122,27 +125,33 @@ impl Group {
         let slot = |s: &NonNull<Slot>| unsafe { s.as_ref() };
         let entries = members.iter().map(slot).filter(|s| s.has_handler && !s.has_ret_handler);
         let returns = members.iter().map(slot).filter(|s| !s.has_handler);
-        let entry = |s: &Slot| Hot { data: s.data(), handler: s.consumer.functions().entry };
-        let ret = |s: &Slot| Hot { data: s.data(), handler: s.consumer.functions().ret };
+        let hot = |s: &Slot| {
+            let Functions { entry, ret, .. } = s.consumer.functions();
+            Hot { data: s.data(), handler: if s.has_handler { entry } else { ret } }
+        };
         let (e, r) = (entries.clone().count(), returns.clone().count());
         let mut group = Group {
             all_entries: of_one_type(entries.clone().map(|s| s.consumer.functions().entries)),
             entries: e as u8,
             returns: r as u8,
-            has_sessions: e + r < members.len(),
-            hot: [entry(slot(&members[0])); ROOM],
+            sessions: (members.len() - e - r) as u8,
+            hot: [hot(slot(&members[0])); ROOM],
             all_returns: of_one_type(returns.clone().map(|s| s.consumer.functions().rets)),
             members: [None; ROOM],
         };
-        group.hot.iter_mut().zip(entries.map(entry).chain(returns.map(ret))).for_each(|(to, hot)| *to = hot);
+        let order: Vec<&Slot> = match group.has_sessions() {
+            true => members.iter().map(slot).collect(),
+            false => entries.chain(returns).collect(),
+        };
+        group.hot.iter_mut().zip(order).for_each(|(to, slot)| *to = hot(slot));
         group.members.iter_mut().zip(members).for_each(|(to, slot)| *to = Some(*slot));
         group
     }
 
-    /// True if some consumers have both handlers, so that all are to be called by [`slots`](Self::slots).
+    /// True if some consumers have both handlers, so that they are to be called one by one.
     #[inline(always)]
     pub fn has_sessions(&self) -> bool {
-        self.has_sessions
+        self.sessions != 0
     }
 
     /// True if some consumers have no handler but that of returns.
@@ -173,6 +182,18 @@ impl Group {
         remove
     }
 
+    /// Calls the entry handler of member `i` of a group with sessions.
+    ///
+    /// # Safety
+    /// As for [`call_entries`](Self::call_entries); the member must be there and have an entry handler.
+    #[inline(always)]
+    pub unsafe fn call_entry(&self, i: usize, regs: &mut Regs, cookie: &mut u64) -> Verdict {
+        // SAFETY: there (caller's duty).
+        let one = unsafe { self.hot.get_unchecked(i) };
+        // SAFETY: G1; the handler was found with the data, and is the entry's.
+        unsafe { (one.handler)(one.data, regs, 0, cookie) }
+    }
+
     /// Calls the return handlers of a group without sessions.
     ///
     /// # Safety
@@ -200,6 +221,7 @@ impl Group {
     /// # Safety
     /// The caller must be inside the reader in which it met the group, or keep writers out, for as long as it uses
     /// what it gets.
+    #[inline(always)]
     pub unsafe fn slots(&self) -> impl Iterator<Item = &Slot> {
         // SAFETY: G1.
         self.members.iter().map_while(|s| s.as_ref()).map(|s| unsafe { s.as_ref() })

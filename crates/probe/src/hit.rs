@@ -41,20 +41,24 @@ pub(crate) struct Said {
 }
 
 impl Uprobe {
-    /// Calls every consumer. `record` gets each session's id and cookie.
+    /// Calls every consumer. `sessions` calls those of a group in which some have both handlers.
     ///
     /// # Safety
     /// The caller must be inside the entry side, or hold `registering`.
     #[inline(always)]
-    pub(crate) unsafe fn call_consumers(&self, regs: &mut Regs, mut record: impl FnMut(u64, u64)) -> Said {
+    pub(crate) unsafe fn call_consumers(
+        &self,
+        regs: &mut Regs,
+        mut sessions: impl FnMut(&Group, &mut Regs) -> Said,
+    ) -> Said {
         // SAFETY: the caller's duty keeps what was unlinked.
         let mut groups = unsafe { self.consumers.walk() };
         let Some(first) = groups.next() else { return Said { remove: false, wants_return: false } };
         // SAFETY: the same reader.
-        let mut said = unsafe { call_group(&first.value, regs, &mut record) };
+        let mut said = unsafe { call_group(&first.value, regs, &mut sessions) };
         if let Some(second) = groups.next() {
             // SAFETY: the same reader.
-            said = unsafe { call_groups(said, second, groups, regs, &mut record) };
+            said = unsafe { call_groups(said, second, groups, regs, &mut sessions) };
         }
         // Who has no entry handler wants the breakpoint.
         said.remove &= !said.wants_return;
@@ -77,12 +81,15 @@ impl Uprobe {
 /// # Safety
 /// The caller must be inside the reader in which it met the group.
 #[inline(always)]
-unsafe fn call_group(group: &Group, regs: &mut Regs, record: &mut impl FnMut(u64, u64)) -> Said {
+unsafe fn call_group(
+    group: &Group,
+    regs: &mut Regs,
+    sessions: &mut impl FnMut(&Group, &mut Regs) -> Said,
+) -> Said {
     match group.has_sessions() {
         // SAFETY: the caller's duty.
         false => Said { remove: unsafe { group.call_entries(regs) }, wants_return: group.has_returns() },
-        // SAFETY: the caller's duty.
-        true => unsafe { call_sessions(group, regs, record) },
+        true => sessions(group, regs),
     }
 }
 
@@ -96,27 +103,42 @@ unsafe fn call_groups(
     second: &GroupNode,
     others: Walk<'_, Group>,
     regs: &mut Regs,
-    record: &mut impl FnMut(u64, u64),
+    sessions: &mut impl FnMut(&Group, &mut Regs) -> Said,
 ) -> Said {
     core::iter::once(second).chain(others).fold(said, |said, node| {
         // SAFETY: the caller's duty.
-        let now = unsafe { call_group(&node.value, regs, record) };
+        let now = unsafe { call_group(&node.value, regs, sessions) };
         Said { remove: said.remove & now.remove, wants_return: said.wants_return | now.wants_return }
     })
 }
 
-/// Calls consumers of which some have both handlers, one by one.
+/// What `call_consumers` does with sessions where no return is looked for; it calls this in its reader alone.
+// SAFETY: the reader is that in which it met the group.
+const SESSIONS: fn(&Group, &mut Regs) -> Said = |group, regs| unsafe { call_unrecorded(group, regs) };
+
+/// [`call_sessions`] where no return is looked for; apart for the same reason.
 ///
 /// # Safety
 /// As for [`call_group`].
 #[inline(never)]
-unsafe fn call_sessions(group: &Group, regs: &mut Regs, record: &mut impl FnMut(u64, u64)) -> Said {
+unsafe fn call_unrecorded(group: &Group, regs: &mut Regs) -> Said {
+    // SAFETY: the caller's duty.
+    unsafe { call_sessions(group, regs, |_, _| {}) }
+}
+
+/// Calls consumers of which some have both handlers, one by one. `record` gets each session's id and cookie.
+///
+/// # Safety
+/// As for [`call_group`].
+#[inline(always)]
+pub(crate) unsafe fn call_sessions(group: &Group, regs: &mut Regs, mut record: impl FnMut(u64, u64)) -> Said {
     let mut said = Said { remove: true, wants_return: false };
     // SAFETY: the caller's duty.
-    for slot in unsafe { group.slots() } {
+    for (i, slot) in unsafe { group.slots() }.enumerate() {
         let (mut verdict, mut cookie) = (Verdict::Continue, 0);
         if slot.has_handler {
-            verdict = slot.consumer.handler(regs, &mut cookie);
+            // SAFETY: the same reader; `slots` gives the members in their order.
+            verdict = unsafe { group.call_entry(i, regs, &mut cookie) };
         }
         said.remove &= verdict == Verdict::Remove;
         if slot.has_ret_handler && verdict == Verdict::Continue {
@@ -130,7 +152,7 @@ unsafe fn call_sessions(group: &Group, regs: &mut Regs, record: &mut impl FnMut(
 }
 
 /// Runs a hit of a uprobe, which the caller's reference or lease keeps, with the protection of entries;
-/// `body` calls the consumers.
+/// `body` calls the consumers. For a short body: it is there once for each protection.
 #[inline(always)]
 pub(crate) fn run(inner: &Inner, node: NonNull<Node>, body: impl FnOnce(&Uprobe) -> Hit) -> Hit {
     if inner.entry.kind == Protection::Refcount {
@@ -140,6 +162,20 @@ pub(crate) fn run(inner: &Inner, node: NonNull<Node>, body: impl FnOnce(&Uprobe)
     let uprobe = unsafe { &(*node.as_ptr()).value };
     let inside = || if uprobe.is_ready() { body(uprobe) } else { uprobe.not_ready(inner) };
     inner.entry.read(inside).unwrap_or(Hit::Skipped)
+}
+
+/// The same for a long body, which is there once: `run` would keep its variables in memory.
+#[inline(always)]
+pub(crate) fn run_long(inner: &Inner, node: NonNull<Node>, body: impl FnOnce(&Uprobe) -> Hit) -> Hit {
+    if inner.entry.kind == Protection::Refcount {
+        return run_counted(inner, node, body);
+    }
+    // SAFETY: the caller's reference or lease keeps it.
+    let uprobe = unsafe { &(*node.as_ptr()).value };
+    let Some(token) = inner.entry.enter() else { return Hit::Skipped };
+    let hit = if uprobe.is_ready() { body(uprobe) } else { uprobe.not_ready(inner) };
+    inner.entry.leave(token);
+    hit
 }
 
 /// The baseline: a reference and a lock around the consumers.
@@ -165,7 +201,7 @@ impl UprobeRef {
     pub fn hit(&self, regs: &mut Regs) -> Hit {
         run(&self.inner, self.node, |uprobe| {
             // SAFETY: `run` calls this inside the entry side or under `registering`.
-            let said = unsafe { uprobe.call_consumers(regs, |_, _| {}) };
+            let said = unsafe { uprobe.call_consumers(regs, SESSIONS) };
             if said.remove { Hit::Remove } else { Hit::Handled }
         })
     }
@@ -233,7 +269,7 @@ unsafe fn call_found(inner: &Inner, node: &Node, regs: &mut Regs) -> Hit {
     let counted = inner.entry.kind == Protection::Refcount;
     let _reading = counted.then(|| node.value.registering.read());
     // SAFETY: inside the entry side; with `Refcount`, under `registering`, taken here.
-    let said = unsafe { node.value.call_consumers(regs, |_, _| {}) };
+    let said = unsafe { node.value.call_consumers(regs, SESSIONS) };
     if said.remove { Hit::Remove } else { Hit::Handled }
 }
 

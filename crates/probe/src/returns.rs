@@ -11,7 +11,8 @@
 //!          a lease yet, so a function that sleeps holds up a wait for returns.
 
 use crate::domains::{Protection, Token};
-use crate::hit::run;
+use crate::group::Group;
+use crate::hit::{call_sessions, run_long};
 use crate::registry::Inner;
 use crate::uprobe::{Node, put};
 use crate::{Hit, Registry, Regs, UprobeRef};
@@ -82,16 +83,19 @@ impl ReturnStack {
         let (inner, func, start) = (&*uprobe.inner, regs.rip, self.records.len());
         let (instances, records) = (&mut self.instances, &mut self.records);
         let (mut wanted, mut pushed) = (false, false);
-        let hit = run(inner, uprobe.node, |at| {
+        let hit = run_long(inner, uprobe.node, |at| {
             let mut fits = instances.len() < DEPTH;
-            let record = |id, cookie| {
+            let mut record = |id, cookie| {
                 fits &= records.len() < RECORDS;
                 if fits {
                     records.push(Record { id, cookie });
                 }
             };
-            // SAFETY: `run` calls this inside the entry side or under `registering`.
-            let said = unsafe { at.call_consumers(regs, record) };
+            // SAFETY: `call_consumers` calls this in the reader in which it met the group.
+            let sessions =
+                |group: &Group, regs: &mut Regs| unsafe { call_sessions(group, regs, &mut record) };
+            // SAFETY: `run_long` calls this inside the entry side or under `registering`.
+            let said = unsafe { at.call_consumers(regs, sessions) };
             wanted = said.wants_return;
             if wanted
                 && fits
@@ -116,7 +120,7 @@ impl ReturnStack {
         let Some(instance) = self.instances.pop() else { return false };
         let inner = &*self.inner;
         let records = &mut self.records[instance.records..];
-        run(inner, instance.node, |uprobe| {
+        run_long(inner, instance.node, |uprobe| {
             call_returns(uprobe, instance.func, regs, records);
             Hit::Handled
         });
@@ -159,7 +163,7 @@ fn give_back(inner: &Inner, instance: &Instance) {
 #[inline(always)]
 fn call_returns(uprobe: &crate::uprobe::Uprobe, func: u64, regs: &mut Regs, records: &mut [Record]) {
     let mut from = 0;
-    // SAFETY: `run` calls this inside the entry side or under `registering`.
+    // SAFETY: `run_long` calls this inside the entry side or under `registering`.
     for node in unsafe { uprobe.consumers.walk() } {
         let group = &node.value;
         if !group.has_sessions() {

@@ -17,6 +17,7 @@ use crate::pages::{Pages, unshare};
 use crate::puns::Puns;
 use crate::recover::recover;
 use crate::region::Region;
+use crate::runs::run_of;
 use crate::session::Session;
 use crate::setup::{PUNS_MAX, SetUp, rseq_offset};
 use crate::site::{Action, Armed, Consumer, Missed, SitePlan};
@@ -103,11 +104,6 @@ pub(crate) fn image_maps(pid: i32) -> Result<Vec<Mapping>, Broken> {
         }
         _ => Broken::Gone { pid },
     })
-}
-
-/// How many consumers from the first on one call serves: counting ones in a row.
-fn run_of(list: &[Consumer]) -> usize {
-    list.iter().take_while(|c| matches!(c, Consumer::Count)).count().max(1)
 }
 
 /// The functions whose calls would not be seen whole without these sites.

@@ -23,6 +23,7 @@ mod puns;
 mod recover;
 mod region;
 mod remote;
+mod runs;
 mod semaphore;
 mod session;
 mod setup;

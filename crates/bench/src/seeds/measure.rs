@@ -57,6 +57,9 @@ impl<const TYPE: u64> Counted for Count<TYPE> {
     }
 }
 
+/// One call in so many more is made before the clock runs: a new thread meets cold caches.
+const WARM: u64 = 10;
+
 /// How many types of consumers there are.
 pub const TYPES: usize = 8;
 
@@ -121,17 +124,20 @@ impl Subject {
     /// # Errors
     /// A consumer did not count what was called.
     pub fn run(&self, threads: usize, calls: u64) -> Result<f64, String> {
-        let rate = self.counted(calls * threads as u64, || self.rate(threads, calls))?;
+        let warm = calls / WARM;
+        let all = (warm + calls) * threads as u64;
+        let rate = self.counted(all, || self.rate(threads, warm, calls))?;
         Ok(rate / 1e6)
     }
 
-    fn rate(&self, threads: usize, calls: u64) -> f64 {
+    fn rate(&self, threads: usize, warm: u64, calls: u64) -> f64 {
         let (start, end) = (Gate::new(threads), Gate::new(threads));
         let (start, end) = (&start, &end);
         std::thread::scope(|s| {
             let work = |cpu: usize| {
                 move || {
                     pin::pin_to(cpu);
+                    self.calls(warm);
                     start.pass();
                     let seconds = self.calls(calls);
                     end.arrive();
