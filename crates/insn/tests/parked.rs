@@ -1,5 +1,7 @@
 //! Where a program parks threads that nobody sees, as Go does: what of a site may change there.
 
+#![allow(clippy::single_range_in_vec_init, reason = "lists of one range are meant")]
+
 use std::ops::Range;
 
 use insn::{Asked, Code, Flow, Placement, Pun, Reason, Refusal, Rung, no_room, place};
