@@ -12,7 +12,6 @@
 //! address that was just added up, or a frame that still stands. A wrong guess cannot corrupt anything: a probe runs
 //! there or it does not.
 
-use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
@@ -191,7 +190,7 @@ impl Exits {
                 Ok(found) if found.rung <= Rung::Window => {
                     return Ok(self.placement(codes, first, found, last));
                 }
-                Ok(found) if lower.as_ref().is_some_and(|(_, best)| order(best) <= order(&found)) => {}
+                Ok(found) if lower.as_ref().is_some_and(|(_, best)| best.order() <= found.order()) => {}
                 Ok(found) => lower = Some((first, found)),
                 Err(refusal) => refused = refused.or(Some(refusal)),
             }
@@ -282,11 +281,6 @@ impl Exits {
         }
         found
     }
-}
-
-/// Lower is better: the rung, then how few addresses a punned jump can lead to.
-fn order(found: &Found) -> (Rung, Reverse<u64>) {
-    (found.rung, Reverse(found.pun.map_or(0, |pun| pun.count)))
 }
 
 struct Search<'a> {
