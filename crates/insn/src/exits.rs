@@ -190,7 +190,7 @@ impl Exits {
                 Ok(found) if found.rung <= Rung::Window => {
                     return Ok(self.placement(codes, first, found, last));
                 }
-                Ok(found) if lower.as_ref().is_some_and(|(_, best)| best.rung <= found.rung) => {}
+                Ok(found) if lower.as_ref().is_some_and(|(_, best)| best.order() <= found.order()) => {}
                 Ok(found) => lower = Some((first, found)),
                 Err(refusal) => refused = refused.or(Some(refusal)),
             }

@@ -12,6 +12,7 @@
 //!          G6 nor one of an instruction behind the first that may fault, where faults are to be seen where they are.
 //! Checked: tests/ladder.rs and tests/parked.rs, one test for each rule.
 
+use std::cmp::Reverse;
 use std::ops::Range;
 
 use crate::arch::native::{self, Class, JUMP_BYTES, SHORT_JUMP_BYTES};
@@ -47,6 +48,13 @@ pub(crate) struct Found {
     pub(crate) island: Option<u64>,
     pub(crate) pun: Option<Pun>,
     pub(crate) why_not: Vec<(Rung, Reason)>,
+}
+
+impl Found {
+    /// Lower is better: the rung, then how few addresses a punned jump can lead to.
+    pub(crate) fn order(&self) -> (Rung, Reverse<u64>) {
+        (self.rung, Reverse(self.pun.map_or(0, |pun| pun.count)))
+    }
 }
 
 impl<'a> Ladder<'a> {

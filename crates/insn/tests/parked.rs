@@ -1,8 +1,10 @@
 //! Where a program parks threads that nobody sees, as Go does: what of a site may change there.
 
+#![allow(clippy::single_range_in_vec_init, reason = "lists of one range are meant")]
+
 use std::ops::Range;
 
-use insn::{Asked, Code, Flow, Placement, Pun, Reason, Refusal, Rung, no_room, place};
+use insn::{Asked, Code, Exits, Flow, Placement, Pun, Reason, Refusal, Rung, no_room, place};
 
 const BASE: u64 = 0x1000;
 /// The stack pointer, the frame pointer and r14.
@@ -108,6 +110,17 @@ fn a_jump_with_one_address_changes_its_first_byte_only() {
     assert_eq!(placed(&ENTRY, BASE, &[], &|_| true).unwrap().pun.unwrap().only(0), None);
     let asked_for = |pun: Pun| pun.count > 1;
     assert_eq!(reason(placed(&bytes, BASE, &[], &asked_for), Rung::Punned), Reason::NoRoom { count: 1 });
+}
+
+#[test]
+fn before_an_exit_the_jump_with_the_most_addresses_is_taken() {
+    // add rsp, 24; pop rbp; ret; mov rax, [rsp]; nop: from the return and the pop a jump leads to one address
+    let bytes = [0x48, 0x83, 0xc4, 0x18, 0x5d, 0xc3, 0x48, 0x8b, 0x04, 0x24, 0x90];
+    let code = [Code { base: BASE, bytes: &bytes }];
+    let flow = Flow::analyse(&code, &[BASE], &[], &|_| vec![]).with_parked_threads(vec![], GOOD.into());
+    let exits = Exits::of(&flow, &code, BASE..BASE + 6, &|_| false).unwrap();
+    let placement = exits.place(&flow, &code, BASE + 5, &|_| false, &|_| true).unwrap();
+    assert_eq!((placement.site, placement.pun.unwrap().count), (BASE, 1 << 24));
 }
 
 /// Go's `asyncPreempt`: a signal handler made a thread call it anywhere, and it gives the flags back. Seen as a mutex

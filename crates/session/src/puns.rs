@@ -205,6 +205,23 @@ mod tests {
     }
 
     #[test]
+    fn a_jump_without_a_choice_gets_its_address_or_nothing() {
+        let space = [MIB..MIB + 64 * PAGE, 8 * MIB..8 * MIB + 2];
+        let mut puns = Puns::default();
+        let at = MIB + 8 * PAGE + 77;
+        assert_eq!(puns.land(&space, at, 1), Some(at));
+        assert_eq!(puns.land(&space, at + 4, 1), None, "a byte of it is taken");
+        assert_eq!(puns.land(&space, at + 5, 1), Some(at + 5), "on the same page");
+        assert_eq!(puns.land(&space, 4 * MIB, 9), None, "nothing is free there");
+        assert_eq!(puns.land(&space, 8 * MIB, 9), None, "nor five bytes there");
+        assert_eq!(puns.land(&space, MIB + 1, 1), None, "and one run was all");
+        let block = puns.find(&puns.pages, near(at), Size { before: 128, behind: 256 });
+        assert!(block.is_some_and(|block| block >= at + 10), "{block:x?}");
+        puns.trim();
+        assert_eq!(puns.pages, [MIB + 8 * PAGE..MIB + 9 * PAGE]);
+    }
+
+    #[test]
     fn a_run_ends_where_another_begins() {
         let space = [MIB..MIB + 64 * PAGE];
         let mut puns = Puns::default();

@@ -15,7 +15,7 @@ use crate::error::Broken;
 use crate::footing::Footing;
 use crate::memory::Memory;
 use crate::remote::Remote;
-use crate::space::rooms;
+use crate::space::{rooms, within_reach};
 use image::Mapping;
 use std::fs::OpenOptions;
 use std::ops::Range;
@@ -175,6 +175,14 @@ fn map_at(remote: &mut Remote<'_>, at: u64, len: u64, prot: u64) -> Result<bool,
     }
 }
 
+/// The first address from `at` on where `len` bytes meet none of our own mappings, which the snapshot does not have.
+fn past(made: &[Range<u64>], mut at: u64, len: u64) -> u64 {
+    while let Some(own) = made.iter().find(|m| at < m.end && at + len > m.start) {
+        at = own.end.next_multiple_of(PAGE);
+    }
+    at
+}
+
 /// Maps `len` readable and writable bytes near the wish.
 fn map_near(
     remote: &mut Remote<'_>,
@@ -185,18 +193,20 @@ fn map_near(
     made: &mut Vec<Range<u64>>,
 ) -> Result<u64, Broken> {
     let prot = (mm::PROT_READ | mm::PROT_WRITE) as u64;
-    let is_ours = |at: &u64| made.iter().any(|m| *at < m.end && *at + len > m.start);
-    let places = |mappings: &[Mapping]| -> Vec<u64> {
-        rooms(mappings, wish.reach.clone(), len).into_iter().filter(|at| !is_ours(at)).take(8).collect()
+    let places = |mappings: &[Mapping], made: &[Range<u64>]| -> Vec<u64> {
+        let free = within_reach(mappings, wish.reach.clone(), len);
+        let is_free = |at: &u64| free.iter().any(|space| space.start <= *at && *at + len <= space.end);
+        let found = rooms(mappings, wish.reach.clone(), len).into_iter().map(|at| past(made, at, len));
+        found.filter(is_free).take(8).collect()
     };
-    for at in places(mappings) {
+    for at in places(mappings, made) {
         if map_at(remote, at, len, prot)? {
             made.push(at..at + len);
             return Ok(at);
         }
     }
     // The places were taken since we looked: other controllers look for the same ones. Now nobody runs.
-    for at in places(&image_maps(memory.pid)?) {
+    for at in places(&image_maps(memory.pid)?, made) {
         if map_at(remote, at, len, prot)? {
             made.push(at..at + len);
             return Ok(at);
@@ -254,4 +264,18 @@ fn furnish(
     let routine = text::slow_routine(slow, at, arena.children_copy()).map_err(far)?;
     memory.write(slow, &routine)?;
     Ok(Region { table: at, code: start..start + code_len, agent, slow, next: slow + 64 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::past;
+
+    #[test]
+    fn a_region_goes_past_what_was_mapped_for_jumps_since_the_snapshot() {
+        let made = [0x4_0000..0x5_0000, 0x1_0000..0x2_0000, 0x2_1000..0x2_2000];
+        assert_eq!(past(&made, 0x1_8000, 0x1000), 0x2_0000);
+        assert_eq!(past(&made, 0x1_8000, 0x2000), 0x2_2000);
+        assert_eq!(past(&made, 0x1_8000, 0x2_0000), 0x5_0000);
+        assert_eq!(past(&made, 0x5_0000, 0x2_0000), 0x5_0000);
+    }
 }

@@ -18,9 +18,7 @@ use super::{Entry, Table, u32_at};
 use crate::ImageAddr;
 use crate::elf::ElfImage;
 
-/// Index of the unsafe points among a function's tables of values by address.
-const UNSAFE_POINT_TABLE: usize = 0;
-/// The value in it of what is no place to stop at.
+/// The value in a table of unsafe points of what is no place to stop at.
 const UNSAFE: i32 = -2;
 /// The value before a table's first entry.
 const FIRST_VALUE: i32 = -1;
@@ -30,7 +28,7 @@ const LOCALS_POINTER_MAPS: usize = 1;
 const NO_DATA: u32 = u32::MAX;
 /// Flag of functions written in assembly.
 const IS_ASSEMBLY: u8 = 1 << 2;
-/// More tables than Go's functions have: what says so is no function.
+/// More tables than Go's functions have (five in Go 1.26): what says so is no function.
 const TABLES_MAX: usize = 64;
 
 impl ElfImage {
@@ -41,7 +39,7 @@ impl ElfImage {
     /// for programs that are not Go's, and for versions of Go whose tables are not known.
     ///
     /// # Cost
-    /// One pass over the tables: 4 ms for 10,000 functions.
+    /// One pass over the table of functions and the lists of those that have unsafe points.
     pub fn go_unsafe_points(&self) -> Vec<Range<ImageAddr>> {
         let Some(table) = Table::parse(self).filter(|table| table.is_text_known) else { return Vec::new() };
         let mut found: Vec<Range<u64>> = table.entries().flat_map(|e| table.unsafe_points(&e)).collect();
@@ -64,7 +62,8 @@ impl Table<'_> {
     /// Of one function; nothing if its record cannot be read.
     fn unsafe_points(&self, entry: &Entry<'_>) -> Vec<Range<u64>> {
         if entry.end > entry.addr && self.is_never_stopped(entry) == Some(true) {
-            return vec![entry.addr..entry.end];
+            let whole = entry.addr..entry.end;
+            return vec![whole];
         }
         self.marked_points(entry).unwrap_or_default()
     }
@@ -85,10 +84,11 @@ impl Table<'_> {
 
     /// What the compiler and the assembler marked.
     fn marked_points(&self, entry: &Entry<'_>) -> Option<Vec<Range<u64>>> {
-        if self.tables(entry)? <= UNSAFE_POINT_TABLE {
+        // The unsafe points are the first.
+        if self.tables(entry)? == 0 {
             return None;
         }
-        let offset = u32_at(self.bytes, entry.record + self.record_bytes + 4 * UNSAFE_POINT_TABLE)?;
+        let offset = u32_at(self.bytes, entry.record + self.record_bytes)?;
         if offset == 0 {
             return None;
         }

@@ -8,10 +8,11 @@
 //!          G2 `flags_dead` holds when CF, PF, AF, ZF, SF and OF are all written before one is read, or when
 //!          the path reaches a direct or indirect call or a near return first: by the System V ABI no callee reads
 //!          its caller's arithmetic flags and no caller those of its callee. Hand-written assembly that passes
-//!          flags across a call breaks this, and nothing else here relies on it.
+//!          flags across a call breaks this, and nothing else here relies on it; a return close behind popf gives its
+//!          caller flags, as that of Go's `asyncPreempt` does.
 //!          What an instruction leaves undefined counts as written for logic and shifts only:
 //!          a division, a multiplication or a bit test may well leave the old value (AMD Zen does).
-//! Checked: live.rs tests; tests/differential.rs poisons what is said to be dead.
+//! Checked: tests/parked.rs (popf); tests/differential.rs poisons what is said to be dead.
 
 use iced_x86::{
     Code as Op, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
