@@ -26,6 +26,7 @@ mod session;
 mod site;
 mod space;
 mod stacks;
+mod verify;
 pub mod watch;
 mod world;
 
