@@ -120,7 +120,8 @@ impl Code {
         self.0.iter().flat_map(|(start, bytes)| {
             // Blocks stand at multiples of 64, and so do their entries.
             (64..bytes.len()).step_by(64).filter_map(move |entry| {
-                let header = bytes.get(entry - TrampolineHeader::LEN..entry).and_then(TrampolineHeader::parse);
+                let header =
+                    bytes.get(entry - TrampolineHeader::LEN..entry).and_then(TrampolineHeader::parse);
                 Some((start + entry as u64, header?))
             })
         })

@@ -153,7 +153,11 @@ pub(crate) fn check(pid: i32) -> Result<Status, Broken> {
     }
     if !status.has_memory {
         // A process that is about to end has lost its memory already.
-        return Err(if is_kernel_thread(pid) { Broken::KernelThread { pid, name } } else { Broken::Gone { pid } });
+        return Err(if is_kernel_thread(pid) {
+            Broken::KernelThread { pid, name }
+        } else {
+            Broken::Gone { pid }
+        });
     }
     if status.tracer != 0 {
         let by = status.tracer;

@@ -43,7 +43,9 @@ impl Session {
     fn is_difference_anothers(&self) -> bool {
         let _world = match World::stop_to_leave(self.pid(), TRACER_PATIENCE) {
             Ok(world) => world,
-            Err(why) => return matches!(why, Broken::Gone { .. } | Broken::NoProcess { .. } | Broken::Zombie { .. }),
+            Err(why) => {
+                return matches!(why, Broken::Gone { .. } | Broken::NoProcess { .. } | Broken::Zombie { .. });
+            }
         };
         let mut pages = Pages::of(&self.memory);
         let now = image_maps(self.pid()).unwrap_or_default();
@@ -85,6 +87,9 @@ mod tests {
             assert!(!is_same_place(&before, &maps(other), 0x2800), "{other}");
         }
         assert!(is_same_place(&[], &same, 0x2800), "nothing is known of it");
-        assert!(!is_same_place(&maps("8000-9000 r-xp 0 08:01 10 /lib/a.so\n"), &same, 0x2800), "loaded since");
+        assert!(
+            !is_same_place(&maps("8000-9000 r-xp 0 08:01 10 /lib/a.so\n"), &same, 0x2800),
+            "loaded since"
+        );
     }
 }

@@ -16,8 +16,13 @@ fn main() {
         verdict.say(caught, &format!("broken variant {name} is caught"), &run);
     }
     for protection in ["refcount", "srcu", "tasks-trace", "tasks-fast", "lite", "fast"] {
-        let run = again(&format!("--backend registry --entry {protection} --returns {protection} --for 1500ms"));
-        verdict.say(run.ended(0, "PASS backend=registry broken=none "), &format!("honest {protection} passes"), &run);
+        let run =
+            again(&format!("--backend registry --entry {protection} --returns {protection} --for 1500ms"));
+        verdict.say(
+            run.ended(0, "PASS backend=registry broken=none "),
+            &format!("honest {protection} passes"),
+            &run,
+        );
     }
     let run = again("--backend registry --broken nosuch");
     verdict.say(run.status == Some(2), "a bad argument ends with status 2", &run);

@@ -31,9 +31,11 @@ fn main() {
         let run = again(&format!("--backend {backend} --for 3s --seed 1{options}"));
         let passed = run.ended(0, &format!("PASS backend={backend} broken=none "));
         verdict.say(passed, &format!("honest {backend} passes"), &run);
-        for (name, nothing) in
-            [("forgotten-byte", " lost-detach=0 "), ("kept-link", " lost-detach=0 "), ("dropped-count", " lost=0 ")]
-        {
+        for (name, nothing) in [
+            ("forgotten-byte", " lost-detach=0 "),
+            ("kept-link", " lost-detach=0 "),
+            ("dropped-count", " lost=0 "),
+        ] {
             let run = again(&format!("--backend {backend} --broken {name} --for 2s --seed 1{options}"));
             let is_cause = !run.last().contains(nothing) || run.last().contains(": crash");
             let caught = is_cause && run.ended(1, &format!("FAIL backend={backend} broken={name} "));
@@ -69,7 +71,11 @@ fn an_entry_and_a_tail_jump_do_not_meet_under_two_controllers() {
         let mut one = Session::attach(pid, first.clone()).expect("the first attaches");
         let mut other = Session::attach(pid, second.clone()).expect("the second attaches");
         assert_eq!((one.sites().count(), other.sites().count()), (1, 0));
-        assert!(matches!(other.missed()[0].1, Missed::OtherHook | Missed::Changed { .. }), "{:?}", other.missed());
+        assert!(
+            matches!(other.missed()[0].1, Missed::OtherHook | Missed::Changed { .. }),
+            "{:?}",
+            other.missed()
+        );
         for session in [&mut one, &mut other] {
             let receipt = session.detach().expect("it detaches");
             assert!(receipt.is_verified && receipt.is_unmapped && receipt.foreign.is_empty(), "{receipt:?}");

@@ -101,8 +101,11 @@ impl Options {
 
     /// How the registry is to be broken.
     pub fn broken_registry(&self) -> Option<Broken> {
-        let all =
-            [("no-wait", Broken::NoWait), ("no-revival", Broken::NoRevival), ("early-free", Broken::EarlyFree)];
+        let all = [
+            ("no-wait", Broken::NoWait),
+            ("no-revival", Broken::NoRevival),
+            ("early-free", Broken::EarlyFree),
+        ];
         all.into_iter().find(|b| self.is_broken(b.0)).map(|b| b.1)
     }
 

@@ -50,7 +50,8 @@ pub fn attach(world: &World, stream: u64) {
 }
 
 fn wish(world: &World, rng: &mut Rng) -> Wish {
-    let children: Vec<u32> = world.shared.children.iter().map(|c| c.load(Relaxed)).filter(|c| *c != 0).collect();
+    let children: Vec<u32> =
+        world.shared.children.iter().map(|c| c.load(Relaxed)).filter(|c| *c != 0).collect();
     let child = children.get(rng.below(children.len() as u64) as usize);
     let whom = match rng.below(16) {
         0..3 if world.orders.dlopen > 0 => Whom::Library,

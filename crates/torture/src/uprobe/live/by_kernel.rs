@@ -48,7 +48,8 @@ pub struct Kernel {
 impl Kernel {
     pub fn new(pid: i32, library: Option<&Library>) -> Result<Kernel, String> {
         let program = std::env::current_exe().map_err(|e| e.to_string())?;
-        let library = library.map(|l| Probed::of(&l.path, "stress_lib_fn_", LIBRARY_FUNCTIONS)).transpose()?;
+        let library =
+            library.map(|l| Probed::of(&l.path, "stress_lib_fn_", LIBRARY_FUNCTIONS)).transpose()?;
         Ok(Kernel { pid, program: Probed::of(&program, "stress_fn_", FUNCTIONS)?, library })
     }
 

@@ -64,7 +64,9 @@ impl Sessions {
     fn sites(&self, wish: &Wish) -> Result<Vec<SitePlan>, NoLink> {
         let anew = |library: &str, is_return| {
             plan(self.pid, library, wish.kind, is_return).map_err(|e| match e {
-                PlanError::Lookup(..) | PlanError::Image(_) | PlanError::Process(_) if !library.is_empty() => {
+                PlanError::Lookup(..) | PlanError::Image(_) | PlanError::Process(_)
+                    if !library.is_empty() =>
+                {
                     NoLink::Gone
                 }
                 other => NoLink::Broken(other.to_string()),
@@ -163,7 +165,9 @@ fn no_link(whom: Whom, why: Broken) -> NoLink {
         Broken::Gone { .. } | Broken::NoProcess { .. } | Broken::Zombie { .. } if whom != Whom::Target => {
             NoLink::Gone
         }
-        Broken::Call { .. } | Broken::Remote { .. } | Broken::NoSyscall if whom != Whom::Target => NoLink::Gone,
+        Broken::Call { .. } | Broken::Remote { .. } | Broken::NoSyscall if whom != Whom::Target => {
+            NoLink::Gone
+        }
         why => NoLink::Broken(format!("{why} ({why:?})")),
     }
 }

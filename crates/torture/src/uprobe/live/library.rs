@@ -28,7 +28,9 @@ impl Library {
         let source_path = library.directory.join("stress.c");
         std::fs::write(&source_path, source()).map_err(|e| e.to_string())?;
         let mut cc = Command::new("cc");
-        cc.args(["-O1", "-shared", "-fPIC", "-falign-functions=32", "-o"]).arg(&library.path).arg(&source_path);
+        cc.args(["-O1", "-shared", "-fPIC", "-falign-functions=32", "-o"])
+            .arg(&library.path)
+            .arg(&source_path);
         let output = cc.output().map_err(|e| format!("no C compiler: {e}"))?;
         match output.status.success() {
             true => Ok(library),

@@ -87,4 +87,5 @@ pub trait Placer: Send + Sync {
     fn link(&self, wish: &Wish) -> Result<Box<dyn Link>, NoLink>;
 
     /// Puts probes on the first functions, by every way to count that there is.
-    fn stay(&self, functions: usize) -> Result<Box<dyn Link>, String>;}
+    fn stay(&self, functions: usize) -> Result<Box<dyn Link>, String>;
+}

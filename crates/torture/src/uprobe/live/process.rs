@@ -118,7 +118,8 @@ pub struct Footprint {
 impl Footprint {
     pub fn of(pid: i32) -> Result<Footprint, String> {
         let gone = |e: std::io::Error| format!("the target is gone: {e}");
-        let entries = |what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).map(Iterator::count).map_err(gone);
+        let entries =
+            |what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).map(Iterator::count).map_err(gone);
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).map_err(gone)?;
         // The kernel's page for displaced instructions stays until the process ends.
         let is_ours = |l: &&str| (l.contains("memfd") || l.contains("r-xp")) && !l.contains("[uprobes");

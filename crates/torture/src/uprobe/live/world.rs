@@ -200,8 +200,7 @@ impl World {
             ("dlopen", &s.library[0], t.dlopen),
             ("signals", &s.handled, t.signals),
         ];
-        let idle: Vec<_> =
-            parts.iter().filter(|p| p.1.load(Relaxed) == 0 && p.2 > 0).map(|p| p.0).collect();
+        let idle: Vec<_> = parts.iter().filter(|p| p.1.load(Relaxed) == 0 && p.2 > 0).map(|p| p.0).collect();
         let good = verdict.is_ok() && self.errors() == 0 && idle.is_empty();
         println!(
             "{} backend={} broken={} seed={} {} idle={}{}",

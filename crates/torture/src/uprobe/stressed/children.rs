@@ -22,7 +22,8 @@ const AT_ONCE: usize = 10;
 
 /// The words with which a child executes itself.
 pub fn words(memory: i32, again: u64, seed: u64) -> Vec<CString> {
-    let words = ["nanoprobe", "torture-target", CHILD, &memory.to_string(), &again.to_string(), &seed.to_string()];
+    let words =
+        ["nanoprobe", "torture-target", CHILD, &memory.to_string(), &again.to_string(), &seed.to_string()];
     words.iter().filter_map(|w| CString::new(*w).ok()).collect()
 }
 
@@ -101,7 +102,11 @@ fn has_ended(shared: &Shared, child: &Child) -> bool {
         return false;
     }
     if is_late || status != 0 {
-        eprintln!("child {} of the target: {}, status {status:#x}", child.pid, if is_late { "stuck" } else { "ended" });
+        eprintln!(
+            "child {} of the target: {}, status {status:#x}",
+            child.pid,
+            if is_late { "stuck" } else { "ended" }
+        );
         shared.lost_children.fetch_add(1, Relaxed);
     }
     if let Some(slot) = child.slot {

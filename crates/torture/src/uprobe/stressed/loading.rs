@@ -16,9 +16,8 @@ use std::time::Duration;
 pub fn source() -> String {
     let head = "static unsigned long again(unsigned long x, int n) { volatile unsigned long y = x; \
                 while (n--) y++; return y; }\n";
-    let one = |n| {
-        format!("unsigned long stress_lib_fn_{n}(unsigned long x) {{ return again(x + {n}, 1); }}\n")
-    };
+    let one =
+        |n| format!("unsigned long stress_lib_fn_{n}(unsigned long x) {{ return again(x + {n}, 1); }}\n");
     (0..LIBRARY_FUNCTIONS).map(one).fold(head.to_string(), |all, one| all + &one)
 }
 

@@ -45,7 +45,8 @@ pub fn receive(row: &'static Row, shared: &'static Shared) -> Stack {
     // SAFETY: the memory is that long, and the caller keeps it; `Drop` takes it back from the kernel.
     let set = unsafe { libc::sigaltstack(&stack, std::ptr::null_mut()) };
     MINE.set(Some((row, shared)));
-    let actions = [act(libc::SIGUSR1, libc::SA_RESTART), act(libc::SIGALRM, libc::SA_RESTART | libc::SA_ONSTACK)];
+    let actions =
+        [act(libc::SIGUSR1, libc::SA_RESTART), act(libc::SIGALRM, libc::SA_RESTART | libc::SA_ONSTACK)];
     if set != 0 || actions != [0, 0] {
         shared.refused.fetch_add(1, Relaxed);
     }
