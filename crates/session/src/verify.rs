@@ -3,8 +3,8 @@
 //! For:     `Session::detach`, which believes its eyes alone.
 //! State:   none.
 //! Context: control.
-//! Keeps:   V1 text that differs from the file is anothers' only if a jump of another controller is seen there, in a
-//!             stop, or another file.
+//! Keeps:   V1 text that differs from the file is anothers' only if a jump of another controller is seen there, or
+//!             another file.
 //! Checked: tests below; testkit `two`; `torture uprobe`, where others come between the detach and the look.
 
 use crate::attach::image_maps;
@@ -16,6 +16,7 @@ use crate::session::Session;
 use crate::site::Armed;
 use crate::world::World;
 use image::Mapping;
+use std::time::Duration;
 use text::Patch;
 
 impl Session {
@@ -38,15 +39,23 @@ impl Session {
         self.armed.iter().flat_map(Armed::patches).filter(differs).collect()
     }
 
-    /// Whether all that differs from the file is another controller's, or a module's that came since: looked at in a
-    /// stop, for others may have arrived since ours, and may be at work this moment.
+    /// Whether all that differs from the file is another controller's, or a module's that came since: others may have
+    /// arrived since our stop. They may be at work this moment: then it is looked at again, at last in a stop of ours.
     fn is_difference_anothers(&self) -> bool {
-        let _world = match World::stop_to_leave(self.pid(), TRACER_PATIENCE) {
-            Ok(world) => world,
-            Err(why) => {
-                return matches!(why, Broken::Gone { .. } | Broken::NoProcess { .. } | Broken::Zombie { .. });
+        const LOOKS: usize = 5;
+        for _ in 0..LOOKS {
+            if self.is_difference_explained() {
+                return true;
             }
-        };
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        match World::stop_to_leave(self.pid(), TRACER_PATIENCE) {
+            Ok(_world) => self.is_difference_explained(),
+            Err(why) => matches!(why, Broken::Gone { .. } | Broken::NoProcess { .. } | Broken::Zombie { .. }),
+        }
+    }
+
+    fn is_difference_explained(&self) -> bool {
         let mut pages = Pages::of(&self.memory);
         let now = image_maps(self.pid()).unwrap_or_default();
         let differing = self.differing(&mut pages);
