@@ -6,11 +6,11 @@
 //! Context: control, in a stopped world: only one tracer can stop a thread, which keeps controllers apart.
 //! Keeps:   N1 every trampoline on the chain counts each hit once.
 //!          N2 leaving takes out one link and touches no other controller's counts.
-//!          N4 while a thread is in a trampoline that has left the chain, its tail leads to what is there.
 //!          N3 unless they stand at one place, no two controllers' jumps share a byte, nor does one stand in what
 //!             another has displaced.
-//! Checked: testkit `two`, controllers on one site that leave in either order (N3: an entry and a tail jump);
-//!          `torture uprobe`.
+//!          N4 while a thread is in a trampoline that has left the chain, its tail leads to what is there.
+//! Checked: testkit `two`, controllers on one site that leave in either order; `tests/uprobe_live.rs` of torture, an
+//!          entry and a tail jump (N3); `torture uprobe`, whose target crashes without N4.
 
 use crate::attach::image_maps;
 use crate::error::Broken;
@@ -87,7 +87,7 @@ pub(crate) fn join(
         if let Some(found) = differs {
             return Ok(Some(Missed::Changed { found }));
         }
-        let meets = covered(armed).into_iter().any(|range| is_anothers(memory, pages, range));
+        let meets = covered(armed).any(|range| is_anothers(memory, pages, range));
         return Ok(meets.then_some(Missed::OtherHook));
     }
     let site = armed.plan.addr();
@@ -112,10 +112,11 @@ pub(crate) fn join(
 
 /// The bytes that a site's jumps and displaced instructions cover. The last instruction may reach beyond the jump: with
 /// another controller's jump there, our copy of it would go past that one's probe, and its detach would not find its jump.
-fn covered(armed: &Armed) -> [Range<u64>; 2] {
+fn covered(armed: &Armed) -> impl Iterator<Item = Range<u64>> {
     let (site, placement) = (armed.plan.addr(), &armed.plan.placement);
     let len = u64::from(placement.patch_len.max(placement.displaced_len));
-    [site..site + len, armed.jump.addr..armed.jump.addr + JUMP_LEN as u64]
+    let island = placement.island.map(|_| armed.jump.addr..armed.jump.addr + JUMP_LEN as u64);
+    [Some(site..site + len), island].into_iter().flatten()
 }
 
 /// What became of one site when its probe was taken out.

@@ -23,12 +23,13 @@ use crate::semaphore;
 use crate::session::Session;
 use crate::site::{Armed, Link};
 use crate::stacks;
+use crate::verify::is_same_place;
 use crate::world::{Hurry, Thread, World};
 use image::Mapping;
 use std::fs;
 use std::time::{Duration, Instant};
 use sys::ptrace::Regs;
-use text::{Patch, PcPlace, Rollback};
+use text::{PcPlace, Rollback};
 
 /// How long we try to get our memory back before we say that we could not.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -37,7 +38,7 @@ const CPU_PATIENCE: Duration = Duration::from_secs(60);
 /// More CPU time than a thread needs from a stop to the end of a trampoline.
 const WAY_OUT: Duration = Duration::from_micros(50);
 /// How long we wait for another tracer to go before we say that we could not leave.
-const TRACER_PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const TRACER_PATIENCE: Duration = Duration::from_secs(10);
 /// Offset of `rseq_cs` in an rseq area.
 const RSEQ_CS: i64 = 8;
 
@@ -145,43 +146,6 @@ impl Session {
         self.armed.iter().filter(|a| a.is_live).map(Armed::link).collect()
     }
 
-    /// Reads every site back and compares it with the file.
-    fn is_text_restored(&self) -> bool {
-        let mut pages = Pages::of(&self.memory);
-        let is_by_kernel_restored = self.kernel.iter().flat_map(|kernel| &kernel.sites).all(|(site, _)| {
-            !pages.is_mapped(site.addr())
-                || pages.bytes(site.addr(), site.original.len()).is_ok_and(|found| found == site.original)
-        });
-        is_by_kernel_restored && (self.differing(&mut pages).is_empty() || self.is_difference_anothers())
-    }
-
-    /// The patches under which other bytes lie than the file's.
-    fn differing(&self, pages: &mut Pages<'_>) -> Vec<&Patch> {
-        let differs = |patch: &&Patch| {
-            pages.is_mapped(patch.addr)
-                && pages.bytes(patch.addr, patch.old.len()).map_or(true, |found| found != patch.old)
-        };
-        self.armed.iter().flat_map(Armed::patches).filter(differs).collect()
-    }
-
-    /// Whether all that differs from the file is another controller's, or a module's that came since: looked at in a
-    /// stop, for others may have arrived since ours, and may be at work this moment.
-    fn is_difference_anothers(&self) -> bool {
-        let _world = match World::stop_to_leave(self.pid(), TRACER_PATIENCE) {
-            Ok(world) => world,
-            Err(why) => {
-                return matches!(why, Broken::Gone { .. } | Broken::NoProcess { .. } | Broken::Zombie { .. });
-            }
-        };
-        let mut pages = Pages::of(&self.memory);
-        let now = image_maps(self.pid()).unwrap_or_default();
-        let differing = self.differing(&mut pages);
-        differing.into_iter().all(|patch| {
-            chain::is_anothers(&self.memory, &mut pages, patch.addr..patch.addr + patch.old.len() as u64)
-                || !is_same_place(&self.mappings, &now, patch.addr)
-        })
-    }
-
     /// Children that were forked while sites were armed have our jumps and our mappings in their copy of
     /// the memory; they are left like their parent. Returns how many there were.
     fn free_children(&self) -> usize {
@@ -196,17 +160,6 @@ impl Session {
         });
         freed.count()
     }
-}
-
-/// Whether at `addr` lies the part of a file that lay there before: else its module was unmapped, and what lies there now
-/// has nothing to do with us. Without mappings of before it is taken to be the same.
-fn is_same_place(before: &[Mapping], now: &[Mapping], addr: u64) -> bool {
-    let part = |all: &[Mapping]| {
-        let mapping = all.iter().find(|m| m.range.start.0 <= addr && addr < m.range.end.0)?;
-        Some((mapping.file?, mapping.offset.0 + (addr - mapping.range.start.0)))
-    };
-    let was = part(before);
-    before.is_empty() || was.is_some() && was == part(now)
 }
 
 /// Processes other than `pid` that map the arena with this inode.
@@ -441,31 +394,5 @@ fn forget_rseq(memory: &Memory, world: &World, footing: &Footing, offset: i32) {
         if memory.read(at, &mut word).is_ok() && footing.contains(u64::from_le_bytes(word)) {
             let _ = memory.write(at, &[0; 8]);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_place_is_the_same_only_with_the_same_part_of_the_same_file() {
-        let maps = |text: &str| image::maps::parse_maps(text.as_bytes()).unwrap();
-        let before = maps("1000-3000 r-xp 00005000 08:01 10 /lib/a.so\n");
-        let same = maps("2000-3000 r-xp 00006000 08:01 10 /lib/a.so\n");
-        assert!(is_same_place(&before, &same, 0x2800));
-        for other in [
-            "2000-3000 r-xp 00007000 08:01 10 /lib/a.so\n",
-            "2000-3000 r-xp 00006000 08:01 11 /lib/b.so\n",
-            "2000-3000 r-xp 00000000 00:00 0 \n",
-            "4000-5000 r-xp 00006000 08:01 10 /lib/a.so\n",
-        ] {
-            assert!(!is_same_place(&before, &maps(other), 0x2800), "{other}");
-        }
-        assert!(is_same_place(&[], &same, 0x2800), "nothing is known of it");
-        assert!(
-            !is_same_place(&maps("8000-9000 r-xp 0 08:01 10 /lib/a.so\n"), &same, 0x2800),
-            "loaded since"
-        );
     }
 }

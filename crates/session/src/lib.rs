@@ -30,6 +30,7 @@ mod setup;
 mod site;
 mod space;
 mod stacks;
+mod verify;
 pub mod watch;
 mod world;
 

@@ -96,8 +96,11 @@ mod tests {
     use super::saved_in_frames;
     use std::sync::Mutex;
 
-    /// What the kernel put on the stack for the handler below, and the program counter in it.
-    static SEEN: Mutex<(Vec<u64>, Option<(u64, u64)>)> = Mutex::new((Vec::new(), None));
+    /// Words of a frame; the stack pointer and the program counter in it.
+    type Seen = (Vec<u64>, Option<(u64, u64)>);
+
+    /// What the kernel put on the stack for the handler below.
+    static SEEN: Mutex<Seen> = Mutex::new((Vec::new(), None));
 
     extern "C" fn handler(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
         let context = context.cast::<libc::ucontext_t>();

@@ -21,6 +21,8 @@ use sys::{Errno, nr};
 
 /// How long a thread may take to stop before we let all go and try again.
 const PATIENCE: Duration = Duration::from_millis(50);
+/// The same after several tries.
+const PATIENCE_MAX: Duration = Duration::from_secs(1);
 /// What the command names its engine process.
 pub const ENGINE_NAME: &str = "np-engine";
 
@@ -162,9 +164,14 @@ impl World {
         if is_held(pid) {
             return World::held(pid);
         }
+        // Each thread must get a CPU before it stops: on a busy machine, with a low priority, that takes longer.
+        let mut each = PATIENCE;
         loop {
-            let broken = match process::check(pid).and_then(|s| World::try_stop(pid, s.seccomp != 0)) {
-                Err(broken @ Broken::WontStop { .. }) => broken,
+            let broken = match process::check(pid).and_then(|s| World::try_stop(pid, s.seccomp != 0, each)) {
+                Err(broken @ Broken::WontStop { .. }) => {
+                    each = (each * 2).min(PATIENCE_MAX);
+                    broken
+                }
                 Err(broken @ Broken::Traced { .. }) => match &broken {
                     Broken::Traced { by_name, .. } if is_awaited(by_name) => broken,
                     _ => return Err(broken),
@@ -186,14 +193,14 @@ impl World {
         Ok(World { pid, threads: BTreeMap::from([(pid, thread)]), stalls: Vec::new(), has_filter: false })
     }
 
-    fn try_stop(pid: i32, has_filter: bool) -> Result<World, Broken> {
+    fn try_stop(pid: i32, has_filter: bool, patience: Duration) -> Result<World, Broken> {
         let mut world = World { pid, threads: BTreeMap::new(), stalls: Vec::new(), has_filter };
         loop {
             let asked = world.ask()?;
             if asked.is_empty() {
                 break;
             }
-            world.await_stops(asked)?;
+            world.await_stops(asked, patience)?;
         }
         if world.threads.is_empty() {
             return Err(Broken::Gone { pid });
@@ -224,7 +231,7 @@ impl World {
         Ok(asked)
     }
 
-    fn await_stops(&mut self, mut asked: Vec<(i32, Instant)>) -> Result<(), Broken> {
+    fn await_stops(&mut self, mut asked: Vec<(i32, Instant)>, patience: Duration) -> Result<(), Broken> {
         let began = Instant::now();
         let mut pause = Duration::from_micros(5);
         loop {
@@ -233,11 +240,11 @@ impl World {
             if asked.is_empty() {
                 return Ok(());
             }
-            if began.elapsed() > PATIENCE {
+            if began.elapsed() > patience {
                 let tid = asked[0].0;
                 let state = process::thread_state(self.pid, tid).unwrap_or('?');
                 self.let_late_ones_go(&asked);
-                return Err(Broken::WontStop { tid, state, waited_ms: PATIENCE.as_millis() as u64 });
+                return Err(Broken::WontStop { tid, state, waited_ms: patience.as_millis() as u64 });
             }
             if asked.len() == before {
                 std::thread::sleep(pause);

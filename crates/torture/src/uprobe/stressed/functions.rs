@@ -217,10 +217,10 @@ mod tests {
 
     #[test]
     fn every_function_adds_its_number() {
-        for function in 0..FUNCTIONS {
+        for (function, call) in stress_functions.iter().enumerate() {
             for x in [0u64, 7, 1 << 40] {
                 let mut caller = Caller::new(1, 1, None, 0);
-                assert_eq!(stress_functions[function](x, &mut caller), x + function as u64 + 1, "{function}");
+                assert_eq!(call(x, &mut caller), x + function as u64 + 1, "{function}");
             }
         }
     }
