@@ -41,6 +41,8 @@ int main(void) {
         pthread_t thread;
         if (pthread_create(&thread, 0, work, (void *)t)) return 99;
     }
+    /* A thread that starts has all signals blocked: none does any more. */
+    while (resting < THREADS) usleep(1000);
     printf("ready pid=%d\n", getpid());
     while (fgets(line, sizeof line, stdin)) {
         if (!strcmp(line, "go\n")) {
