@@ -20,7 +20,7 @@ use crate::region::Region;
 use crate::runs::run_of;
 use crate::session::Session;
 use crate::setup::{PUNS_MAX, SetUp, rseq_offset};
-use crate::site::{Action, Armed, Consumer, Missed, SitePlan};
+use crate::site::{Action, Armed, Consumer, Missed, SitePlan, Whole};
 use crate::world::{ENGINE_NAME, Hurry, World};
 use crate::{chain, clock, process, semaphore, stacks};
 use image::Mapping;
@@ -106,9 +106,9 @@ pub(crate) fn image_maps(pid: i32) -> Result<Vec<Mapping>, Broken> {
     })
 }
 
-/// The functions whose calls would not be seen whole without these sites.
-fn incomplete<'a>(missed: impl Iterator<Item = &'a SitePlan>) -> BTreeSet<u32> {
-    missed.flat_map(SitePlan::functions).collect()
+/// What would not be seen whole without these sites.
+fn incomplete<'a>(missed: impl Iterator<Item = &'a SitePlan>) -> BTreeSet<Whole> {
+    missed.flat_map(SitePlan::wholes).collect()
 }
 
 pub(crate) enum ArmFailure {
@@ -187,13 +187,13 @@ impl Session {
         }
     }
 
-    /// With an exit missing, calls would look unwound that left by it; with the entry missing, the exits would find
-    /// calls that were never opened.
+    /// With an exit missing, calls would look unwound that left by it, and returns too few; with the entry missing, the
+    /// exits would find calls that were never opened.
     fn drop_incomplete(&mut self) {
         let broken = incomplete(self.missed.iter().map(|(plan, _)| plan));
         let (dropped, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.armed)
             .into_iter()
-            .partition(|a| a.plan.functions().any(|f| broken.contains(&f)));
+            .partition(|a| a.plan.wholes().any(|w| broken.contains(&w)));
         self.armed = kept;
         self.missed.extend(dropped.into_iter().map(|a| (a.plan, Missed::Incomplete)));
     }
@@ -267,7 +267,7 @@ impl Session {
         }
         windows.keep_out(&mut self.armed, &self.mappings, &mut world);
         let broken = incomplete(self.armed.iter().filter(|a| a.missed.is_some()).map(|a| &a.plan));
-        for armed in self.armed.iter_mut().filter(|a| a.plan.functions().any(|f| broken.contains(&f))) {
+        for armed in self.armed.iter_mut().filter(|a| a.plan.wholes().any(|w| broken.contains(&w))) {
             armed.missed.get_or_insert(Missed::Incomplete);
         }
         // Islands first: a 2-byte jump must never lead to padding.

@@ -59,6 +59,15 @@ pub enum Consumer {
     },
 }
 
+/// What several sites see together, and none of them alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Whole {
+    /// The calls of function number so-and-so of the plan.
+    Calls(u32),
+    /// The returns of the function at this address.
+    Returns(u64),
+}
+
 impl Consumer {
     /// Cells that it needs.
     pub(crate) fn cells(self) -> u32 {
@@ -188,14 +197,15 @@ impl SitePlan {
             && self.actions != [Action::Count]
     }
 
-    /// The functions whose calls begin or end here.
-    pub(crate) fn functions(&self) -> impl Iterator<Item = u32> + '_ {
-        self.consumers().filter_map(|c| match c {
+    /// What it sees a part of: the calls that begin or end here, the returns of a function that has several exits.
+    pub(crate) fn wholes(&self) -> impl Iterator<Item = Whole> + '_ {
+        let calls = self.consumers().filter_map(|c| match c {
             Consumer::Enter { function, .. }
             | Consumer::Leave { function, .. }
-            | Consumer::Trace { function, .. } => Some(function),
+            | Consumer::Trace { function, .. } => Some(Whole::Calls(function)),
             _ => None,
-        })
+        });
+        calls.chain(self.exit_of.map(Whole::Returns))
     }
 
     /// The function whose calls it reports the beginning of.
@@ -244,7 +254,7 @@ pub enum Missed {
     OtherHook,
     /// The kernel cannot place it either. Why.
     Kernel(String),
-    /// Another probe of the function whose calls are timed or shown was missed.
+    /// Another probe of the function whose calls are timed or shown, or whose returns are counted, was missed.
     Incomplete,
     /// The process has no room left where alone the jump could lead.
     NoRoom,

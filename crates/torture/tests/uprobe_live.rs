@@ -21,6 +21,8 @@ fn main() {
     be_the_run(torture::uprobe_main);
     an_entry_and_a_tail_jump_do_not_meet_under_two_controllers();
     println!("test an entry and a tail jump do not meet under two controllers ... ok");
+    returns_are_counted_at_all_exits_or_at_none();
+    println!("test returns are counted at all exits or at none ... ok");
     let mut verdict = Verdict::default();
     let mut backends = vec![("nanoprobe", "")];
     if std::env::var_os("NANOPROBE_KERNEL").is_some() {
@@ -80,6 +82,31 @@ fn an_entry_and_a_tail_jump_do_not_meet_under_two_controllers() {
             let receipt = session.detach().expect("it detaches");
             assert!(receipt.is_verified && receipt.is_unmapped && receipt.foreign.is_empty(), "{receipt:?}");
         }
+    }
+    child.kill().expect("it can be killed");
+    child.wait().expect("it can be waited for");
+}
+
+/// Two exits, and another controller's jump over one of them.
+fn returns_are_counted_at_all_exits_or_at_none() {
+    let (mut child, _out) = target();
+    let pid = child.id() as i32;
+    let spec = Spec::parse("ur::stress_fn_09").expect("a specification");
+    let plan =
+        || session::plan(pid, std::slice::from_ref(&spec), Verb::CountByHandler).expect("a plan").sites;
+    let mut alone = plan();
+    assert_eq!(alone.len(), 2);
+    alone.truncate(1);
+    // As of a controller that stands before another instruction under the same jump.
+    alone[0].exit_of = None;
+    alone[0].placement.hooks[0].offset = 0;
+    let mut one = Session::attach(pid, alone).expect("the first attaches");
+    let mut other = Session::attach(pid, plan()).expect("the second attaches");
+    assert_eq!((one.sites().count(), other.sites().count()), (1, 0), "{:?}", other.missed());
+    assert!(other.missed().iter().any(|(_, why)| matches!(why, Missed::Incomplete)), "{:?}", other.missed());
+    for session in [&mut other, &mut one] {
+        let receipt = session.detach().expect("it detaches");
+        assert!(receipt.is_verified && receipt.is_unmapped && receipt.foreign.is_empty(), "{receipt:?}");
     }
     child.kill().expect("it can be killed");
     child.wait().expect("it can be waited for");
