@@ -374,8 +374,12 @@ fn a_soft_watch_follows_what_the_process_does_to_its_mappings() -> Result<()> {
     done(&mut running, "vanish")?;
     done(&mut running, "write 80")?;
     let outcome = tracing.interrupt_and_finish()?.success()?;
-    assert_eq!(outcome.count("plain"), 380, "{outcome}");
-    assert_eq!(outcome.count("region+0x1000"), outcome_of_region, "{outcome}");
+    // On a busy machine a call may take so long that others run meanwhile, unseen: then it says so.
+    let is_blind = outcome.stderr.contains("waited with the pages open");
+    for (name, made) in [("plain", 380), ("region+0x1000", outcome_of_region)] {
+        let seen = outcome.count(name);
+        assert!(seen == made || is_blind && seen < made, "{name} {made}: {outcome}");
+    }
     assert!(outcome.stderr.contains("region+0x2000 was not watched to the end: the process has unmapped it"));
     assert!(!outcome.stderr.contains("plain was not watched"), "{outcome}");
     assert!(outcome.says_detach_verified(), "{outcome}");

@@ -59,8 +59,8 @@ pub struct Soft {
     threads: BTreeSet<i32>,
     /// Stops that were seen while others were waited for.
     queue: VecDeque<(i32, Status)>,
-    /// The thread whose long system call runs with the pages open.
-    open_for: Option<i32>,
+    /// The threads whose long system calls run with the pages open.
+    open_for: BTreeSet<i32>,
     /// A system call has changed what is mapped.
     needs_sync: bool,
     detail: Detail,
@@ -129,7 +129,7 @@ impl Soft {
             journal: None,
             threads: tids.iter().copied().collect(),
             queue: VecDeque::new(),
-            open_for: None,
+            open_for: BTreeSet::new(),
             needs_sync: false,
             detail,
             counts: vec![0; watches.len()],
@@ -238,7 +238,7 @@ impl Soft {
 
     fn forget(&mut self, tid: i32, status: Status) {
         self.threads.remove(&tid);
-        if self.open_for == Some(tid) {
+        if self.open_for.remove(&tid) {
             self.close_again();
         }
         if tid == self.pid {
@@ -267,9 +267,12 @@ impl Soft {
         self.queue.push_front((tid, NOTHING));
     }
 
-    /// Protects the pages again by whichever thread stands; the others must stand too.
+    /// Protects the pages again by whichever thread stands, unless somebody's call still needs them open; the others must
+    /// stand too.
     fn close_again(&mut self) {
-        self.open_for = None;
+        if !self.open_for.is_empty() {
+            return;
+        }
         if std::mem::take(&mut self.needs_sync) {
             self.sync();
         }

@@ -6,6 +6,8 @@
 //! Keeps:   V3 a call that would fail because of a protected page is made again with the pages open.
 //!          V5 a call that changes what is mapped is made with the pages open and all other threads standing, and
 //!             the pages are protected again as it left them: nobody gets by meanwhile.
+//!          V6 as long as a call that takes long needs the pages open, nobody protects them: what is mapped then is the
+//!             process's own doing, and taken for that.
 //! Checked: testkit `watching`.
 
 use super::{Page, Puppet, Soft, step};
@@ -26,10 +28,11 @@ const PATIENCE: Duration = Duration::from_millis(50);
 impl Soft {
     pub(super) fn at_syscall(&mut self, tid: i32) -> Result<(), Errno> {
         let regs = ptrace::regs(tid)?;
-        if self.open_for == Some(tid) {
+        if self.open_for.contains(&tid) {
             if ptrace::is_at_entry(tid)? {
                 return ptrace::cont_to_syscall(tid, 0);
             }
+            self.open_for.remove(&tid);
             self.stop_others(tid);
             self.park(tid);
             self.close_again();
@@ -66,7 +69,7 @@ impl Soft {
         if !is_over {
             // It blocks, with the pages open: the others cannot stand for ever.
             self.receipt.blind_calls += 1;
-            self.open_for = Some(tid);
+            self.open_for.insert(tid);
             return Ok(());
         }
         // What a call that maps or unmaps has done there is no write.

@@ -29,6 +29,8 @@ impl Soft {
     pub(super) fn fault(&mut self, tid: i32, page: Page) -> Result<(), Errno> {
         self.receipt.faults += 1;
         self.stop_others(tid);
+        // For a call that takes long, since the fault; they stay open.
+        let are_open = !self.open_for.is_empty();
         let regs = ptrace::regs(tid)?;
         let mut puppet = Puppet::take(tid, self.gadget)?;
         self.mend_action(&mut puppet)?;
@@ -38,7 +40,8 @@ impl Soft {
             Detail::Stacks => step::stack(&self.memory, &regs),
             _ => Stack::default(),
         };
-        match self.step_open(&mut puppet, page)? {
+        let stepped = if are_open { puppet.step()? } else { self.step_open(&mut puppet, page)? };
+        match stepped {
             Stepped::Ended(status) => {
                 self.forget(tid, status);
                 self.close_again();
@@ -64,7 +67,9 @@ impl Soft {
                         stack: stack.clone(),
                     });
                 }
-                self.close(&mut puppet)?;
+                if !are_open {
+                    self.close(&mut puppet)?;
+                }
                 puppet.release();
                 ptrace::cont_to_syscall(tid, 0)?;
             }
