@@ -36,6 +36,9 @@ pub fn uprobe_main(args: &[String]) -> i32 {
     }
 }
 
+/// On a busy machine a run goes on for so long until each role has done something.
+const IDLE_PATIENCE: Duration = Duration::from_secs(30);
+
 /// What a thread of the test does; the number is its stream of random numbers.
 type Role = fn(&World, u64);
 
@@ -62,8 +65,9 @@ fn run(options: Options) -> i32 {
         }
         let end = Instant::now() + o.run_for;
         let mut next = Instant::now() + Duration::from_secs(5);
-        while Instant::now() < end && world.errors() == 0 {
-            thread::sleep(Duration::from_millis(20).min(end.saturating_duration_since(Instant::now())));
+        let is_idle = || !world.idle().is_empty() && Instant::now() < end + IDLE_PATIENCE;
+        while (Instant::now() < end || is_idle()) && world.errors() == 0 {
+            thread::sleep(Duration::from_millis(20));
             if Instant::now() >= next {
                 next += Duration::from_secs(5);
                 println!("uprobe-torture: {}", world.line());

@@ -17,6 +17,7 @@ mod link;
 mod process;
 mod world;
 
+use super::IDLE_PATIENCE;
 use super::options::{Backend, Options};
 use super::stressed::Orders;
 use super::stressed::shared::{LEN, ROWS, STAY, Shared};
@@ -118,8 +119,10 @@ fn watch(world: &World, target: &mut Target, stay: &dyn Link) -> Result<(), Stri
     let end = Instant::now() + world.options.run_for;
     let mut next = Instant::now() + Duration::from_secs(5);
     let mut moved = (world.shared.calls(), Instant::now());
-    while Instant::now() < end && world.errors() == 0 {
-        thread::sleep(Duration::from_millis(20).min(end.saturating_duration_since(Instant::now())));
+    // What stays is counted at the end.
+    let is_idle = || world.idle().iter().any(|role| *role != "hits") && Instant::now() < end + IDLE_PATIENCE;
+    while (Instant::now() < end || is_idle()) && world.errors() == 0 {
+        thread::sleep(Duration::from_millis(20));
         if let Some(status) = target.ended() {
             return Err(format!("crash: the target ended with {status}"));
         }

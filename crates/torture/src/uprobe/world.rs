@@ -185,6 +185,20 @@ impl World {
         )
     }
 
+    /// The roles that have done nothing yet.
+    pub fn idle(&self) -> Vec<&'static str> {
+        let (c, stats) = (&self.counters, self.registry.stats());
+        let parts = [
+            ("calls", c.calls.load(Relaxed), self.options.calls),
+            ("returns", c.returns.load(Relaxed), self.options.calls * self.options.attach),
+            ("links", c.links.load(Relaxed), self.options.attach),
+            ("revived", stats.revived, self.options.attach),
+            ("maps", c.maps.load(Relaxed), self.options.mmap),
+            ("forks", c.forks.load(Relaxed), self.options.fork),
+        ];
+        parts.iter().filter(|p| p.1 == 0 && p.2 > 0).map(|p| p.0).collect()
+    }
+
     /// The last line; the exit status.
     pub fn end(&self) -> i32 {
         let staying = std::mem::take(&mut *self.staying.lock().expect("not poisoned"));
@@ -197,16 +211,7 @@ impl World {
         self.registry.unregister_sync();
         let stats = self.registry.stats();
         left += self.root.breakpoints().len() + (stats.made - stats.freed) as usize + stats.retired as usize;
-        let c = &self.counters;
-        let parts = [
-            ("calls", c.calls.load(Relaxed), self.options.calls),
-            ("returns", c.returns.load(Relaxed), self.options.calls * self.options.attach),
-            ("links", c.links.load(Relaxed), self.options.attach),
-            ("revived", stats.revived, self.options.attach),
-            ("maps", c.maps.load(Relaxed), self.options.mmap),
-            ("forks", c.forks.load(Relaxed), self.options.fork),
-        ];
-        let idle: Vec<_> = parts.iter().filter(|p| p.1 == 0 && p.2 > 0).map(|p| p.0).collect();
+        let idle = self.idle();
         let good = self.errors() == 0 && left == 0 && idle.is_empty();
         let broken = self.options.broken.as_deref().unwrap_or("none");
         println!(

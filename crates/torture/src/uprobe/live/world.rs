@@ -185,8 +185,8 @@ impl World {
         words.join(" ")
     }
 
-    /// The last line; the exit status.
-    pub fn end(&self, verdict: Result<(), String>) -> i32 {
+    /// The roles that have done nothing yet.
+    pub fn idle(&self) -> Vec<&'static str> {
         let (c, s, o, t) = (&self.counters, self.shared, &self.options, &self.orders);
         let parts = [
             ("calls", &s.rows[0].calls[0], t.calls),
@@ -200,7 +200,12 @@ impl World {
             ("dlopen", &s.library[0], t.dlopen),
             ("signals", &s.handled, t.signals),
         ];
-        let idle: Vec<_> = parts.iter().filter(|p| p.1.load(Relaxed) == 0 && p.2 > 0).map(|p| p.0).collect();
+        parts.iter().filter(|p| p.1.load(Relaxed) == 0 && p.2 > 0).map(|p| p.0).collect()
+    }
+
+    /// The last line; the exit status.
+    pub fn end(&self, verdict: Result<(), String>) -> i32 {
+        let (c, o, idle) = (&self.counters, &self.options, self.idle());
         let good = verdict.is_ok() && self.errors() == 0 && idle.is_empty();
         println!(
             "{} backend={} broken={} seed={} {} idle={}{}",
