@@ -192,10 +192,13 @@ impl Tracing {
     pub fn kill_with_children(self) -> Result<()> {
         let children = self.children()?;
         self.signal(Signal::SIGSTOP)?;
-        for child in children {
-            kill(child, Signal::SIGKILL).map_err(|e| Error::io(format!("SIGKILL to {child}"))(e.into()))?;
+        for child in &children {
+            kill(*child, Signal::SIGKILL).map_err(|e| Error::io(format!("SIGKILL to {child}"))(e.into()))?;
         }
-        self.kill()
+        self.kill()?;
+        // Their memory goes some moments after the signal; until then they look alive.
+        let is_gone = |pid: &Pid| !std::path::Path::new(&format!("/proc/{pid}/exe")).exists();
+        wait_until("the end of what was killed", Duration::from_secs(5), || children.iter().all(is_gone))
     }
 
     /// Without the one that only guards against such deaths.
@@ -214,12 +217,17 @@ impl Tracing {
 /// Kills the process that waits for the two others of a nanoprobe to die, which traces `target`.
 pub fn kill_guard_of(target: u32) -> Result<()> {
     let title = format!("np-guard {target}");
-    let numbers = std::fs::read_dir("/proc").map_err(Error::io("/proc"))?;
-    let pids = numbers.filter_map(|e| e.ok()?.file_name().to_str()?.parse::<i32>().ok());
     let is_guard = |p: &i32| {
         std::fs::read_to_string(format!("/proc/{p}/cmdline")).is_ok_and(|c| c.trim_end_matches('\0') == title)
     };
-    let guards: Vec<i32> = pids.filter(is_guard).collect();
+    let find = || -> Vec<i32> {
+        let numbers = std::fs::read_dir("/proc").into_iter().flatten();
+        let pids = numbers.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok());
+        pids.filter(is_guard).collect()
+    };
+    // It takes its name a moment after it was started.
+    wait_until(&title, Duration::from_secs(5), || !find().is_empty())?;
+    let guards = find();
     assert_eq!(guards.len(), 1, "{title}: {guards:?}");
     kill(Pid::from_raw(guards[0]), Signal::SIGKILL).map_err(|e| Error::io(&title)(e.into()))
 }
