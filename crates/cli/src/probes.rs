@@ -47,22 +47,14 @@ impl Probes {
     pub fn attach(job: &Job, pid: i32, writer: &mut Writer) -> Result<Probes, i32> {
         session::check_process(pid).map_err(|b| advice::cannot_attach(&b))?;
         // Listened to before we look, so that nothing is loaded unseen in between.
+        let mut images = Images::default();
         let loads = match job.args.wait {
-            true => Some(Loads::listen(pid).map_err(|deaf| cannot_listen(&deaf))?),
+            true => Some(Loads::listen(&mut images, pid).map_err(|deaf| cannot_listen(&deaf))?),
             false => None,
         };
         let (sessions, execs, closed, seen) = (Vec::new(), Vec::new(), Vec::new(), Modules::new());
-        let mut probes = Probes {
-            pid,
-            sessions,
-            loads,
-            execs,
-            images: Images::default(),
-            unheard: 0,
-            closed,
-            seen,
-            receipt: None,
-        };
+        let mut probes =
+            Probes { pid, sessions, loads, execs, images, unheard: 0, closed, seen, receipt: None };
         if job.args.follow {
             probes.listen_to_execs(pid, writer);
         }
@@ -137,7 +129,7 @@ impl Probes {
         let now = modules(&process);
         let new: BTreeSet<u64> = now.difference(&self.seen).map(|(_, start)| *start).collect();
         self.seen = now;
-        let here: Vec<Spec> = job.specs.iter().filter(|s| !is_missing(s, &process)).cloned().collect();
+        let here = present(job, &process);
         if new.is_empty() || here.is_empty() {
             return;
         }
@@ -146,20 +138,28 @@ impl Probes {
             Ok(plan) => plan,
             Err(error) => return writer.not_followed(&error.to_string()),
         };
-        plan.sites.retain(|site| {
-            new.contains(&site.module_range.start)
-                && !(job.args.no_kernel && site.placement.rung == Rung::Kernel)
-        });
-        if plan.sites.is_empty() {
-            return;
+        plan.sites.retain(|site| new.contains(&site.module_range.start));
+        if let Err(broken) = self.put_more(job, self.pid, plan, Writer::followed, writer) {
+            writer.not_followed(&broken.to_string());
         }
-        match Session::attach(self.pid, plan.sites) {
-            Ok(session) => {
-                writer.followed(&session);
-                self.add(session, job);
-            }
-            Err(broken) => writer.not_followed(&broken.to_string()),
+    }
+
+    /// Attaches to what a plan has left that is wanted, if anything.
+    fn put_more(
+        &mut self,
+        job: &Job,
+        pid: i32,
+        plan: Plan,
+        say: impl Fn(&mut Writer, &Session),
+        writer: &mut Writer,
+    ) -> Result<(), Broken> {
+        let sites: Vec<SitePlan> = plan.sites.into_iter().filter(|site| is_wanted(job, site)).collect();
+        if !sites.is_empty() {
+            let session = Session::attach(pid, sites)?;
+            say(writer, &session);
+            self.add(session, job);
         }
+        Ok(())
     }
 
     fn listen_to_execs(&mut self, pid: i32, writer: &mut Writer) {
@@ -196,25 +196,17 @@ impl Probes {
         }
         self.listen_to_execs(pid, writer);
         let Ok(process) = Process::read(pid as u32) else { return };
-        let here: Vec<Spec> = job.specs.iter().filter(|s| !is_missing(s, &process)).cloned().collect();
+        let here = present(job, &process);
         if here.is_empty() {
             return;
         }
-        let mut plan = match session::plan_with(&mut self.images, pid, &here, job.verb) {
+        let plan = match session::plan_with(&mut self.images, pid, &here, job.verb) {
             Ok(plan) => plan,
             Err(PlanError::NoMatch(..)) => return,
             Err(error) => return writer.not_entered(pid, &error.to_string()),
         };
-        plan.sites.retain(|site| !(job.args.no_kernel && site.placement.rung == Rung::Kernel));
-        if plan.sites.is_empty() {
-            return;
-        }
-        match Session::attach(pid, plan.sites) {
-            Ok(session) => {
-                writer.entered(&session);
-                self.add(session, job);
-            }
-            Err(broken) => writer.not_entered(pid, &broken.to_string()),
+        if let Err(broken) = self.put_more(job, pid, plan, Writer::entered, writer) {
+            writer.not_entered(pid, &broken.to_string());
         }
     }
 
@@ -269,14 +261,24 @@ impl Probes {
     }
 }
 
+/// The specifications whose library or program the process has.
+fn present(job: &Job, process: &Process) -> Vec<Spec> {
+    job.specs.iter().filter(|s| !is_missing(s, process)).cloned().collect()
+}
+
+/// Not left out by `--no-kernel`.
+fn is_wanted(job: &Job, site: &SitePlan) -> bool {
+    !(job.args.no_kernel && site.placement.rung == Rung::Kernel)
+}
+
 /// Sites that were left out: name and reason.
 type LeftOut = Vec<(String, String)>;
 
 /// Attaches; on failure the exit code, with everything said. Also who was refused, and who was missed.
 fn put_in(job: &Job, pid: i32, plan: Plan) -> Result<(Session, LeftOut, LeftOut), i32> {
     let Plan { sites, refused } = plan;
-    let is_unwanted = |s: &SitePlan| job.args.no_kernel && s.placement.rung == Rung::Kernel;
-    let (unwanted, sites): (Vec<SitePlan>, Vec<SitePlan>) = sites.into_iter().partition(is_unwanted);
+    let (sites, unwanted): (Vec<SitePlan>, Vec<SitePlan>) =
+        sites.into_iter().partition(|s| is_wanted(job, s));
     let unwanted = unwanted.into_iter().map(|s| {
         // Of a Go instruction that may fault there is no more to say.
         let why = s.placement.why_not.last().map_or(String::new(), |(rung, why)| format!(" ({rung}: {why})"));
@@ -335,7 +337,7 @@ fn cannot_listen(deaf: &Deaf) -> i32 {
             let why = "its seccomp filter may kill it for the futex call by which its thread would wait";
             advice::fail(&what, &[why.into()], &["without --wait".into()])
         }
-        Deaf::NoLinker(error) => {
+        Deaf::NoFunction(error) => {
             let checked = [format!("the dynamic linker's mark for debuggers: {error}")];
             advice::fail(&what, &checked, &["without --wait: a static program loads none".into()])
         }

@@ -25,9 +25,9 @@ use wire::TrampolineHeader;
 
 const NOP5: [u8; JUMP_LEN] = [0x0f, 0x1f, 0x44, 0, 0];
 /// First byte of a 5-byte jump.
-const LONG_JUMP: u8 = 0xe9;
+pub(crate) const LONG_JUMP: u8 = 0xe9;
 /// First byte of a 2-byte jump.
-const SHORT_JUMP: u8 = 0xeb;
+pub(crate) const SHORT_JUMP: u8 = 0xeb;
 /// More controllers than this on one site are taken for a broken chain.
 const LONGEST: usize = 64;
 

@@ -3,6 +3,7 @@
 mod agent_image;
 mod arena;
 mod attach;
+mod bell;
 mod chain;
 mod clock;
 mod descriptor;
@@ -35,13 +36,14 @@ pub mod watch;
 mod world;
 
 pub use arena::possible_cpus;
+pub use bell::Deaf;
 pub use detach::Receipt;
 pub use error::Broken;
 pub use events::Event;
 pub use execs::Execs;
 pub use insn::Rung;
 pub use launch::Launched;
-pub use loads::{Deaf, Loads};
+pub use loads::Loads;
 pub use plan::{
     Explained, FileCoverage, Images, Listed, Plan, PlanError, RefusedSite, Verb, coverage, explain, list,
     plan, plan_with,

@@ -124,15 +124,20 @@ fn writes_segment(insn: &Instruction) -> bool {
     matches!(insn.mnemonic(), Mnemonic::Mov | Mnemonic::Pop)
 }
 
-/// An operand-size prefix that no REX.W overrides. Only the last prefix can be a REX that counts.
-fn has_odd_operand_size(bytes: &[u8]) -> bool {
+/// The legacy and REX prefixes at the start of an instruction.
+fn prefixes(bytes: &[u8]) -> &[u8] {
     let is_prefix = |byte: &&u8| {
         matches!(
             byte,
             0x66 | 0x67 | 0xf2 | 0xf3 | 0xf0 | 0x2e | 0x36 | 0x3e | 0x26 | 0x40..=0x4f | 0x64 | 0x65
         )
     };
-    let prefixes = &bytes[..bytes.iter().take_while(is_prefix).count()];
+    &bytes[..bytes.iter().take_while(is_prefix).count()]
+}
+
+/// An operand-size prefix that no REX.W overrides. Only the last prefix can be a REX that counts.
+fn has_odd_operand_size(bytes: &[u8]) -> bool {
+    let prefixes = prefixes(bytes);
     prefixes.contains(&0x66) && prefixes.last().is_none_or(|last| last & 0xf8 != 0x48)
 }
 

@@ -9,7 +9,7 @@
 use super::consumer::{check_faults, check_stack, consumer};
 use super::{Match, Placed, Planner, Verb, codes};
 use crate::site::{Action, SitePlan};
-use crate::{kernel, puns};
+use crate::{chain, kernel, puns};
 use image::{ElfImage, ImageAddr, Module, When};
 use insn::{Asked, Misrun, Placement, Pun, Refusal, place};
 use std::ops::Range;
@@ -34,14 +34,13 @@ impl Planner<'_> {
 
     /// The probe placed by the kernel, if that is what `why` leaves.
     fn by_kernel(&self, wanted: &Match, placed: &Placed, why: NoJump) -> Result<Placement, String> {
-        let bias = self.module(wanted.module).bias.0;
+        let (bias, image) = (self.module(wanted.module).bias.0, &self.images[&wanted.module].image);
         let is_taken = placed.is_taken(wanted.addr..wanted.addr + 1, bias);
         match why {
-            why if misrun(&self.images[&wanted.module].image, wanted.addr).is_some() => {
+            // A link of ours does not raise a mark's semaphore.
+            why if wanted.mark.is_some() || misrun(image, wanted.addr).is_some() => {
                 Err(self.in_words(wanted, &why))
             }
-            // A link of ours does not raise its semaphore.
-            why if wanted.mark.is_some() => Err(self.in_words(wanted, &why)),
             // The kernel would put its breakpoint over a jump that is not in the file, and the file's byte over that.
             _ if self.has_foreign_jump(wanted) => {
                 Err("another nanoprobe has a jump there that no second one can be chained to".into())
@@ -84,7 +83,7 @@ impl Planner<'_> {
 
     /// Whether the process has a jump at the site, and the file has none.
     fn has_foreign_jump(&self, wanted: &Match) -> bool {
-        const JUMPS: [u8; 2] = [0xe9, 0xeb];
+        const JUMPS: [u8; 2] = [chain::LONG_JUMP, chain::SHORT_JUMP];
         let in_file = self.images[&wanted.module].image.bytes(ImageAddr(wanted.addr), 1);
         let mut found = [0];
         let read = self.memory.read(wanted.addr.wrapping_add(self.module(wanted.module).bias.0), &mut found);

@@ -12,7 +12,7 @@ use std::fmt;
 
 use iced_x86::{EncodingKind, Instruction, Mnemonic, Register};
 
-use super::decode_raw;
+use super::{decode_raw, prefixes};
 
 /// Why a kernel uprobe may not stand on an instruction that the kernel accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,10 +100,7 @@ fn is_r8_with_rax(insn: &Instruction, bytes: &[u8]) -> bool {
 
 /// Both an operand-size and a repeat prefix, and the repeat prefix is not the last of the two.
 fn is_size_prefix_last(bytes: &[u8]) -> bool {
-    let is_prefix = |byte: &&u8| {
-        matches!(byte, 0x66 | 0x67 | 0xf0 | 0xf2 | 0xf3 | 0x26 | 0x2e | 0x36 | 0x3e | 0x64 | 0x65)
-    };
-    let prefixes = &bytes[..bytes.iter().take_while(is_prefix).count()];
+    let prefixes = prefixes(bytes);
     let last = |wanted: &[u8]| prefixes.iter().rposition(|byte| wanted.contains(byte));
     matches!((last(&[0x66]), last(&[0xf2, 0xf3])), (Some(size), Some(repeat)) if size > repeat)
 }
