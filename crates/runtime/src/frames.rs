@@ -70,7 +70,8 @@ pub fn open(table: &Table, call: Call, stamp: u64) -> Opened {
         // Frames are set from 0 by whoever gets there first; a key of ours can only be ours.
         let mut found = frame.key.load(Ordering::Relaxed);
         if found == 0 {
-            match frame.key.compare_exchange(0, call.key, Ordering::Relaxed, Ordering::Relaxed) {
+            // [FRAME-2] Orders the last owner's reading of the stamp before ours is written. Pairs with [FRAME-1].
+            match frame.key.compare_exchange(0, call.key, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => {
                     frame.stamp.store(stamp, Ordering::Relaxed);
                     return Opened::New;
@@ -95,8 +96,8 @@ pub fn close(table: &Table, call: Call) -> Option<u64> {
         let frame = frame(table, call, way);
         if frame.key.load(Ordering::Relaxed) == call.key {
             let stamp = frame.stamp.load(Ordering::Relaxed);
-            // The frame is free for others once they see 0; they write the stamp after that, and we have read it
-            // before: on x86 a load is never done after a later store.
+            // [FRAME-1] Pairs with [FRAME-2]. The frame is free for others once they see 0; they write the stamp after that, and we have read it
+            // before.
             frame.key.store(0, Ordering::Release);
             return Some(stamp);
         }

@@ -43,7 +43,7 @@ impl Entry {
 
     fn read(&self) -> Action {
         loop {
-            // [TRAP-8] Orders the number before the entry. Pairs with [TRAP-9].
+            // [TRAP-8] Orders the number before the entry. Pairs with [TRAP-9], [TRAP-10].
             let seq = self.seq.load(Acquire);
             let got =
                 Action::new(self.handler.load(Acquire), self.flags.load(Acquire), self.mask.load(Acquire));
@@ -55,6 +55,7 @@ impl Entry {
     }
 
     fn write(&self, action: Action) {
+        // [TRAP-10] Orders the odd number before the entry. Pairs with [TRAP-8].
         self.seq.fetch_add(1, Acquire);
         self.handler.store(action.handler, Release);
         self.flags.store(action.flags, Release);

@@ -320,13 +320,14 @@ impl Inner {
             pair.1.areas_as(&config) && code.is_none_or(|code| pair.0.reaches(code).is_ok())
         };
         for place in &self.areas {
+            // [TRAP-11] Orders the pointer before the area. Pairs with [TRAP-7].
             // SAFETY: as in `areas`.
             match unsafe { place.load(Acquire).as_ref() } {
                 Some(pair) if fits(pair) => return Ok(&pair.0),
                 Some(_) => {}
                 None => {
                     let pair = Box::leak(Box::new((Area::near(at, config.slots())?, config)));
-                    // [TRAP-7] Orders the area before the pointer to it. Pairs with [TRAP-6].
+                    // [TRAP-7] Orders the area before the pointer to it. Pairs with [TRAP-6], [TRAP-11].
                     place.store(pair, Release);
                     return Ok(&pair.0);
                 }

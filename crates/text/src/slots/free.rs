@@ -6,6 +6,7 @@
 //! Keeps:   F1 from `take` to `give` a slot is one thread's.
 //!          F2 a slot that is given back after a thread said that it sleeps wakes one.
 //! Checked: tests below; tests/aarch64_hits.rs.
+//! Orderings: [SLOT-1] and [SLOT-2] are the pair; all others are as strong, since all of it is one order: bits, sleepers, turn.
 //! Source:  kernel-facts 1.10: first zero bit, test and set, a fence between the clear and the look at sleepers.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};

@@ -48,7 +48,7 @@ impl Area {
             let mut seen = word.load(Relaxed);
             while seen != u32::MAX {
                 let bit = (!seen).trailing_zeros();
-                // [XOL-2] Orders the last owner's use of the slot before ours. Pairs with [XOL-1]; the release
+                // [XOL-2] Orders the last owner's use of the slot before ours. Pairs with [XOL-1], [XOL-8]; the release
                 // routine's locked instruction is the other half.
                 seen = word.fetch_or(1 << bit, AcqRel);
                 if seen & 1 << bit == 0 {
@@ -64,7 +64,7 @@ impl Area {
         // Looked at before, so that who waits for a slot does not wake itself by counting in and out.
         if number != 0 && self.slots[number].owner.load(Relaxed) == binding.token {
             // [XOL-3] Orders the count before the look at the token, and the slot's bytes before ours.
-            // Pairs with [XOL-1], [XOL-5].
+            // Pairs with [XOL-1], [XOL-5], [XOL-7].
             let users = self.control().users[number].fetch_add(1, SeqCst);
             let slot = &self.slots[number];
             if users & WRITER == 0 && slot.owner.load(SeqCst) == binding.token {
@@ -99,6 +99,7 @@ impl Area {
                 slot.owner.store(binding.token, SeqCst);
                 binding.slot.store(number as u32, Relaxed);
             }
+            // [XOL-7] Orders the slot's bytes and token before it may be entered. Pairs with [XOL-3].
             // Others may have counted themselves in and will find that they must not have: the count is kept.
             users.fetch_sub(WRITER - u32::from(filled.is_ok()), SeqCst);
             return filled.ok().map(|()| number);
@@ -123,6 +124,8 @@ impl Area {
     /// What the release routine does, for threads that leave a slot in another way.
     pub(super) fn give_back(&self, number: usize) {
         let control = self.control();
+        // [XOL-8] Orders our use of the slot before the next owner's, and the slot given back before the look at sleepers,
+        // as the release routine's locked instruction does. Pairs with [XOL-2], [XOL-4], [XOL-9].
         match self.options.scheme {
             Scheme::Dynamic => {
                 control.bitmap[number / PAGE_SLOTS].fetch_and(!(1 << (number % PAGE_SLOTS)), SeqCst);
@@ -145,7 +148,7 @@ impl Area {
         let control = self.control();
         loop {
             // [XOL-4] Orders "somebody sleeps" before the look for a free slot: either the look finds the slot, or who
-            // gave it back finds us. Pairs with [XOL-6], and with the locked instruction of the release routine.
+            // gave it back finds us. Pairs with [XOL-6], [XOL-8], and with the locked instruction of the release routine.
             control.waiters.fetch_add(1, SeqCst);
             // [XOL-6] Orders the number before the look: a slot given back after it makes the sleep end at once.
             // Pairs with [XOL-4].
@@ -166,6 +169,7 @@ impl Area {
     pub fn users(&self) -> u32 {
         let control = self.control();
         let out_of_use = (self.pages * (PAGE_SLOTS - 1) - self.slots()) as u32;
+        // [XOL-9] Orders what a thread did in its slot before its being gone. Pairs with [XOL-8].
         let taken: u32 = match self.options.scheme {
             Scheme::Dynamic => {
                 control.bitmap[..self.pages].iter().map(|w| w.load(Acquire).count_ones() - 1).sum()
