@@ -97,6 +97,23 @@ impl Outcome {
         })
     }
 
+    /// The longest time for which a thread of the target stood still, in ms, rounded up.
+    pub fn longest_stall_ms(&self) -> Result<u64> {
+        let bad = || Error::Unexpected { wanted: "`longest stall N us`".into(), seen: self.to_string() };
+        let stall_ms = |line: &str| {
+            let (number, unit) = line.split_once("longest stall ")?.1.split_once(' ')?;
+            let number: f64 = number.parse().ok()?;
+            let ms = match unit.trim_end_matches(['.', ',', ';']) {
+                "us" => number / 1e3,
+                "ms" => number,
+                "s" => number * 1e3,
+                _ => return None,
+            };
+            Some(ms.ceil() as u64)
+        };
+        self.stderr.lines().filter_map(stall_ms).max().ok_or_else(bad)
+    }
+
     /// Whether the closing block of the text form says that the detach was verified.
     pub fn says_detach_verified(&self) -> bool {
         self.stderr.lines().any(|line| line.starts_with("Detach verified: yes"))

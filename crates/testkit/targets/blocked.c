@@ -5,9 +5,10 @@
  *
  * Prints `ready pid=PID` when all of them sleep (with `only`: just before). `check` wakes those that
  * wait for ever, lets the others time out, and prints a line for each:
- *   NAME ret=R errno=E elapsed_ms=T expected_ms=X verdict
+ *   NAME ret=R errno=E elapsed_ms=T expected_ms=X no_cpu_ms=D verdict
  * The verdict is `unharmed`, or `harmed` if the result is not the one that an undisturbed call has.
- * An elapsed time is judged by the reader. Ends with 0, or with 99 if any call was harmed.
+ * An elapsed time is judged by the reader; for D of it the thread could have run and had no CPU. Ends
+ * with 0, or with 99 if any call was harmed.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -229,7 +230,7 @@ static struct wait {
     long want;
     int want_errno;
     _Atomic int started;
-    long ret, elapsed;
+    long ret, elapsed, no_cpu;
     int error;
 } waits[] = {
     {"nanosleep", do_nanosleep, 0, 0, 0, 0, 0, 0, 0},
@@ -263,13 +264,23 @@ static struct wait {
 
 static long woken_at;
 
+/* How long this thread could have run and had no CPU, in all. */
+static long no_cpu_ms(void) {
+    unsigned long long ran = 0, waited = 0;
+    FILE *file = fopen("/proc/thread-self/schedstat", "re");
+    if (file && fscanf(file, "%llu %llu", &ran, &waited) != 2) waited = 0;
+    if (file) fclose(file);
+    return waited / 1000000;
+}
+
 static void wait_in(struct wait *wait) {
-    long begin = now_ms();
+    long begin = now_ms(), no_cpu = no_cpu_ms();
     atomic_store(&wait->started, gettid());
     errno = 0;
     wait->ret = wait->call();
     wait->error = wait->ret < 0 ? errno : 0;
     wait->elapsed = now_ms() - (wait->forever ? woken_at : begin);
+    wait->no_cpu = no_cpu_ms() - no_cpu;
 }
 
 static void *wait_thread(void *wait) {
@@ -298,8 +309,9 @@ static int report(const struct wait *wait) {
     if (!strcmp(wait->name, "sigwaitinfo")) want = SIGRTMIN + 6;
     int harmed = wait->ret != want || wait->error != wait->want_errno ||
                  (wait->forever && wait->elapsed < 0);
-    printf("%s ret=%ld errno=%d elapsed_ms=%ld expected_ms=%ld %s\n", wait->name, wait->ret,
-           wait->error, wait->elapsed, wait->forever ? 0 : wait_ms, harmed ? "harmed" : "unharmed");
+    printf("%s ret=%ld errno=%d elapsed_ms=%ld expected_ms=%ld no_cpu_ms=%ld %s\n", wait->name, wait->ret,
+           wait->error, wait->elapsed, wait->forever ? 0 : wait_ms, wait->no_cpu,
+           harmed ? "harmed" : "unharmed");
     return harmed;
 }
 
