@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(50);
 /// How often we look whether somebody is about to exec, and waits for us.
 const EXEC_LOOK: Duration = Duration::from_millis(2);
+/// Looks at the rings after the last hit: more than enough for every ring to be full.
+const LAST_LOOKS: usize = 256;
 /// How long a program that we started may take to end when we ask it to.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -162,8 +164,18 @@ impl Engine<'_> {
             if self.calls.len() <= i {
                 self.calls.push(Calls::of(session, arguments, format));
             }
-            let lines = self.calls[i].take(session, is_last);
-            self.writer.lines(&lines);
+            // At the end no hit comes any more; who goes on writing by himself is not waited for.
+            for _ in 0..if is_last { LAST_LOOKS } else { 1 } {
+                let (lines, is_all) = self.calls[i].take(session);
+                self.writer.lines(&lines);
+                if is_all {
+                    break;
+                }
+            }
+            if is_last {
+                let rest = self.calls[i].rest(session);
+                self.writer.lines(&rest);
+            }
         }
     }
 
@@ -199,6 +211,8 @@ impl Engine<'_> {
         let open = (self.job.verb == Verb::Latency).then(|| open_calls(sessions));
         self.writer.results(&report);
         self.writer.unheard(self.probes.unheard());
+        let not_kept = self.calls.iter().map(Calls::not_kept).fold(0, u64::saturating_add);
+        self.writer.damaged = self.probes.damaged().saturating_add(not_kept);
         self.writer.receipt(&report, &receipt, open.as_ref(), cpu);
     }
 }

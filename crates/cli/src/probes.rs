@@ -16,8 +16,10 @@ use session::{
     Broken, Deaf, Execs, Held, Images, Loads, Missed, Plan, PlanError, Receipt, Rung, Session, SitePlan, Verb,
 };
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+/// How long one look at the doorbells may take, and what came of the last.
+const EXECS_LOOK: Duration = Duration::from_millis(50);
 /// So many programs are followed that were hit or run.
 const FOLLOWED_MAX: usize = 300;
 
@@ -35,6 +37,8 @@ pub struct Probes {
     images: Images,
     /// Programs of which we heard too late.
     unheard: u64,
+    /// Records that could not be believed of what is not listened to any more.
+    damaged: u64,
     /// What listened, once it is closed.
     closed: Vec<Session>,
     seen: Modules,
@@ -53,8 +57,18 @@ impl Probes {
             false => None,
         };
         let (sessions, execs, closed, seen) = (Vec::new(), Vec::new(), Vec::new(), Modules::new());
-        let mut probes =
-            Probes { pid, sessions, loads, execs, images, unheard: 0, closed, seen, receipt: None };
+        let mut probes = Probes {
+            pid,
+            sessions,
+            loads,
+            execs,
+            images,
+            unheard: 0,
+            damaged: 0,
+            closed,
+            seen,
+            receipt: None,
+        };
         if job.args.follow {
             probes.listen_to_execs(pid, writer);
         }
@@ -173,7 +187,9 @@ impl Probes {
     pub fn follow_execs(&mut self, job: &Job, writer: &mut Writer) -> Vec<i32> {
         let mut entered = Vec::new();
         let mut i = 0;
-        while i < self.execs.len() {
+        // Whoever rings all the time must not keep us from looking at anything else.
+        let end = Instant::now() + EXECS_LOOK;
+        while i < self.execs.len() && Instant::now() < end {
             if !self.execs[i].is_rung() {
                 i += 1;
                 continue;
@@ -223,12 +239,18 @@ impl Probes {
         let (over, rest) = std::mem::take(&mut self.execs).into_iter().partition(is_over);
         self.execs = rest;
         for execs in over {
-            self.unheard += execs.unheard();
+            self.unheard = self.unheard.saturating_add(execs.unheard());
+            self.damaged = self.damaged.saturating_add(execs.damaged());
             // Of what has ended there is nothing to take out.
             if execs.is_alive() {
                 self.closed.push(execs.close());
             }
         }
+    }
+
+    /// Records of the target that could not be believed.
+    pub fn damaged(&self) -> u64 {
+        self.sessions.iter().map(Session::damaged).fold(self.damaged, u64::saturating_add)
     }
 
     /// How many programs were started of which we heard too late; known after the detach.

@@ -35,12 +35,12 @@ pub struct Row {
 impl Row {
     /// The same function once more.
     fn add(&mut self, other: Row) {
-        self.hits += other.hits;
+        self.hits = self.hits.saturating_add(other.hits);
         if let Some((sum, more)) = self.timed.as_mut().zip(other.timed) {
             sum.add(&more);
         }
         for (sum, more) in self.buckets.iter_mut().zip(other.buckets) {
-            *sum += more;
+            *sum = sum.saturating_add(more);
         }
     }
 }
@@ -76,22 +76,23 @@ impl Report {
             }
         }
         rows.sort_by(|a, b| a.hits.cmp(&b.hits).then_with(|| a.name.cmp(&b.name)));
-        let exits = |t: &Timed| t.calls.returns() + t.calls.unmatched;
-        let exits: u64 = rows.iter().filter_map(|r| r.timed.as_ref()).map(exits).sum();
+        // What a target has written may be anything: sums stay where they are at the end of numbers.
+        let exits = |t: &Timed| t.calls.returns().saturating_add(t.calls.unmatched);
+        let exits = sum(rows.iter().filter_map(|r| r.timed.as_ref()).map(exits));
         let events: Vec<(u64, u64)> = sessions.iter().map(Session::events).collect();
-        let (written, lost) = events.iter().fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+        let (written, lost) = (sum(events.iter().map(|e| e.0)), sum(events.iter().map(|e| e.1)));
         let handled = match job.verb {
             Verb::Trace => written,
-            _ => rows.iter().map(|r| r.hits).sum::<u64>() + exits,
+            _ => sum(rows.iter().map(|r| r.hits)).saturating_add(exits),
         };
         // A compiled count has no way to lose a hit between its entry and its end.
         let sites = || sessions.iter().flat_map(Session::sites);
-        let plain: u64 = sites().filter(|s| s.plan.is_compiled_count()).map(|s| s.hits()).sum();
-        let hits = plain + sessions.iter().map(Session::entered).sum::<u64>();
+        let plain = sum(sites().filter(|s| s.plan.is_compiled_count()).map(|s| s.hits()));
+        let hits = sum(sessions.iter().map(Session::entered)).saturating_add(plain);
         if job.args.hit_only {
             rows.retain(|r| r.hits > 0);
         }
-        let children = sites().map(|s| s.children_hits()).sum();
+        let children = sum(sites().map(|s| s.children_hits()));
         Report { rows, hits, handled, lost, children, verb: job.verb }
     }
 
@@ -103,6 +104,10 @@ impl Report {
             _ => None,
         }
     }
+}
+
+fn sum(all: impl Iterator<Item = u64>) -> u64 {
+    all.fold(0, u64::saturating_add)
 }
 
 /// The sites that have a row: all but the exits of functions whose calls are timed.
@@ -139,9 +144,9 @@ fn names(sessions: &[Session]) -> Vec<String> {
 /// Calls that did not return. It reads the whole table of open calls: once, at the end.
 pub fn open_calls(sessions: &[Session]) -> OpenCalls {
     sessions.iter().map(Session::open_calls).fold(OpenCalls::default(), |a, b| OpenCalls {
-        unwound: a.unwound + b.unwound,
-        inside: a.inside + b.inside,
-        no_room: a.no_room + b.no_room,
+        unwound: a.unwound.saturating_add(b.unwound),
+        inside: a.inside.saturating_add(b.inside),
+        no_room: a.no_room.saturating_add(b.no_room),
     })
 }
 
@@ -153,6 +158,8 @@ pub struct Writer {
     is_verbose: bool,
     is_launched: bool,
     left_out: usize,
+    /// Records of the target that could not be believed.
+    pub damaged: u64,
 }
 
 impl Writer {
@@ -170,6 +177,7 @@ impl Writer {
             is_verbose: args.verbose,
             is_launched: !args.command.is_empty(),
             left_out: 0,
+            damaged: 0,
         })
     }
 
@@ -364,7 +372,7 @@ impl Writer {
             let data = json!({
                 "hits": report.hits, "handled": report.handled,
                 "skipped": causes(skipped, report.lost),
-                "children_hits": report.children, "left_out": self.left_out,
+                "children_hits": report.children, "left_out": self.left_out, "damaged": self.damaged,
                 "detach_verified": receipt.is_verified && !receipt.was_gone,
                 "target_gone": receipt.was_gone, "restored": receipt.restored,
                 "handed_over": receipt.handed_over, "unloaded": receipt.unmapped, "foreign": receipt.foreign,
@@ -382,6 +390,12 @@ impl Writer {
         if report.lost > 0 {
             let lost = report.lost;
             eprintln!("nanoprobe: {lost} events lost: they came faster than they can be shown; trace less");
+        }
+        if self.damaged > 0 {
+            let n = self.damaged;
+            eprintln!(
+                "nanoprobe: the target's records were damaged: {n} could not be believed and were dropped"
+            );
         }
         if report.children > 0 {
             let n = report.children;

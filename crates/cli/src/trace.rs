@@ -4,6 +4,7 @@
 //! State:   calls that have begun; events that may still have an older neighbour on its way.
 //! Context: control.
 //! Keeps:   T1 each event is shown once: a call when it ends, or at the end of the run if it has not.
+//!          T2 what the target writes takes a bounded time and memory: a look's events, `BEGUN_MAX` calls.
 //! Checked: tests below; testkit `tracing`.
 
 use crate::args::Format;
@@ -18,6 +19,9 @@ const SETTLED: Duration = Duration::from_millis(2);
 /// How often the rings are looked at. A ring of 16,384 events is then full at 8 million a second on one CPU.
 pub const LOOK: Duration = Duration::from_millis(2);
 
+/// So many calls are kept open: as many as the target's own table has places for.
+const BEGUN_MAX: usize = 1 << 18;
+
 /// The calls of one session.
 pub struct Calls {
     names: HashMap<u32, String>,
@@ -26,6 +30,8 @@ pub struct Calls {
     first: Option<u64>,
     arguments: usize,
     format: Format,
+    /// Calls whose beginning was not kept.
+    not_kept: u64,
 }
 
 impl Calls {
@@ -38,24 +44,25 @@ impl Calls {
             first: None,
             arguments,
             format,
+            not_kept: 0,
         }
     }
 
-    /// The lines of what has ended by now; of everything, if nothing more will come.
-    pub fn take(&mut self, session: &Session, is_last: bool) -> Vec<String> {
-        session.take_events(|event| self.waiting.push(event));
+    /// Calls whose beginning was not kept: too many were open at once, more than a program's stacks have room for.
+    pub fn not_kept(&self) -> u64 {
+        self.not_kept
+    }
+
+    /// The lines of what has ended by now, a bounded number. False if there may be more to take.
+    pub fn take(&mut self, session: &Session) -> (Vec<String>, bool) {
+        let is_all = session.take_events(|event| self.waiting.push(event));
         self.waiting.sort_by_key(|e| e.stamp);
-        let Some(newest) = self.waiting.last().map(|e| e.stamp) else { return self.rest(session, is_last) };
+        let now = session.now();
         let is_settled =
-            |e: &Event| Duration::from_nanos(session.nanoseconds(newest.saturating_sub(e.stamp))) >= SETTLED;
-        let ready = match is_last {
-            true => self.waiting.len(),
-            false => self.waiting.partition_point(is_settled),
-        };
+            |e: &Event| Duration::from_nanos(session.nanoseconds(now.saturating_sub(e.stamp))) >= SETTLED;
+        let ready = self.waiting.partition_point(is_settled);
         let ready: Vec<Event> = self.waiting.drain(..ready).collect();
-        let mut lines: Vec<String> = ready.iter().flat_map(|e| self.end(session, e)).collect();
-        lines.extend(self.rest(session, is_last));
-        lines
+        (ready.iter().flat_map(|e| self.end(session, e)).collect(), is_all)
     }
 
     /// Notes an entry; gives the line of a call that ends, and of one of which that is now known that its end was
@@ -63,6 +70,10 @@ impl Calls {
     fn end(&mut self, session: &Session, event: &Event) -> Vec<String> {
         let first = *self.first.get_or_insert(event.stamp);
         let key = (event.place, event.function);
+        if !event.is_exit && self.begun.len() >= BEGUN_MAX && !self.begun.contains_key(&key) {
+            self.not_kept += 1;
+            return Vec::new();
+        }
         if !event.is_exit {
             let before = self.begun.insert(key, *event);
             return before.iter().map(|entry| self.line(session, first, entry, None)).collect();
@@ -78,15 +89,15 @@ impl Calls {
         }
     }
 
-    /// Calls that have not ended, at the end.
-    fn rest(&mut self, session: &Session, is_last: bool) -> Vec<String> {
-        if !is_last {
-            return Vec::new();
-        }
+    /// The lines of what was taken and not given yet, and of calls that have not ended: nothing more will come.
+    pub fn rest(&mut self, session: &Session) -> Vec<String> {
+        let ready = std::mem::take(&mut self.waiting);
+        let mut lines: Vec<String> = ready.iter().flat_map(|e| self.end(session, e)).collect();
         let mut open: Vec<Event> = std::mem::take(&mut self.begun).into_values().collect();
         open.sort_by_key(|e| e.stamp);
         let first = self.first.unwrap_or(0);
-        open.iter().map(|entry| self.line(session, first, entry, None)).collect()
+        lines.extend(open.iter().map(|entry| self.line(session, first, entry, None)));
+        lines
     }
 
     /// `entry` is the exit itself if the entry was not seen; without an exit the call has not returned.

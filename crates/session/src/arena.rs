@@ -5,21 +5,29 @@
 //! Context: control.
 //! Keeps:   A1 a count is the sum over the shared copy and the CPU copies.
 //!          A2 after the last site is disarmed and no thread is inside, sums are exact.
-//! Checked: testkit `counting`; `bench` compares hits with calls after every run.
+//!          A3 what the target writes there leads nowhere: places come from the layout, and what cannot be a count is
+//!             left out and told.
+//! Checked: testkit `counting`, `hostile` (A3); `bench` compares hits with calls after every run.
 
 use crate::error::Broken;
 use crate::footing::Footing;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::mem::offset_of;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use sys::mapping::SharedMapping;
-use wire::rings::Ring;
 use wire::{
     ARENA_MAGIC, ArenaHeader, COPY_CHILDREN, COPY_CPU0, ConsumerDesc, Doorbell, NO_RSEQ, REGIONS_MAX,
-    RegionDesc, SiteDesc, VERSION, cell, frames, rings,
+    RegionDesc, SiteDesc, Untrusted, VERSION, cell, frames, rings,
 };
 
 const PAGE: usize = 4096;
+/// Ten hits a nanosecond for a year and a half on one CPU; total nanoseconds of calls stay below it too.
+const COUNT_MAX: u64 = 1 << 62;
+/// So many damaged cells are told from one another.
+const DAMAGED_MAX: usize = 100_000;
 
 /// What an arena must hold.
 #[derive(Clone, Copy, Debug)]
@@ -96,6 +104,10 @@ pub(crate) struct Arena {
     pub inode: u64,
     /// Forked children's counts are added to their parent's.
     pub follows_forks: bool,
+    /// Copies and cells that held what cannot be a count: the target wrote there.
+    damaged: Mutex<BTreeSet<(usize, u32)>>,
+    /// Rings of the doorbell that no thread can have rung.
+    pub rings_not_believed: AtomicU64,
 }
 
 impl Arena {
@@ -104,7 +116,8 @@ impl Arena {
         use std::os::fd::AsRawFd;
         use std::os::unix::fs::MetadataExt;
         let call = |what| move |e: std::io::Error| Broken::Call { what, errno: errno_of(&e) };
-        memfd.set_len(layout.len() as u64).map_err(call("ftruncate of the arena"))?;
+        let sealed = sys::seal_length(memfd.as_raw_fd(), layout.len());
+        sealed.map_err(|errno| Broken::Call { what: "sealing the arena", errno })?;
         let inode = memfd.metadata().map_err(call("fstat of the arena"))?.ino();
         let map = SharedMapping::of_file(memfd.as_raw_fd(), layout.len());
         let map = map.map_err(|errno| Broken::Call { what: "mmap of the arena", errno })?;
@@ -125,19 +138,32 @@ impl Arena {
         };
         // SAFETY: the mapping is at least a page long and page aligned, and nobody else has it yet.
         unsafe { map.base().cast::<ArenaHeader>().write(header) };
-        Ok(Arena { map, layout, remote: 0, inode, follows_forks: false })
+        Ok(Arena {
+            map,
+            layout,
+            remote: 0,
+            inode,
+            follows_forks: false,
+            damaged: Mutex::default(),
+            rings_not_believed: AtomicU64::new(0),
+        })
+    }
+
+    /// All of it: what the target writes there is checked by who reads it.
+    pub fn view(&self) -> Untrusted<'_> {
+        let base = NonNull::new(self.map.base()).unwrap_or(NonNull::dangling());
+        // SAFETY: mapped as long as `self.map` lives (M1), page aligned, of a file whose length is sealed (`create`), and
+        // used as atomics alone by all of this crate.
+        unsafe { Untrusted::new(base, self.map.len_bytes()) }
     }
 
     /// A CPU's ring of events, `None` if this arena has no rings.
-    pub fn ring(&self, cpu: usize) -> Option<&Ring> {
+    pub fn ring(&self, cpu: usize) -> Option<Untrusted<'_>> {
         let at = self.layout.ring(cpu);
         if at + rings::LEN_BYTES > self.layout.copies {
             return None;
         }
-        let ring = self.map.base().wrapping_add(at).cast::<Ring>();
-        // SAFETY: in bounds of the mapping (checked; the copies follow), page aligned, mapped as long as `self.map`
-        // lives, and its words are atomic on both sides.
-        Some(unsafe { &*ring })
+        self.view().part(at, rings::LEN_BYTES)
     }
 
     /// The words by which a thread of the target waits for us.
@@ -148,12 +174,9 @@ impl Arena {
         unsafe { &*at }
     }
 
+    /// A word whose place is ours to know.
     fn word(&self, offset: usize) -> &AtomicU64 {
-        assert!(offset.is_multiple_of(8) && offset + 8 <= self.map.len_bytes(), "cell in the arena");
-        let at = self.map.base().wrapping_add(offset).cast::<AtomicU64>();
-        // SAFETY: in bounds and aligned (asserted), mapped as long as `self.map` lives (M1), and only ever
-        // accessed as an atomic word by both sides while shared.
-        unsafe { &*at }
+        self.view().word(offset).unwrap_or_else(|| panic!("no word at {offset:#x} of the arena"))
     }
 
     /// Writes a word that hits read; all that it leads to must be written before.
@@ -178,8 +201,32 @@ impl Arena {
     /// The sum of a cell over all copies that belong to the target itself, and to its children if they are followed.
     pub fn sum(&self, cell: u32) -> u64 {
         let copies = (0..COPY_CPU0 + self.layout.cpus).filter(|c| *c != COPY_CHILDREN || self.follows_forks);
+        copies.fold(0u64, |sum, copy| sum.saturating_add(self.count(copy, cell)))
+    }
+
+    /// What one copy has; what cannot be a count is none.
+    fn count(&self, copy: usize, cell: u32) -> u64 {
         // A statistics counter: nothing is ordered by it.
-        copies.map(|c| self.word(self.layout.copy(c) + cell as usize).load(Ordering::Relaxed)).sum()
+        let found = self.word(self.layout.copy(copy) + cell as usize).load(Ordering::Relaxed);
+        if found > COUNT_MAX {
+            self.mark_damaged(copy, cell);
+            return 0;
+        }
+        found
+    }
+
+    /// Notes, once for each, a cell that holds what cannot be a count.
+    #[cold]
+    fn mark_damaged(&self, copy: usize, cell: u32) {
+        let mut damaged = self.damaged.lock().unwrap_or_else(PoisonError::into_inner);
+        if damaged.len() < DAMAGED_MAX {
+            damaged.insert((copy, cell));
+        }
+    }
+
+    /// How many cells held what cannot be a count; as many as are noted at most.
+    pub fn damaged(&self) -> u64 {
+        self.damaged.lock().unwrap_or_else(PoisonError::into_inner).len() as u64
     }
 
     /// How many calls are open.
@@ -191,10 +238,7 @@ impl Arena {
 
     /// The same in forked children that are counted apart.
     pub fn children(&self, cell: u32) -> u64 {
-        if self.follows_forks {
-            return 0;
-        }
-        self.word(self.layout.copy(COPY_CHILDREN) + cell as usize).load(Ordering::Relaxed)
+        if self.follows_forks { 0 } else { self.count(COPY_CHILDREN, cell) }
     }
 
     /// The words of a table page for this arena.

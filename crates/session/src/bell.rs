@@ -4,7 +4,8 @@
 //! State:   a session of one probe for each function that rings; the doorbell in its arena.
 //! Context: control.
 //! Keeps:   D1 nobody waits for an answer that will not come: after `close`, or a second, they go on.
-//! Checked: testkit `loading`, `follows`.
+//!          D2 what the target writes in it makes nobody wait for long, and us do nothing without end.
+//! Checked: testkit `loading`, `follows`, `hostile` (D2).
 
 use crate::error::Broken;
 use crate::plan::{Images, PlanError, Verb, plan_with};
@@ -13,6 +14,9 @@ use crate::session::Session;
 use image::Spec;
 use std::sync::atomic::Ordering;
 use wire::Doorbell;
+
+/// More threads do not wait at one doorbell: each goes on after a second.
+const WAITING_MAX: u32 = 4096;
 
 /// A doorbell in a process.
 #[derive(Debug)]
@@ -62,6 +66,19 @@ impl Bell {
     /// What both sides write.
     pub fn words(&self) -> &Doorbell {
         self.session.regions.arena.doorbell()
+    }
+
+    /// True if a thread waits. A counter that is further ahead than threads can have rung is the target's own doing: whoever
+    /// waits goes on, and counting begins again from there.
+    pub fn is_rung(&self) -> bool {
+        let words = self.words();
+        let (rung, answered) = (words.rung.load(Ordering::Relaxed), words.answered.load(Ordering::Relaxed));
+        if rung.wrapping_sub(answered) <= WAITING_MAX {
+            return rung != answered;
+        }
+        self.session.regions.arena.rings_not_believed.fetch_add(1, Ordering::Relaxed);
+        self.answer(rung);
+        false
     }
 
     /// Lets the threads go on that rang up to this number.

@@ -19,7 +19,8 @@ pub(crate) fn ns_per_tick() -> u64 {
     ((took.as_nanos() << 32) / u128::from(to.wrapping_sub(from).max(1))) as u64
 }
 
-fn ticks() -> u64 {
+/// The counter now.
+pub(crate) fn ticks() -> u64 {
     // SAFETY: rdtsc reads a counter and needs nothing; we have not asked Linux to trap it.
     unsafe { core::arch::x86_64::_rdtsc() }
 }

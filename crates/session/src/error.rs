@@ -128,6 +128,13 @@ pub enum Broken {
         /// Bytes wanted.
         bytes: u64,
     },
+    /// So many sites take more memory for code than who finds them would believe.
+    TooMuchCode {
+        /// Bytes wanted.
+        bytes: u64,
+        /// Bytes that there may be.
+        most: u64,
+    },
     /// A call on our side failed.
     Call {
         /// What we did.
@@ -187,6 +194,12 @@ impl fmt::Display for Broken {
             NoSyscall => write!(f, "the target maps no code with a syscall instruction"),
             NoRoom { module, bytes } => {
                 write!(f, "no {bytes} free bytes of address space within 2 GiB of {module}")
+            }
+            TooMuchCode { bytes, most } => {
+                write!(
+                    f,
+                    "the code of so many probes takes {bytes} bytes, more than {most}: probe fewer sites"
+                )
             }
             Call { what, errno } => write!(f, "{what} failed: {errno}"),
             File { path, why } => write!(f, "{path}: {why}"),

@@ -14,7 +14,7 @@ use crate::bell::{Bell, Deaf};
 use crate::launch::run_to_entry;
 use crate::plan::{Images, Verb};
 use crate::process::{self, Status as Process};
-use crate::session::Session;
+use crate::session::{Session, SiteView};
 use crate::world::{Held, undo_interruption};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -72,7 +72,7 @@ impl Execs {
 
     /// True if a thread waits that is about to exec.
     pub fn is_rung(&self) -> bool {
-        self.bell.words().rung.load(Ordering::Relaxed) != self.bell.words().answered.load(Ordering::Relaxed)
+        self.bell.is_rung()
     }
 
     /// Goes with the thread that rang first to the entry point of the new program; `None`: it came to no exec, or to a
@@ -105,7 +105,13 @@ impl Execs {
 
     /// How many went to another program alone, because nobody answered them for a second.
     pub fn unheard(&self) -> u64 {
-        self.bell.session.sites().map(|site| site.hits() + site.children_hits()).sum()
+        let of = |site: SiteView<'_>| site.hits().saturating_add(site.children_hits());
+        self.bell.session.sites().map(of).fold(0, u64::saturating_add)
+    }
+
+    /// Records of the target that could not be believed: [`Session::damaged`].
+    pub fn damaged(&self) -> u64 {
+        self.bell.session.damaged()
     }
 
     /// Stops listening; the session is to be detached.

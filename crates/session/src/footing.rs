@@ -4,15 +4,18 @@
 //! State:   addresses only.
 //! Context: control.
 //! Keeps:   F1 read back from an arena's header it says what was written there.
-//! Checked: testkit `traces`.
+//!          F2 what is read back is borne out by what the process maps, or it is not there: belief.rs.
+//! Checked: testkit `traces`, `forged`.
 
+use crate::arena::possible_cpus;
+use crate::belief;
 use crate::error::Broken;
 use crate::memory::Memory;
 use crate::remote::Remote;
 use image::Mapping;
 use std::ops::Range;
 use sys::nr;
-use wire::{ARENA_MAGIC, ARENA_NAME, ArenaHeader, NO_RSEQ, RegionDesc, TrampolineHeader, VERSION};
+use wire::{ArenaHeader, NO_RSEQ, REGIONS_BYTES_MAX, RegionDesc, TrampolineHeader};
 
 /// An arena and its regions, by address.
 #[derive(Clone, Debug)]
@@ -32,53 +35,37 @@ pub(crate) struct Found {
     pub pid_namespace: u64,
 }
 
-/// No arena and no region of ours is longer; what a target's memory says is not trusted beyond it.
-const LONGEST: u64 = 1 << 32;
-
 impl Footing {
     /// Those of all controllers in a process.
     pub fn all(memory: &Memory, mappings: &[Mapping]) -> Vec<Found> {
-        let marker = format!("/memfd:{ARENA_NAME}");
-        let arenas = mappings.iter().filter(|m| m.path.as_os_str() == marker.as_str());
-        arenas.filter_map(|m| Footing::read(memory, m.range.start.0)).collect()
+        let mut bytes = 0;
+        let found = belief::arenas(mappings).filter_map(|m| Footing::read(memory, mappings, m));
+        // All arenas together are not believed to lead to more than some of the largest.
+        let is_in_reason = |found: &Found| {
+            bytes += found.footing.regions.iter().map(|r| r.end - r.table).sum::<u64>();
+            bytes <= 4 * REGIONS_BYTES_MAX
+        };
+        found.take_while(is_in_reason).collect()
     }
 
-    /// Reads the header of the arena that is mapped at `addr`.
-    pub fn read(memory: &Memory, addr: u64) -> Option<Found> {
-        let bytes = memory.read_vec(addr, size_of::<ArenaHeader>()).ok()?;
-        let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-        let half = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-        if word(0)? != ARENA_MAGIC || half(8)? != VERSION {
+    /// Reads the header of the arena that is mapped there: once, so that what is checked is what is used.
+    fn read(memory: &Memory, mappings: &[Mapping], arena: &Mapping) -> Option<Found> {
+        let (start, end) = (arena.range.start.0, arena.range.end.0);
+        let bytes = memory.read_vec(start, size_of::<ArenaHeader>()).ok()?;
+        let header = ArenaHeader::parse(&bytes, possible_cpus(), end - start)?;
+        let mut regions = header.regions().to_vec();
+        regions.sort_by_key(|r| r.code);
+        let are_apart = regions.windows(2).all(|pair| pair[0].end <= pair[1].table);
+        regions.retain(|region| belief::is_region(mappings, region));
+        // None of several is left: then the rest of the header is not to be believed either.
+        if !are_apart || regions.is_empty() && header.regions_len > 0 {
             return None;
         }
-        let at = core::mem::offset_of!(ArenaHeader, regions);
-        let len =
-            word(core::mem::offset_of!(ArenaHeader, regions_len))?.min(wire::REGIONS_MAX as u64) as usize;
-        let region = |i: usize| {
-            let at = at + i * size_of::<RegionDesc>();
-            Some(RegionDesc {
-                table: word(at)?,
-                code: word(at + 8)?,
-                blocks: word(at + 16)?,
-                end: word(at + 24)?,
-            })
-        };
-        let rseq = word(core::mem::offset_of!(ArenaHeader, rseq_offset))? as i64;
-        let is_sound = |r: &RegionDesc| {
-            r.table <= r.code && r.code <= r.blocks && r.blocks <= r.end && r.end - r.table < LONGEST
-        };
-        let arena_len = word(core::mem::offset_of!(ArenaHeader, len))?;
-        let mut regions: Vec<RegionDesc> = (0..len).filter_map(region).filter(is_sound).collect();
-        regions.sort_by_key(|r| r.code);
-        let footing = Footing {
-            arena: addr..addr.checked_add(arena_len).filter(|_| arena_len < LONGEST)?,
-            regions,
-            rseq_offset: (rseq != NO_RSEQ).then_some(i32::try_from(rseq).ok()).flatten(),
-        };
-        let controller = half(core::mem::offset_of!(ArenaHeader, controller_pid))? as i32;
-        let controller_start = word(core::mem::offset_of!(ArenaHeader, controller_start))?;
-        let pid_namespace = word(core::mem::offset_of!(ArenaHeader, pid_namespace))?;
-        Some(Found { footing, controller, controller_start, pid_namespace })
+        let rseq = Some(header.rseq_offset).filter(|offset| *offset != NO_RSEQ);
+        let rseq_offset = rseq.and_then(|offset| i32::try_from(offset).ok());
+        let footing = Footing { arena: start..end, regions, rseq_offset };
+        let ArenaHeader { controller_pid, controller_start, pid_namespace, .. } = header;
+        Some(Found { footing, controller: controller_pid, controller_start, pid_namespace })
     }
 
     /// True if an address is in code of ours.

@@ -3,6 +3,7 @@
 mod agent_image;
 mod arena;
 mod attach;
+mod belief;
 mod bell;
 mod chain;
 mod clock;

@@ -9,6 +9,7 @@
 //! Checked: testkit `traces`.
 
 use crate::attach::image_maps;
+use crate::belief::Originals;
 use crate::detach::{Receipt, leave_process};
 use crate::error::Broken;
 use crate::footing::{Code, Footing, Found};
@@ -34,7 +35,7 @@ pub fn recover(pid: i32) -> Result<Vec<Receipt>, Broken> {
     let mut receipts = crate::watch::recover(pid)?;
     for orphan in orphans {
         let gadget = find_syscall(&memory, &mappings)?;
-        let links = links(&memory, &orphan.footing)?;
+        let links = links(&memory, &orphan.footing, Originals::of(pid, &mappings))?;
         let began = Instant::now();
         let mut receipt = Receipt { is_verified: true, ..Receipt::default() };
         receipt.longest_stall = leave_process((&memory, &[]), &links, &orphan.footing, gadget, &mut receipt)?;
@@ -50,12 +51,17 @@ fn is_alive(found: &Found) -> bool {
     Controller { pid, start_time, pid_namespace }.is_alive()
 }
 
-/// Every trampoline in the regions, by its header.
-fn links(memory: &Memory, footing: &Footing) -> Result<Vec<Link<'static>>, Broken> {
+/// Every trampoline in the regions, by its header, if a controller can have written that.
+fn links(
+    memory: &Memory,
+    footing: &Footing,
+    mut originals: Originals<'_>,
+) -> Result<Vec<Link<'static>>, Broken> {
     let code = footing.read_code(memory)?;
     let with_landing =
         |(entry, header)| Link { landing: landing(&code, &header, entry), ..link(entry, &header) };
-    Ok(code.trampolines().map(with_landing).collect())
+    let believed = code.trampolines().filter(|(_, header)| originals.justify(header));
+    Ok(believed.map(with_landing).collect())
 }
 
 /// Where the jump at the site leads if all its bytes but the first are the file's, and that is to this trampoline.

@@ -6,7 +6,9 @@
 //! Keeps:   M1 no mapping is ever writable and executable.
 //!          M2 every descriptor opened in the target is closed before the thread runs on.
 //!          M3 `footing` names all that was made.
-//! Checked: testkit `traces` (mappings and descriptors before and after).
+//!          M4 the arena's length is sealed before anybody maps it, and no file but a new memfd is taken for it: reading
+//!             it cannot fault, whatever the target does.
+//! Checked: testkit `traces` (mappings and descriptors before and after), `hostile` (M4).
 
 use crate::agent_image::AgentImage;
 use crate::arena::{Arena, Layout, errno_of};
@@ -17,14 +19,16 @@ use crate::memory::Memory;
 use crate::remote::Remote;
 use crate::space::{rooms, within_reach};
 use image::Mapping;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use sys::mapping as mm;
 use sys::{Errno, nr};
 use wire::{ARENA_NAME, AgentExports, RegionDesc};
 
 const PAGE: u64 = 4096;
 const MFD_CLOEXEC: u64 = 1;
+const MFD_ALLOW_SEALING: u64 = 2;
 
 /// One neighbourhood: a table page, the agent, the slow routine, trampolines.
 #[derive(Debug)]
@@ -232,11 +236,10 @@ fn map_arena(
     made: &mut Vec<Range<u64>>,
 ) -> Result<Arena, Broken> {
     memory.write(name_at, format!("{ARENA_NAME}\0").as_bytes())?;
-    let fd = remote.call("memfd_create", nr::MEMFD_CREATE, [name_at, MFD_CLOEXEC, 0, 0, 0, 0])?;
+    let flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+    let fd = remote.call("memfd_create", nr::MEMFD_CREATE, [name_at, flags, 0, 0, 0, 0])?;
     let mapped = (|| {
-        let path = format!("/proc/{}/fd/{fd}", memory.pid);
-        let memfd = OpenOptions::new().read(true).write(true).open(path);
-        let memfd = memfd.map_err(|e| Broken::Call { what: "open of the arena", errno: errno_of(&e) })?;
+        let memfd = open_memfd(memory.pid, fd)?;
         let mut arena = Arena::create(&memfd, layout, memory.pid)?;
         let prot = (mm::PROT_READ | mm::PROT_WRITE) as u64;
         let args = [0, layout.len() as u64, prot, mm::MAP_SHARED as u64, fd, 0];
@@ -246,6 +249,24 @@ fn map_arena(
     })();
     remote.call("close", nr::CLOSE, [fd, 0, 0, 0, 0, 0])?;
     mapped
+}
+
+/// Opens what the target has just made. Who shares its descriptors and does not stand may have put another file in that
+/// place, and we may have rights to it that the target has not.
+fn open_memfd(pid: i32, fd: u64) -> Result<File, Broken> {
+    let path = format!("/proc/{pid}/fd/{fd}");
+    let broken = |e: std::io::Error| Broken::Call { what: "open of the arena", errno: errno_of(&e) };
+    let not_ours = || Broken::Call { what: "open of the arena", errno: Errno::EBADF };
+    let name = std::fs::read_link(&path).map_err(broken)?;
+    if name.as_os_str() != format!("/memfd:{ARENA_NAME} (deleted)").as_str() {
+        return Err(not_ours());
+    }
+    let memfd = OpenOptions::new().read(true).write(true).open(path).map_err(broken)?;
+    let is_new = memfd.metadata().map_err(broken)?;
+    if is_new.nlink() != 0 || is_new.len() != 0 {
+        return Err(not_ours());
+    }
+    Ok(memfd)
 }
 
 fn furnish(

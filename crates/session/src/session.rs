@@ -7,14 +7,17 @@
 //! Checked: testkit.
 
 use crate::arena::Arena;
+use crate::clock;
 use crate::error::Broken;
-use crate::events::{self, Event};
+use crate::events::{Bounds, Event, Reader};
 use crate::kernel::KernelProbes;
 use crate::memory::Memory;
 use crate::region::Regions;
 use crate::site::{Action, Armed, Consumer, Missed, SitePlan};
 use image::Mapping;
 use insn::Rung;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use wire::frames::latency;
 
@@ -35,6 +38,9 @@ pub struct Session {
     pub(crate) attach_time: Duration,
     pub(crate) is_over: bool,
     pub(crate) has_left: bool,
+    /// The time stamp counter before anything was armed.
+    since: u64,
+    reader: Mutex<Reader>,
 }
 
 /// One armed site, and what it has counted.
@@ -87,7 +93,7 @@ pub struct Calls {
 impl Calls {
     /// How many returned to their caller, or left by a tail call.
     pub fn returns(&self) -> u64 {
-        self.buckets.iter().sum()
+        self.buckets.iter().fold(0u64, |sum, count| sum.saturating_add(*count))
     }
 }
 
@@ -106,13 +112,15 @@ pub struct OpenCalls {
 impl SiteView<'_> {
     /// Hits so far of the target's own threads; of a return probe 0, its function's calls have them.
     pub fn hits(&self) -> u64 {
-        self.own_cells().map(|cell| self.counts.sum(cell)).sum()
+        self.own_cells().fold(0u64, |sum, cell| sum.saturating_add(self.counts.sum(cell)))
     }
 
     /// Hits so far in forked children; the kernel's probes count none.
     pub fn children_hits(&self) -> u64 {
         match self.counts {
-            Counts::Own(arena) => self.own_cells().map(|cell| arena.children(cell)).sum(),
+            Counts::Own(arena) => {
+                self.own_cells().fold(0u64, |sum, cell| sum.saturating_add(arena.children(cell)))
+            }
             Counts::Kernel(_) => 0,
         }
     }
@@ -135,7 +143,8 @@ impl SiteView<'_> {
         let sum = |consumer: &Consumer| {
             let first = cell;
             cell += consumer.cells() * step;
-            (0..consumer.cells()).map(|i| self.counts.sum(first + i * step)).sum()
+            let cells = (0..consumer.cells()).map(|i| self.counts.sum(first + i * step));
+            cells.fold(0u64, u64::saturating_add)
         };
         consumers.iter().take_while(is_counting).map(sum).collect()
     }
@@ -172,6 +181,8 @@ impl Session {
             attach_time: Duration::ZERO,
             is_over: false,
             has_left: false,
+            since: clock::ticks(),
+            reader: Mutex::default(),
         }
     }
 
@@ -200,22 +211,39 @@ impl Session {
     /// Hits of the general path and of the kernel's probes so far, counted before any handler ran.
     pub fn entered(&self) -> u64 {
         let by_kernel = self.kernel.as_ref().map_or(0, KernelProbes::entered);
-        self.regions.arena.sum(wire::cell::READERS_ENTERED) + by_kernel
+        self.regions.arena.sum(wire::cell::READERS_ENTERED).saturating_add(by_kernel)
     }
 
-    /// Takes the events out of all rings; those of one CPU are in order.
-    pub fn take_events(&self, mut take: impl FnMut(Event)) {
-        for cpu in 0..self.regions.arena.layout.cpus {
-            let Some(ring) = self.regions.arena.ring(cpu) else { return };
-            std::iter::from_fn(|| events::read(ring)).for_each(&mut take);
-        }
+    /// Takes events out of all rings, a bounded number of them; those of one CPU are in order. False if there may be more.
+    pub fn take_events(&self, take: impl FnMut(Event)) -> bool {
+        let functions = self.armed.iter().filter_map(|a| a.plan.traces()).max().map_or(0, |last| last + 1);
+        let bounds = Bounds { since: self.since, now: clock::ticks, functions };
+        let rings: Vec<_> =
+            (0..self.regions.arena.layout.cpus).filter_map(|cpu| self.regions.arena.ring(cpu)).collect();
+        self.reader().take(rings.into_iter(), bounds, take)
+    }
+
+    fn reader(&self) -> MutexGuard<'_, Reader> {
+        self.reader.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The time stamp counter now, to compare with events.
+    pub fn now(&self) -> u64 {
+        clock::ticks()
+    }
+
+    /// Records of the target that could not be believed, so far: events that no hit can have written, cells that hold what
+    /// cannot be a count, rings of the doorbell that nobody can have rung.
+    pub fn damaged(&self) -> u64 {
+        let rings = self.regions.arena.rings_not_believed.load(Ordering::Relaxed);
+        self.reader().damaged.saturating_add(self.regions.arena.damaged()).saturating_add(rings)
     }
 
     /// Events written and lost so far.
     pub fn events(&self) -> (u64, u64) {
         let sum = |n: u32| {
             let cells = self.armed.iter().flat_map(|a| a.trace_cells(n));
-            cells.map(|cell| self.regions.arena.sum(cell)).sum()
+            cells.fold(0u64, |sum, cell| sum.saturating_add(self.regions.arena.sum(cell)))
         };
         (sum(0), sum(wire::TRACE_LOST))
     }

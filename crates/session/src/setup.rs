@@ -25,6 +25,8 @@ use text::Trampoline;
 const NEIGHBOURHOOD: u64 = 1 << 30;
 /// Runs of pages for punned jumps.
 pub(crate) const PUNS_MAX: usize = wire::REGIONS_MAX / 2;
+/// Bytes of trampolines; a region has more than these.
+const CODE_BYTES_MAX: u64 = wire::REGIONS_BYTES_MAX / 4 * 3;
 const RSEQ_SIGNATURE: u32 = 0x5305_3053;
 
 /// Address of a `syscall` instruction in the process.
@@ -72,6 +74,10 @@ impl SetUp {
         let wishes = wishes(if sites.is_empty() { by_kernel } else { sites });
         if let Some(wish) = wishes.get(wire::REGIONS_MAX - PUNS_MAX) {
             return Err(Broken::NoRoom { module: wish.module.clone(), bytes: wish.bytes });
+        }
+        let bytes: u64 = wishes.iter().map(|wish| wish.bytes).sum();
+        if bytes > CODE_BYTES_MAX {
+            return Err(Broken::TooMuchCode { bytes, most: CODE_BYTES_MAX });
         }
         let mut world = World::stop(memory.pid)?;
         let rseq_offset = world.threads().next().and_then(|t| rseq_offset(t.tid, t.regs.fs_base));

@@ -25,6 +25,6 @@ pub use cpu::{getcpu, membarrier, membarrier_cmd};
 pub use errno::Errno;
 pub use futex::{futex_wait, futex_wait_shared, futex_wake, futex_wake_shared};
 pub use id::{getpid, gettid};
-pub use memfd::{close, memfd, memfd_inheritable};
+pub use memfd::{close, memfd, memfd_inheritable, seal_length};
 pub use raw::{check, nr, syscall};
 pub use sigstack::on_signal_stack;

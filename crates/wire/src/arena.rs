@@ -4,8 +4,11 @@
 //! State:   written by the controller before the first site is armed, then only read.
 //! Context: hit, control.
 //! Keeps:   A1 the layout is the same in both builds (`repr(C)`, fixed sizes).
-//! Checked: `layout_is_the_same_on_both_sides`.
+//!          A2 a header that is read back from a target is one that a controller could have written: numbers that
+//!             contradict each other are no header.
+//! Checked: tests below; session's `footing` tests; testkit `forged`.
 
+use core::mem::offset_of;
 use core::sync::atomic::AtomicU32;
 
 /// First word of an arena.
@@ -68,6 +71,59 @@ pub struct ArenaHeader {
     pub regions: [RegionDesc; REGIONS_MAX],
 }
 
+impl ArenaHeader {
+    /// The header in a copy of an arena's first bytes, for a machine with so many CPUs and an arena of `len` bytes.
+    pub fn parse(bytes: &[u8], cpus: usize, len: u64) -> Option<ArenaHeader> {
+        let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+        let half = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+        let mut header = ArenaHeader {
+            magic: word(offset_of!(ArenaHeader, magic))?,
+            version: half(offset_of!(ArenaHeader, version))?,
+            copies: half(offset_of!(ArenaHeader, copies))?,
+            copies_offset: word(offset_of!(ArenaHeader, copies_offset))?,
+            copy_stride: word(offset_of!(ArenaHeader, copy_stride))?,
+            controller_pid: half(offset_of!(ArenaHeader, controller_pid))?.cast_signed(),
+            target_pid: half(offset_of!(ArenaHeader, target_pid))?.cast_signed(),
+            controller_start: word(offset_of!(ArenaHeader, controller_start))?,
+            pid_namespace: word(offset_of!(ArenaHeader, pid_namespace))?,
+            len: word(offset_of!(ArenaHeader, len))?,
+            rseq_offset: word(offset_of!(ArenaHeader, rseq_offset))?.cast_signed(),
+            regions_len: word(offset_of!(ArenaHeader, regions_len))?,
+            regions: [RegionDesc::default(); REGIONS_MAX],
+        };
+        let count = usize::try_from(header.regions_len).ok()?;
+        for (i, region) in header.regions.get_mut(..count)?.iter_mut().enumerate() {
+            let at = offset_of!(ArenaHeader, regions) + i * size_of::<RegionDesc>();
+            let [table, code, blocks, end] = [word(at)?, word(at + 8)?, word(at + 16)?, word(at + 24)?];
+            *region = RegionDesc { table, code, blocks, end };
+        }
+        header.is_sound(cpus, len).then_some(header)
+    }
+
+    fn is_sound(&self, cpus: usize, len: u64) -> bool {
+        let copies = (COPY_CPU0 + cpus) as u64;
+        let end = self.copy_stride.checked_mul(copies).and_then(|all| all.checked_add(self.copies_offset));
+        self.magic == ARENA_MAGIC
+            && self.version == VERSION
+            && u64::from(self.copies) == copies
+            && self.copies_offset >= ARENA_HEAD as u64
+            && self.copy_stride >= u64::from(cell::FIRST_FREE)
+            && (self.copies_offset | self.copy_stride).is_multiple_of(4096)
+            && end == Some(self.len)
+            && self.len == len
+            && self.controller_pid > 0
+            && (self.rseq_offset == NO_RSEQ || self.rseq_offset.unsigned_abs() < RSEQ_OFFSET_MAX)
+            && self.regions().iter().all(RegionDesc::is_sound)
+            && self.regions().iter().try_fold(0u64, |sum, r| sum.checked_add(r.end - r.table))
+                <= Some(REGIONS_BYTES_MAX)
+    }
+
+    /// Those of `regions` that there are.
+    pub fn regions(&self) -> &[RegionDesc] {
+        &self.regions[..(self.regions_len as usize).min(REGIONS_MAX)]
+    }
+}
+
 /// One region: a table page and the code behind it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,6 +136,20 @@ pub struct RegionDesc {
     pub blocks: u64,
     /// End of the region.
     pub end: u64,
+}
+
+impl RegionDesc {
+    /// A region that a controller could have made: whole pages, in order; without a table (of a punned jump) it is all
+    /// code.
+    fn is_sound(&self) -> bool {
+        let RegionDesc { table, code, blocks, end } = *self;
+        table <= code
+            && code <= blocks
+            && blocks < end
+            && end - table <= REGIONS_BYTES_MAX
+            && (table | code | end).is_multiple_of(4096)
+            && (if table == code { blocks == code } else { blocks.is_multiple_of(64) })
+    }
 }
 
 /// By which a thread of the target waits for the controller; at [`DOORBELL`] in the arena.
@@ -113,8 +183,84 @@ pub const ARENA_HEAD: usize = 3 * 4096;
 
 /// Neighbourhoods of modules that one session can have, and runs of pages where punned jumps lead.
 pub const REGIONS_MAX: usize = 256;
+/// Bytes of all regions of one session. A controller makes no more, and none that finds an arena believes in more.
+pub const REGIONS_BYTES_MAX: u64 = 256 << 20;
+/// No thread's rseq area is further from its thread pointer.
+const RSEQ_OFFSET_MAX: u64 = 1 << 20;
 /// [`ArenaHeader::rseq_offset`] without rseq.
 pub const NO_RSEQ: i64 = i64::MIN;
 
 const _: () = assert!(size_of::<ArenaHeader>() <= DOORBELL);
 const _: () = assert!(DOORBELL + size_of::<Doorbell>() <= ARENA_HEAD);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CPUS: usize = 2;
+    const LEN: u64 = 12288 + 4 * 4096;
+
+    /// A header as words, as a controller writes it for two CPUs and one region.
+    fn sound() -> [u64; 14] {
+        let mut words = [0; 14];
+        words[0] = ARENA_MAGIC;
+        words[1] = u64::from(VERSION) | 4 << 32;
+        words[2] = 12288;
+        words[3] = 4096;
+        words[4] = 77 | 78 << 32;
+        words[7] = LEN;
+        words[8] = NO_RSEQ.cast_unsigned();
+        words[9] = 1;
+        words[10..].copy_from_slice(&[0x10_0000, 0x10_1000, 0x10_1940, 0x10_4000]);
+        words
+    }
+
+    fn parsed(words: [u64; 14]) -> Option<ArenaHeader> {
+        let mut bytes = [0; size_of::<ArenaHeader>()];
+        for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        ArenaHeader::parse(&bytes, CPUS, LEN)
+    }
+
+    #[test]
+    fn a_header_as_a_controller_writes_it_is_read_back() {
+        let header = parsed(sound()).unwrap();
+        assert_eq!((header.controller_pid, header.target_pid), (77, 78));
+        let region = RegionDesc { table: 0x10_0000, code: 0x10_1000, blocks: 0x10_1940, end: 0x10_4000 };
+        assert_eq!(header.regions(), [region]);
+    }
+
+    #[test]
+    fn numbers_that_contradict_each_other_are_no_header() {
+        let huge = 3 << 30;
+        let wrong: [(usize, u64); 18] = [
+            (0, 0),
+            (1, u64::from(VERSION + 1) | 4 << 32),
+            (1, u64::from(VERSION) | 5 << 32),
+            (2, 4096),
+            (2, u64::MAX - 4095),
+            (3, 0),
+            (3, 8192),
+            (3, u64::MAX / 2),
+            (4, 0),
+            (7, LEN + 4096),
+            (8, 1 << 20),
+            (9, 257),
+            (9, u64::MAX),
+            (10, 0x10_2000),
+            (11, 0x10_1001),
+            (12, 0x10_1941),
+            (13, 0x10_1000),
+            (13, 0x10_0000 + huge),
+        ];
+        for (at, value) in wrong {
+            let mut words = sound();
+            words[at] = value;
+            assert!(parsed(words).is_none(), "word {at} = {value:#x}");
+        }
+        let mut bytes = [0; size_of::<ArenaHeader>()];
+        bytes[..8].copy_from_slice(&ARENA_MAGIC.to_le_bytes());
+        assert!(ArenaHeader::parse(&bytes[..100], CPUS, LEN).is_none(), "too short");
+    }
+}

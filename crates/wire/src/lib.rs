@@ -7,13 +7,15 @@ pub mod rings;
 mod site;
 pub mod table;
 mod trampoline;
+mod view;
 
 pub use arena::{
     ARENA_HEAD, ARENA_MAGIC, ARENA_NAME, ArenaHeader, COPY_CHILDREN, COPY_CPU0, COPY_SHARED, DOORBELL,
-    Doorbell, NO_RSEQ, REGIONS_MAX, RegionDesc, VERSION, cell,
+    Doorbell, NO_RSEQ, REGIONS_BYTES_MAX, REGIONS_MAX, RegionDesc, VERSION, cell,
 };
 pub use site::{
     ARG_OFFSET, ARG_SHIFT, AgentExports, AgentTable, ConsumerDesc, HANDLERS_LEN, HandlerKind, SiteDesc,
     TRACE_GO, TRACE_LOST,
 };
 pub use trampoline::{NO_CHAIN, TRAMPOLINE_MAGIC, TrampolineHeader};
+pub use view::Untrusted;

@@ -14,6 +14,9 @@ pub const TRAMPOLINE_MAGIC: u64 = u64::from_le_bytes(*b"nprobeT2");
 /// [`TrampolineHeader::hook`] of a trampoline that no other can be chained to.
 pub const NO_CHAIN: u16 = u16::MAX;
 
+/// No trampoline is longer.
+const TAIL_MAX: u32 = 1 << 16;
+
 /// Stands directly before a trampoline's entry.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +62,18 @@ impl TrampolineHeader {
             short_original: bytes.get(45..47)?.try_into().ok()?,
             has_short: *bytes.get(47)?,
         };
-        (header.magic == TRAMPOLINE_MAGIC).then_some(header)
+        (header.magic == TRAMPOLINE_MAGIC && header.is_sound()).then_some(header)
+    }
+
+    /// True for what a controller writes: a target's memory may say anything.
+    fn is_sound(&self) -> bool {
+        let is_jump_in_place = match self.has_short {
+            0 => self.jump_at == self.site,
+            // A 2-byte jump from the site reaches it.
+            1 => i8::try_from(self.jump_at.wrapping_sub(self.site.wrapping_add(2)).cast_signed()).is_ok(),
+            _ => false,
+        };
+        is_jump_in_place && u32::from(self.body) <= self.tail && self.tail <= TAIL_MAX
     }
 
     /// The bytes of this header.
@@ -100,6 +114,15 @@ mod tests {
             has_short: 1,
         };
         assert_eq!(TrampolineHeader::parse(&header.bytes()), Some(header));
+        for wrong in [
+            TrampolineHeader { has_short: 0, ..header },
+            TrampolineHeader { has_short: 2, ..header },
+            TrampolineHeader { jump_at: header.site + 130, ..header },
+            TrampolineHeader { tail: 8, ..header },
+            TrampolineHeader { tail: u32::MAX, ..header },
+        ] {
+            assert_eq!(TrampolineHeader::parse(&wrong.bytes()), None, "{wrong:?}");
+        }
         assert_eq!(TrampolineHeader::parse(&[0; 48]), None);
         assert_eq!(TrampolineHeader::parse(&header.bytes()[..47]), None);
     }

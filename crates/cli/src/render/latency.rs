@@ -24,11 +24,11 @@ impl Timed {
     /// The same function once more.
     pub fn add(&mut self, other: &Timed) {
         let calls = &mut self.calls;
-        calls.entries += other.calls.entries;
-        calls.total_ns += other.calls.total_ns;
-        calls.unmatched += other.calls.unmatched;
+        calls.entries = calls.entries.saturating_add(other.calls.entries);
+        calls.total_ns = calls.total_ns.saturating_add(other.calls.total_ns);
+        calls.unmatched = calls.unmatched.saturating_add(other.calls.unmatched);
         for (sum, more) in calls.buckets.iter_mut().zip(&other.calls.buckets) {
-            *sum += more;
+            *sum = sum.saturating_add(*more);
         }
     }
 
@@ -65,10 +65,10 @@ impl Timed {
 
     /// Below which so many of 100 calls lie: the end of the bucket.
     fn percentile(&self, percent: u64) -> u64 {
-        let wanted = (self.calls.returns() * percent).div_ceil(100);
+        let wanted = (u128::from(self.calls.returns()) * u128::from(percent)).div_ceil(100);
         let mut seen = 0;
         let bucket = self.calls.buckets.iter().position(|count| {
-            seen += count;
+            seen += u128::from(*count);
             seen >= wanted && seen > 0
         });
         lowest_of(bucket.map_or(BUCKETS_LEN, |b| b as u32 + 1))
@@ -78,7 +78,8 @@ impl Timed {
     fn octaves(&self) -> Vec<u64> {
         let mut octaves = vec![0; 65];
         for (count, bucket) in self.calls.buckets.iter().zip(0..) {
-            octaves[(u64::BITS - lowest_of(bucket).leading_zeros()) as usize] += count;
+            let octave: &mut u64 = &mut octaves[(u64::BITS - lowest_of(bucket).leading_zeros()) as usize];
+            *octave = octave.saturating_add(*count);
         }
         octaves
     }
@@ -86,11 +87,11 @@ impl Timed {
 
 /// What became of all calls.
 pub fn summary<'a>(timed: impl Iterator<Item = &'a Timed>, open: &OpenCalls) -> String {
-    let (mut entries, mut returns, mut unmatched) = (0, 0, 0);
+    let (mut entries, mut returns, mut unmatched) = (0u64, 0u64, 0u64);
     for t in timed {
-        entries += t.calls.entries;
-        returns += t.calls.returns();
-        unmatched += t.calls.unmatched;
+        entries = t.calls.entries.saturating_add(entries);
+        returns = t.calls.returns().saturating_add(returns);
+        unmatched = t.calls.unmatched.saturating_add(unmatched);
     }
     let OpenCalls { unwound, inside, no_room } = open;
     format!(

@@ -10,6 +10,7 @@
 #[allow(missing_docs, reason = "the names are the kernel's")]
 pub mod nr {
     pub const IOCTL: usize = 29;
+    pub const FCNTL: usize = 25;
     pub const FTRUNCATE: usize = 46;
     pub const CLOSE: usize = 57;
     pub const READ: usize = 63;

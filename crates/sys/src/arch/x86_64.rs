@@ -32,6 +32,7 @@ pub mod nr {
     pub const WAIT4: usize = 61;
     pub const KILL: usize = 62;
     pub const SHMDT: usize = 67;
+    pub const FCNTL: usize = 72;
     pub const FTRUNCATE: usize = 77;
     pub const PTRACE: usize = 101;
     pub const GETPPID: usize = 110;

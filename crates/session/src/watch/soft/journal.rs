@@ -5,7 +5,7 @@
 //! Context: control.
 //! Keeps:   J1 a page is in it before it is protected.
 //!          J2 pages of a controller that lives are left alone.
-//!          J3 what it says is checked for size: it is the process's memory.
+//!          J3 what it says is checked for size, and against what is mapped: it is the process's memory.
 //! Checked: testkit `watching`.
 
 use super::page::{self, Page};
@@ -18,6 +18,7 @@ use crate::remote::Remote;
 use crate::setup::find_syscall;
 use crate::watch::step::Puppet;
 use crate::world::World;
+use image::{Addr, Mapping};
 use std::time::Instant;
 use sys::{Errno, mapping as mm, nr};
 
@@ -31,7 +32,9 @@ const HEADER: usize = 5;
 const SCRATCH: u64 = 64;
 const LIST: u64 = 128;
 /// No process has more watched pages; what its memory says is not trusted beyond it.
-const PAGES_MAX: u64 = 1 << 20;
+const PAGES_MAX: u64 = 1 << 16;
+/// More watches are not given out at once.
+const JOURNALS_MAX: usize = 64;
 
 /// A journal in a process.
 #[derive(Clone, Copy, Debug)]
@@ -88,9 +91,12 @@ pub(crate) fn recover(pid: i32) -> Result<Vec<Receipt>, Broken> {
     let mappings = image_maps(pid)?;
     let marker = format!("/memfd:{NAME}");
     let mut receipts = Vec::new();
-    for m in mappings.iter().filter(|m| m.path.as_os_str() == marker.as_str()) {
+    for m in
+        mappings.iter().filter(|m| m.path.as_os_str() == marker.as_str() && m.is_deleted).take(JOURNALS_MAX)
+    {
         let len = m.range.end.0 - m.range.start.0;
         let Some((controller, own)) = read(&memory, m.range.start.0, len) else { continue };
+        let own = justified(&mappings, own);
         if controller.is_alive() {
             continue;
         }
@@ -117,6 +123,22 @@ pub(crate) fn recover(pid: i32) -> Result<Vec<Receipt>, Broken> {
         });
     }
     Ok(receipts)
+}
+
+/// Those pages that a watch can have left so: they are there, without the right to write, and get back no more than data
+/// has.
+fn justified(mappings: &[Mapping], mut own: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    own.sort_unstable();
+    own.dedup_by_key(|(addr, _)| *addr);
+    let is_watched = |addr: u64| {
+        let here = mappings.iter().find(|m| m.range.contains(&Addr(addr)));
+        here.is_some_and(|m| !m.permissions.is_writable && !m.permissions.is_executable)
+    };
+    own.retain(|(addr, prot)| {
+        let is_right = prot & !(page::PROT_READ | page::PROT_WRITE) == 0;
+        is_right && addr.is_multiple_of(page::LEN) && is_watched(*addr)
+    });
+    own
 }
 
 fn read(memory: &Memory, at: u64, len: u64) -> Option<(Controller, Vec<(u64, u64)>)> {
