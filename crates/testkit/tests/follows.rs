@@ -6,7 +6,7 @@
 use std::time::Duration;
 use testkit::{Link, Nanoprobe, Program, Result, Running, Snapshot, Target, Tracing, number};
 
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(60);
 
 fn follow(target: &Target, running: &Running, function: &str) -> Result<Tracing> {
     let (spec, pid) = (target.spec(function), running.pid_text());

@@ -90,7 +90,7 @@ fn kill_of_front_and_engine_takes_the_breakpoint_out() -> Result<()> {
     tracing.attached()?;
     running.run(CALLS, SITE)?;
     tracing.kill_with_children()?;
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(60);
     while !differences(&before)?.is_empty() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(50));
     }

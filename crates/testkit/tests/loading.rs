@@ -70,7 +70,7 @@ fn nobody_waits_for_a_nanoprobe_that_was_killed() -> Result<()> {
     running.command("unload")?;
     running.expect("unloaded")?;
     // The linker makes its mark twice for each, and waits at most a second each time.
-    assert!(began.elapsed() < std::time::Duration::from_secs(6), "{:?}", began.elapsed());
+    assert!(began.elapsed() < std::time::Duration::from_secs(30), "{:?}", began.elapsed());
     assert_eq!(running.end()?.code(), Some(7));
     Ok(())
 }

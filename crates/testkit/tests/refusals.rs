@@ -195,7 +195,7 @@ fn process_traced_by_strace_is_refused_with_the_tracers_name() -> Result<()> {
         .map_err(Error::io("strace"))?;
     let traced = format!("TracerPid:\t{}\n", tracer.id());
     let status = format!("/proc/{}/status", running.pid());
-    wait_until("strace to attach", std::time::Duration::from_secs(20), || {
+    wait_until("strace to attach", std::time::Duration::from_secs(60), || {
         std::fs::read_to_string(&status).is_ok_and(|text| text.contains(&traced))
     })?;
     let outcome = Nanoprobe::find()?.run(["count", &target.spec("work"), "-p", &running.pid_text()]);
@@ -236,7 +236,7 @@ fn process_held_by_gdb_is_refused_with_the_tracers_name() -> Result<()> {
 fn zombie_is_refused_as_such() -> Result<()> {
     let mut child = Command::new("/bin/true").spawn().map_err(Error::io("/bin/true"))?;
     let stat = format!("/proc/{}/stat", child.id());
-    wait_until("a zombie", std::time::Duration::from_secs(20), || {
+    wait_until("a zombie", std::time::Duration::from_secs(60), || {
         std::fs::read_to_string(&stat).is_ok_and(|text| text.contains(") Z "))
     })?;
     let outcome = Nanoprobe::find()?.run(["count", "u:libc:malloc", "-p", &child.id().to_string()]);

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use testkit::{Link, Nanoprobe, Program, Result, Snapshot, Target, kill_guard_of};
 
 /// After the death of a controller; after its own end there is nothing to wait for.
-const LIMIT: Duration = Duration::from_secs(5);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// How the controller ends.
 #[derive(Clone, Copy, Debug)]

@@ -418,7 +418,7 @@ fn a_soft_watch_whose_engine_is_killed_gives_the_pages_back() -> Result<()> {
             let outcome = Nanoprobe::find()?.run(["recover", "-p", &pid])?.success()?;
             assert!(outcome.stderr.contains("1 pages have their own protection again"), "{outcome}");
         }
-        testkit::wait_until("the pages to be as before", std::time::Duration::from_secs(10), || {
+        testkit::wait_until("the pages to be as before", std::time::Duration::from_secs(60), || {
             own_pages(&target, &running) == before
         })?;
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", running.pid())).unwrap_or_default();
@@ -440,7 +440,7 @@ fn a_launched_command_whose_engine_is_killed_gets_its_pages_back_too() -> Result
     let pid = number(&ready, "pid")?;
     tracing.kill_children()?;
     let maps = || std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    testkit::wait_until("the pages to be as before", std::time::Duration::from_secs(10), || {
+    testkit::wait_until("the pages to be as before", std::time::Duration::from_secs(60), || {
         !maps().contains("nanoprobe-watch")
     })?;
     tracing.command("write 80")?;
@@ -492,7 +492,7 @@ fn a_soft_watch_whose_front_is_killed_gives_the_pages_back() -> Result<()> {
     done(&mut running, "write 80")?;
     assert_ne!(own_pages(&target, &running), before);
     tracing.kill()?;
-    testkit::wait_until("the pages to be as before", std::time::Duration::from_secs(10), || {
+    testkit::wait_until("the pages to be as before", std::time::Duration::from_secs(60), || {
         own_pages(&target, &running) == before
     })?;
     done(&mut running, "write 800")?;
