@@ -2,6 +2,7 @@
 
 mod advice;
 mod args;
+mod bpf;
 mod engine;
 mod front;
 mod guard;
@@ -40,6 +41,7 @@ fn main() {
         Command::Explain(args) => look::explain(&args),
         Command::Recover(args) => look::recover(args.pid),
         Command::Bench(rest) => bench::bench_main(&rest.words),
+        Command::Bpf(args) => bpf::bpf(args),
         Command::Torture(rest) => torture::torture_main(&rest.words),
         Command::TortureTarget(rest) => torture::target_main(&rest.words),
     };
