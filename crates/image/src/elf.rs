@@ -19,6 +19,7 @@ mod function;
 mod go;
 mod header;
 mod lsda;
+mod lzma;
 mod marks;
 mod name;
 mod pointers;
@@ -26,7 +27,9 @@ mod read;
 mod reloc;
 mod special;
 mod symbols;
+mod xz;
 
+pub use debug::Unread;
 pub use eh::Fde;
 pub use function::{Function, FunctionKind, SizeSource, Source};
 pub use marks::{Mark, Operand};
@@ -90,6 +93,7 @@ pub struct ElfImage {
     labels: OnceLock<Vec<ImageAddr>>,
     pointers: OnceLock<Vec<ImageAddr>>,
     relocs: OnceLock<reloc::Relocs>,
+    unread: OnceLock<Unread>,
 }
 
 impl ElfImage {
@@ -143,6 +147,7 @@ impl ElfImage {
             labels: OnceLock::new(),
             pointers: OnceLock::new(),
             relocs: OnceLock::new(),
+            unread: OnceLock::new(),
         })
     }
 
@@ -153,6 +158,7 @@ impl ElfImage {
         self.debug_root = root.into();
         self.functions = OnceLock::new();
         self.labels = OnceLock::new();
+        self.unread = OnceLock::new();
         self
     }
 

@@ -12,7 +12,7 @@ pub mod spec;
 pub use addr::{Addr, Bias, FileOffset, ImageAddr};
 pub use elf::{
     CriticalSection, ElfImage, Fde, Function, FunctionKind, ImportSlot, IrelativeSlot, Machine, Mark, NameAt,
-    Operand, Section, Segment, SizeSource, Source, SymbolName, Variable, Version, demangle,
+    Operand, Section, Segment, SizeSource, Source, SymbolName, Unread, Variable, Version, demangle,
 };
 pub use error::ImageError;
 pub use maps::{FileId, Mapping, Module, ModuleKind, Process};

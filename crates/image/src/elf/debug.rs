@@ -6,12 +6,14 @@
 //! Keeps:   D1 a debug file is used only if its build id is the image's.
 //! Checked: tests/suite/elf.rs: `a_debug_file_is_found_by_build_id_and_only_by_it`, `compressed_symbols_are_read`.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::ElfImage;
+use super::xz::{self, NotRead};
 
-/// Compressed symbols larger than this after decompression are not used.
-const MAX_DEBUGDATA_BYTES: usize = 512 << 20;
+/// Compressed symbols larger than this after decompression are not used: 0.6 MB of xz can hold gigabytes.
+const MAX_DEBUGDATA_BYTES: usize = 64 << 20;
 
 impl ElfImage {
     /// Where a distribution puts this image's separate debug file; the file need not exist.
@@ -34,10 +36,46 @@ impl ElfImage {
         let data = self.data.as_slice();
         let sections = super::header::Header::parse(data).ok()?.sections(LE, data).ok()?;
         let (_, section) = sections.section_by_name(LE, b".gnu_debugdata")?;
-        let mut compressed = section.data(LE, data).ok()?;
-        let mut plain = Bounded(Vec::new());
-        lzma_rs::xz_decompress(&mut compressed, &mut plain).ok()?;
-        Some(plain.0)
+        let compressed = section.data(LE, data).ok()?;
+        match xz::decompress(compressed, MAX_DEBUGDATA_BYTES) {
+            Ok(plain) => Some(plain),
+            Err(why) => {
+                let _ = self.unread.set(match why {
+                    NotRead::Broken => Unread::Broken,
+                    NotRead::TooLarge(max_bytes) => Unread::TooLarge { max_bytes },
+                });
+                None
+            }
+        }
+    }
+
+    /// Why the compressed symbols in the file are not among its functions, if they are there and are not.
+    pub fn unread_symbols(&self) -> Option<Unread> {
+        self.functions();
+        self.unread.get().copied()
+    }
+}
+
+/// Why the compressed symbols inside a file are not read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Unread {
+    /// They are no xz stream with one LZMA2 filter and a checksum that is known here, or it is broken.
+    Broken,
+    /// They are larger than that when decompressed.
+    TooLarge {
+        /// The limit.
+        max_bytes: usize,
+    },
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("its compressed symbols (.gnu_debugdata) are not read: ")?;
+        match self {
+            Unread::Broken => f.write_str("they are broken"),
+            Unread::TooLarge { max_bytes } => write!(f, "they are larger than {} MiB", max_bytes >> 20),
+        }
     }
 }
 
@@ -45,21 +83,4 @@ fn path_by_build_id(root: &Path, id: &[u8]) -> Option<PathBuf> {
     let hex: String = id.iter().map(|b| format!("{b:02x}")).collect();
     let (first, rest) = hex.split_at_checked(2)?;
     Some(root.join(".build-id").join(first).join(format!("{rest}.debug")))
-}
-
-/// A writer that refuses to grow past what symbols can be, against a compression bomb.
-struct Bounded(Vec<u8>);
-
-impl std::io::Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        if self.0.len() + bytes.len() > MAX_DEBUGDATA_BYTES {
-            return Err(std::io::ErrorKind::FileTooLarge.into());
-        }
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
 }

@@ -9,7 +9,7 @@
 use std::fmt;
 
 use crate::spec::{FunctionSpec, Place};
-use crate::{ElfImage, Spec};
+use crate::{ElfImage, Spec, Unread};
 
 /// How many close names a message holds.
 const SHOWN: usize = 3;
@@ -30,6 +30,8 @@ pub struct NoMatch {
     pub is_stripped: bool,
     /// How many functions with a name the image has.
     pub named_functions: usize,
+    /// Why the image's compressed symbols are not among them.
+    pub unread: Option<Unread>,
 }
 
 impl fmt::Display for NoMatch {
@@ -40,6 +42,9 @@ impl fmt::Display for NoMatch {
         }
         if self.is_stripped {
             f.write_str("; the file is stripped of other names")?;
+        }
+        if let Some(unread) = &self.unread {
+            write!(f, "; {unread}")?;
         }
         if !self.near.is_empty() {
             write!(f, "; near: {}", self.near.join(", "))?;
@@ -66,6 +71,7 @@ impl NoMatch {
                 && image.imports().iter().any(|i| i == wanted.pattern.text()),
             is_stripped: !functions.iter().any(|f| has_table(f.source)),
             named_functions: functions.iter().filter(|f| !f.names.is_empty()).count(),
+            unread: image.unread_symbols(),
             asked,
         })
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use image::lookup::find_file;
 use image::spec::Library;
-use image::{ElfImage, FileOffset, FunctionKind, ImageAddr, ImageError, SizeSource, Source};
+use image::{ElfImage, FileOffset, FunctionKind, ImageAddr, ImageError, SizeSource, Source, Spec};
 
 use crate::programs::{self, tool};
 
@@ -268,4 +268,22 @@ fn broken_files_give_errors_or_less_but_never_a_panic() {
         }
         ask(bad);
     }
+}
+
+/// 610 KB of xz that hold 4 GB took 8.4 GB: the decoder kept all that it had written.
+#[test]
+fn compressed_symbols_that_are_a_bomb_are_left_unread_and_named() {
+    let dir = programs::directory("bomb");
+    let (bomb, out) = (dir.join("bomb.xz"), dir.join("sample"));
+    let path = |p: &Path| p.to_str().unwrap().to_owned();
+    tool("sh", &["-c", &format!("head -c 100000000 /dev/zero | xz -0 > '{}'", path(&bomb))]);
+    let section = format!(".gnu_debugdata={}", path(&bomb));
+    let bare = programs::stripped(&programs::sample());
+    tool("objcopy", &["--add-section", &section, &path(&bare), &path(&out)]);
+    let image = of(&out);
+    assert_eq!(image.unread_symbols(), Some(image::Unread::TooLarge { max_bytes: 64 << 20 }));
+    assert_eq!(of(&bare).unread_symbols(), None);
+    let spec = Spec::parse(&format!("u:{}:no_such_name", path(&out))).unwrap();
+    let why = image::NoMatch::explain(&spec, &image).unwrap().to_string();
+    assert!(why.contains("(.gnu_debugdata) are not read: they are larger than 64 MiB"), "{why}");
 }
