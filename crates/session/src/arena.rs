@@ -14,6 +14,7 @@ use crate::footing::Footing;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::mem::offset_of;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -108,6 +109,8 @@ pub(crate) struct Arena {
     damaged: Mutex<BTreeSet<(usize, u32)>>,
     /// Rings of the doorbell that no thread can have rung.
     pub rings_not_believed: AtomicU64,
+    /// Ranges that the header names, in its order.
+    pub announced: Vec<Range<u64>>,
 }
 
 impl Arena {
@@ -144,6 +147,7 @@ impl Arena {
             remote: 0,
             inode,
             follows_forks: false,
+            announced: Vec::new(),
             damaged: Mutex::default(),
             rings_not_believed: AtomicU64::new(0),
         })
@@ -185,17 +189,35 @@ impl Arena {
         self.word(offset).store(value, Ordering::Release);
     }
 
-    /// Writes into the header what who finds us dead must know; before the first site is armed.
+    /// Writes into the header that a range is ours, before there is anything in it; false if the header is full.
+    pub fn announce(&mut self, range: Range<u64>) -> bool {
+        let i = self.announced.len();
+        if i == REGIONS_MAX {
+            return false;
+        }
+        self.put_region(i, [range.start, range.start, range.end, range.end]);
+        self.announced.push(range);
+        self.publish(offset_of!(ArenaHeader, regions_len), self.announced.len() as u64);
+        true
+    }
+
+    /// Writes into the header what who finds us dead must know; before the first site is armed. Each word by itself is
+    /// as true as the one before it.
     pub fn describe(&self, footing: &Footing) {
         let rseq = footing.rseq_offset.map_or(NO_RSEQ, i64::from);
         self.publish(offset_of!(ArenaHeader, rseq_offset), rseq as u64);
-        let at = offset_of!(ArenaHeader, regions);
-        for (i, r) in footing.regions.iter().take(REGIONS_MAX).enumerate() {
-            for (j, word) in [r.table, r.code, r.blocks, r.end].into_iter().enumerate() {
-                self.publish(at + i * size_of::<RegionDesc>() + j * 8, word);
+        for (i, range) in self.announced.iter().enumerate() {
+            if let Some(r) = footing.regions.iter().find(|r| r.table == range.start) {
+                self.put_region(i, [r.table, r.code, r.blocks, r.end]);
             }
         }
-        self.publish(offset_of!(ArenaHeader, regions_len), footing.regions.len() as u64);
+    }
+
+    fn put_region(&self, i: usize, words: [u64; 4]) {
+        let at = offset_of!(ArenaHeader, regions) + i * size_of::<RegionDesc>();
+        for (j, word) in words.into_iter().enumerate() {
+            self.publish(at + j * 8, word);
+        }
     }
 
     /// The sum of a cell over all copies that belong to the target itself, and to its children if they are followed.

@@ -9,20 +9,22 @@
 //!          A3 on an error everything made in the target is unmade.
 //! Checked: testkit `counting`, `signals`; `torture attach`.
 
+use crate::detach::Receipt;
 use crate::error::Broken;
 use crate::kernel::KernelProbes;
 use crate::memory::Memory;
 use crate::numbers::Numbers;
 use crate::pages::{Pages, unshare};
 use crate::puns::Puns;
-use crate::recover::recover;
+use crate::recover::recover_quickly;
 use crate::region::Region;
+use crate::remote::leave_sequence;
 use crate::runs::run_of;
 use crate::session::Session;
 use crate::setup::{PUNS_MAX, SetUp, rseq_offset};
 use crate::site::{Action, Armed, Consumer, Missed, SitePlan, Whole};
 use crate::world::{ENGINE_NAME, Hurry, World};
-use crate::{chain, clock, process, semaphore, stacks};
+use crate::{chain, clock, identity, process, semaphore, stacks};
 use image::Mapping;
 use insn::Rung;
 use std::collections::BTreeSet;
@@ -50,12 +52,15 @@ impl Session {
         if let Some(with) = process::memory_sharer(pid) {
             wait_for_exec(pid, with)?;
         }
-        recover(pid)?;
+        recover_quickly(pid)?;
         let memory = Memory::open(pid)?;
         let mappings = image_maps(pid)?;
         let (by_kernel, mut sites): (Vec<_>, Vec<_>) =
             sites.into_iter().partition(|s| s.placement.rung == Rung::Kernel);
         let puns = Puns::allot(&mappings, &mut sites, PUNS_MAX);
+        if !sites.iter().chain(&by_kernel).any(|site| identity::is_mapped(&mappings, site)) {
+            return Err(Broken::Replaced { pid, name: process::name(pid) });
+        }
         let mut setup = SetUp::enter(&memory, &mappings, &sites, &by_kernel, &puns)?;
         let mut stall = setup.stall;
         setup.ns_per_tick = ns_per_tick;
@@ -70,10 +75,7 @@ impl Session {
         }
         match armed {
             Ok(longest) => stall = stall.max(longest),
-            Err(failure) => {
-                let _ = session.detach();
-                return Err(failure.into());
-            }
+            Err(failure) => return Err(session.give_up(failure.into())),
         }
         if !by_kernel.is_empty() {
             let (probes, missed) = KernelProbes::open(pid, &session.mappings, by_kernel);
@@ -132,6 +134,16 @@ impl From<ArmFailure> for Broken {
 }
 
 impl Session {
+    /// Takes everything back after a failure; the failure, with a word if that failed too.
+    fn give_up(mut self, why: Broken) -> Broken {
+        let is_back = |receipt: Receipt| receipt.was_gone || receipt.is_verified && receipt.is_unmapped;
+        // What made the attach fail may be over.
+        if (0..2).any(|_| self.detach().is_ok_and(is_back)) {
+            return why;
+        }
+        Broken::NotUndone { pid: self.pid(), why: Box::new(why) }
+    }
+
     fn take_plans(&mut self) -> Vec<SitePlan> {
         let dropped = std::mem::take(&mut self.missed).into_iter().map(|(plan, _)| plan);
         std::mem::take(&mut self.armed).into_iter().map(|a| a.plan).chain(dropped).collect()
@@ -260,15 +272,24 @@ impl Session {
     fn arm_all(&mut self) -> Result<Duration, ArmFailure> {
         let windows = Windows::of(&self.armed);
         let mut world = World::stop(self.pid())?;
+        self.memory.check()?;
         self.check_rseq(&world)?;
         let mut pages = Pages::of(&self.memory);
         for armed in &mut self.armed {
-            armed.missed = chain::join(&self.memory, &mut pages, armed)?;
+            let is_there = armed.patches().all(|p| pages.is_mapped(p.addr));
+            armed.missed = match is_there {
+                true => chain::join(&self.memory, &mut pages, armed)?,
+                false => Some(Missed::Unmapped),
+            };
         }
-        windows.keep_out(&mut self.armed, &self.mappings, &mut world);
+        windows.keep_out(&mut self.armed, (&self.memory, &self.mappings), &mut world)?;
         let broken = incomplete(self.armed.iter().filter(|a| a.missed.is_some()).map(|a| &a.plan));
         for armed in self.armed.iter_mut().filter(|a| a.plan.wholes().any(|w| broken.contains(&w))) {
             armed.missed.get_or_insert(Missed::Incomplete);
+        }
+        // Before the first is written: should a write fail, the detach has to look at all of them.
+        for armed in &mut self.armed {
+            armed.is_live = armed.missed.is_none();
         }
         // Islands first: a 2-byte jump must never lead to padding.
         for armed in self.armed.iter().filter(|a| a.missed.is_none()) {
@@ -281,9 +302,6 @@ impl Session {
             }
         }
         pages.flush()?;
-        for armed in &mut self.armed {
-            armed.is_live = armed.missed.is_none();
-        }
         for semaphore in self.armed.iter().filter(|a| a.is_live).filter_map(|a| a.plan.semaphore) {
             semaphore::raise(&self.memory, semaphore)?;
         }
@@ -334,10 +352,20 @@ impl Windows {
     }
 
     /// Moves threads that stand inside a window to the copy of the instruction that they stand on, and
-    /// gives up sites that a thread will return into.
-    fn keep_out(&self, armed: &mut [Armed], mappings: &[Mapping], world: &mut World) {
-        let Some(bounds) = self.0.first().zip(self.0.last()).map(|(a, b)| a.0.start..b.0.end) else { return };
+    /// gives up sites that a thread will return into. They are moved at once: before anything is written.
+    fn keep_out(
+        &self,
+        armed: &mut [Armed],
+        (memory, mappings): (&Memory, &[Mapping]),
+        world: &mut World,
+    ) -> Result<(), Broken> {
+        let bounds = self.0.first().zip(self.0.last()).map(|(a, b)| a.0.start..b.0.end);
+        let Some(bounds) = bounds else { return Ok(()) };
         for thread in world.threads_mut() {
+            if self.at(thread.pc()).is_some() {
+                // Out of a restartable sequence it can only go by the abort address.
+                leave_sequence(memory, thread)?;
+            }
             let pc = thread.pc();
             let Some(i) = self.at(pc).filter(|i| armed[*i].missed.is_none()) else { continue };
             match armed[i].moved(pc) {
@@ -350,6 +378,7 @@ impl Windows {
                 armed[i].missed.get_or_insert(Missed::ThreadInside { tid: back.tid });
             }
         }
+        Ok(())
     }
 }
 

@@ -10,6 +10,7 @@
 //!          B3 what is read for it is bounded: regions of one arena by the wire format, arenas by `ARENAS_MAX`.
 //! Checked: tests below; testkit `forged`.
 
+use crate::footing::RESERVED_OFFSET;
 use image::{Addr, ElfImage, Mapping, Process};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -33,8 +34,28 @@ pub(crate) fn arenas(mappings: &[Mapping]) -> impl Iterator<Item = &Mapping> {
     mappings.iter().filter(is_of_its_kind).take(ARENAS_MAX)
 }
 
-/// Whether the process maps a region of ours there.
+/// Mappings that keep a place for a region of this arena.
+pub(crate) fn reserved<'a>(mappings: &'a [Mapping], arena: &'a Mapping) -> impl Iterator<Item = &'a Mapping> {
+    mappings.iter().filter(|m| is_reserved(m) && m.file == arena.file)
+}
+
+fn is_reserved(m: &Mapping) -> bool {
+    let p = m.permissions;
+    m.path.as_os_str() == format!("/memfd:{ARENA_NAME}").as_str()
+        && m.is_deleted
+        && m.offset.0 == RESERVED_OFFSET
+        && p.is_shared
+        && !(p.is_readable || p.is_writable || p.is_executable)
+}
+
+/// Whether the process maps a region of ours there, or one that its controller had not finished.
 pub(crate) fn is_region(mappings: &[Mapping], region: &RegionDesc) -> bool {
+    if region.is_empty() {
+        let is_plain = |m: &Mapping| !(m.permissions.is_writable && m.permissions.is_executable);
+        return covers(mappings, region.table..region.end, |m| {
+            is_reserved(m) || is_nobodys(m) && is_plain(m)
+        });
+    }
     let is_code = |m: &Mapping| m.permissions.is_executable && !m.permissions.is_writable;
     let is_table = |m: &Mapping| m.permissions.is_writable && !m.permissions.is_executable;
     covers(mappings, region.code..region.end, |m| is_nobodys(m) && is_code(m))

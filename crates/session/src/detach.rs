@@ -14,7 +14,9 @@
 use crate::attach::image_maps;
 use crate::chain::{self, Left};
 use crate::error::Broken;
+use crate::foothold::Foothold;
 use crate::footing::Footing;
+use crate::hijack::on_their_way_back;
 use crate::memory::Memory;
 use crate::pages::Pages;
 use crate::process;
@@ -109,9 +111,12 @@ impl Session {
             kernel.close();
         }
         match self.leave(&mut receipt) {
-            Err(Broken::Gone { .. } | Broken::NoProcess { .. } | Broken::Zombie { .. }) => {
-                receipt.was_gone = true
-            }
+            Err(
+                Broken::Gone { .. }
+                | Broken::Replaced { .. }
+                | Broken::NoProcess { .. }
+                | Broken::Zombie { .. },
+            ) => receipt.was_gone = true,
             other => other?,
         }
         receipt.children = self.free_children();
@@ -126,7 +131,7 @@ impl Session {
 
     fn leave(&mut self, receipt: &mut Receipt) -> Result<(), Broken> {
         let target = (&self.memory, self.mappings.as_slice());
-        let stall = leave_process(target, &self.links(), &self.footing(), self.gadget, receipt);
+        let stall = leave_process(target, &self.links(), &self.footing(), &self.foothold, receipt);
         self.longest_stall = self.longest_stall.max(stall?);
         let by_kernel = self.kernel.as_ref().map_or(&[][..], |kernel| &kernel.sites);
         receipt.restored += by_kernel.len();
@@ -155,7 +160,7 @@ impl Session {
             let memory = Memory::open(*pid);
             memory.is_ok_and(|m| {
                 let child = (&m, self.mappings.as_slice());
-                leave_process(child, &self.links(), &self.footing(), self.gadget, &mut receipt).is_ok()
+                leave_process(child, &self.links(), &self.footing(), &self.foothold, &mut receipt).is_ok()
             })
         });
         freed.count()
@@ -183,7 +188,7 @@ pub(crate) fn leave_process(
     (memory, before): (&Memory, &[Mapping]),
     links: &[Link<'_>],
     footing: &Footing,
-    gadget: u64,
+    foothold: &Foothold,
     receipt: &mut Receipt,
 ) -> Result<Duration, Broken> {
     let mappings = image_maps(memory.pid)?;
@@ -194,8 +199,9 @@ pub(crate) fn leave_process(
     let mut given = Duration::ZERO;
     loop {
         let mut world = World::stop_to_leave(memory.pid, TRACER_PATIENCE)?;
-        let mut word = [0u8; 8];
         // The address space may have been replaced by an exec before all threads stood.
+        memory.check()?;
+        let mut word = [0u8; 8];
         memory.read(footing.arena.start, &mut word).map_err(|_| Broken::Gone { pid: memory.pid })?;
         if is_first {
             disarm((memory, before), &mut world, links, footing, receipt)?;
@@ -204,10 +210,12 @@ pub(crate) fn leave_process(
         if let Some(offset) = footing.rseq_offset {
             forget_rseq(memory, &world, footing, offset);
         }
-        let occupants = occupants(&world, footing, &mappings);
+        let mut occupants = occupants(&world, footing, &mappings);
+        // Of a controller that died during a call: the thread makes it, and then nothing of it is left.
+        occupants.extend(on_their_way_back(memory, &world, foothold));
         receipt.held_by = occupants.first().copied();
         if occupants.is_empty() {
-            let mut remote = Remote::begin(&mut world, gadget)?;
+            let mut remote = Remote::begin(&mut world, memory, foothold)?;
             footing.unmap(&mut remote)?;
             drop(remote);
             receipt.is_unmapped = true;
@@ -230,6 +238,18 @@ fn disarm(
     footing: &Footing,
     receipt: &mut Receipt,
 ) -> Result<(), Broken> {
+    let islands = links.iter().filter(|l| l.jump_at != l.site).map(|l| (l.jump_at, l.site));
+    let landings = links.iter().filter_map(|l| Some((l.landing?, l.site)));
+    let islands: Vec<_> = islands.chain(landings).collect();
+    // Before anything is written: if we die then, nobody stands on what is padding again. At the site the same jump
+    // leads them on, or none.
+    for thread in world.threads_mut() {
+        let pc = thread.pc();
+        if let Some((_, site)) = islands.iter().find(|(island, _)| *island == pc) {
+            thread.set_pc(*site);
+        }
+    }
+    come_back_to_sites(memory, world, &islands)?;
     let mut pages = Pages::of(memory);
     // One read for all tails: thousands of small ones would double the stall.
     let code = footing.read_code(memory)?;
@@ -261,22 +281,15 @@ fn disarm(
     chain::forget(memory, footing, links, below)?;
     receipt.restored = restored.len();
     restored.sort_by_key(|link| link.entry);
-    let islands = restored.iter().filter(|l| l.jump_at != l.site).map(|l| (l.jump_at, l.site));
-    let landings = restored.iter().filter_map(|l| Some((l.landing?, l.site)));
-    let islands: Vec<_> = islands.chain(landings).collect();
     for thread in world.threads_mut() {
         let pc = thread.pc();
-        if let Some((_, site)) = islands.iter().find(|(island, _)| *island == pc) {
-            thread.set_pc(*site);
-            continue;
-        }
         // A block begins less than 256 bytes before its entry.
         let near = restored.partition_point(|link| link.entry <= pc);
         for link in restored.iter().skip(near.saturating_sub(1)).take(2) {
             move_out(memory, thread, link);
         }
     }
-    come_back_to_sites(memory, world, &islands)
+    Ok(())
 }
 
 /// A thread that a signal met on the jump in an island, with its handler still running, comes back to the site instead:

@@ -107,6 +107,45 @@ pub enum Broken {
         /// The other.
         with: i32,
     },
+    /// It runs another program than the one that was looked at.
+    Replaced {
+        /// The process.
+        pid: i32,
+        /// Its name now.
+        name: String,
+    },
+    /// None of its threads is in 64-bit code.
+    ForeignCode {
+        /// The process.
+        pid: i32,
+        /// One of its threads.
+        tid: i32,
+        /// The code selector of that.
+        cs: u64,
+    },
+    /// None of its threads can be used: their restartable sequences are none that the kernel takes.
+    Unsound {
+        /// The process.
+        pid: i32,
+        /// One of its threads.
+        tid: i32,
+    },
+    /// A system call made in the target raised a signal, which was not delivered.
+    Raised {
+        /// Its name.
+        call: &'static str,
+        /// The thread that made it.
+        tid: i32,
+        /// The signal.
+        signal: i32,
+    },
+    /// It failed, and so did taking back what had been done by then.
+    NotUndone {
+        /// The process.
+        pid: i32,
+        /// The cause of the first failure.
+        why: Box<Broken>,
+    },
     /// It ended while we worked.
     Gone {
         /// The process.
@@ -190,6 +229,27 @@ impl fmt::Display for Broken {
             }
             SharedMemory { pid, with } => write!(f, "process {with} shares the memory of {pid}"),
             Gone { pid } => write!(f, "process {pid} ended"),
+            NotUndone { pid, why } => {
+                write!(f, "{why}; and not all that was done in {pid} by then could be taken back")
+            }
+            Replaced { pid, name } => {
+                write!(f, "process {pid} runs another program now ({name}) than the one that was looked at")
+            }
+            ForeignCode { pid, tid, cs } => {
+                write!(
+                    f,
+                    "cannot enter {pid}: no thread is in 64-bit code (thread {tid} has code selector {cs:#x})"
+                )
+            }
+            Unsound { pid, tid } => {
+                write!(
+                    f,
+                    "cannot enter {pid}: the restartable sequence of thread {tid} is none that the kernel takes"
+                )
+            }
+            Raised { call, tid, signal } => {
+                write!(f, "{call} in thread {tid} of the target raised signal {signal}, which was taken back")
+            }
             Remote { call, errno } => write!(f, "{call} in the target failed: {errno}"),
             NoSyscall => write!(f, "the target maps no code with a syscall instruction"),
             NoRoom { module, bytes } => {

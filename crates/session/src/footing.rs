@@ -14,7 +14,6 @@ use crate::memory::Memory;
 use crate::remote::Remote;
 use image::Mapping;
 use std::ops::Range;
-use sys::nr;
 use wire::{ArenaHeader, NO_RSEQ, REGIONS_BYTES_MAX, RegionDesc, TrampolineHeader};
 
 /// An arena and its regions, by address.
@@ -23,6 +22,8 @@ pub(crate) struct Footing {
     pub arena: Range<u64>,
     /// By address.
     pub regions: Vec<RegionDesc>,
+    /// Mappings of the arena's file that keep a place for a region whose controller died before it was there.
+    pub reserved: Vec<Range<u64>>,
     pub rseq_offset: Option<i32>,
 }
 
@@ -34,6 +35,9 @@ pub(crate) struct Found {
     pub controller_start: u64,
     pub pid_namespace: u64,
 }
+
+/// Where in the arena's file a mapping begins that only keeps a place for a region.
+pub(crate) const RESERVED_OFFSET: u64 = 4096;
 
 impl Footing {
     /// Those of all controllers in a process.
@@ -63,7 +67,8 @@ impl Footing {
         }
         let rseq = Some(header.rseq_offset).filter(|offset| *offset != NO_RSEQ);
         let rseq_offset = rseq.and_then(|offset| i32::try_from(offset).ok());
-        let footing = Footing { arena: start..end, regions, rseq_offset };
+        let reserved = belief::reserved(mappings, arena).map(|m| m.range.start.0..m.range.end.0).collect();
+        let footing = Footing { arena: start..end, regions, reserved, rseq_offset };
         let ArenaHeader { controller_pid, controller_start, pid_namespace, .. } = header;
         Some(Found { footing, controller: controller_pid, controller_start, pid_namespace })
     }
@@ -90,10 +95,11 @@ impl Footing {
     /// Takes all of it back.
     pub fn unmap(&self, remote: &mut Remote<'_>) -> Result<(), Broken> {
         let regions = self.regions.iter().map(|r| r.table..r.end);
-        for range in regions.chain([self.arena.clone()]) {
-            remote.call("munmap", nr::MUNMAP, [range.start, range.end - range.start, 0, 0, 0, 0])?;
-        }
-        Ok(())
+        // The arena last: as long as it is there, the rest is found by it.
+        regions
+            .chain(self.reserved.clone())
+            .chain([self.arena.clone()])
+            .try_for_each(|range| remote.unmap(&range))
     }
 }
 

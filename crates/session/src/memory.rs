@@ -4,9 +4,11 @@
 //! State:   /proc/PID/mem, opened once: it stays with the address space, also over an exec of the pid.
 //! Context: control.
 //! Keeps:   W1 a write is complete or an error.
+//!          W2 an address space that is not the process's any more is never taken for one in which nothing is mapped.
 //! Checked: testkit; `session` compares text after every write.
 
 use crate::error::Broken;
+use crate::identity::Identity;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use sys::Errno;
@@ -16,13 +18,14 @@ use sys::Errno;
 pub(crate) struct Memory {
     pub pid: i32,
     file: File,
+    identity: Identity,
 }
 
 impl Memory {
     pub fn open(pid: i32) -> Result<Memory, Broken> {
         let path = format!("/proc/{pid}/mem");
         match OpenOptions::new().read(true).write(true).open(path) {
-            Ok(file) => Ok(Memory { pid, file }),
+            Ok(file) => Ok(Memory { pid, file, identity: Identity::of(pid) }),
             Err(e) => Err(crate::process::why_not(pid, Errno(e.raw_os_error().unwrap_or(0)))),
         }
     }
@@ -43,11 +46,24 @@ impl Memory {
         written.map_err(|e| self.failed("write to the target's memory", &e))
     }
 
+    /// Asked in a stop, before anything is done: is it still the memory of the process that it was opened for, with the
+    /// program that ran then?
+    ///
+    /// # Errors
+    /// [`Broken::Replaced`], [`Broken::Gone`].
+    pub fn check(&self) -> Result<(), Broken> {
+        // Whether or not something is mapped there: an address space that nobody runs in reads as empty.
+        match self.file.read_at(&mut [0], 0) {
+            Ok(0) => Err(self.identity.fate()),
+            _ => self.identity.check(),
+        }
+    }
+
     fn failed(&self, what: &'static str, error: &std::io::Error) -> Broken {
-        match crate::process::Status::of(self.pid) {
-            None => Broken::Gone { pid: self.pid },
-            Some(s) if matches!(s.state, 'Z' | 'X') => Broken::Gone { pid: self.pid },
-            Some(_) => Broken::Call { what, errno: Errno(error.raw_os_error().unwrap_or(5)) },
+        match error.raw_os_error() {
+            Some(errno) => Broken::Call { what, errno: Errno(errno) },
+            // Nothing was read: nobody runs in it any more.
+            None => self.identity.fate(),
         }
     }
 }

@@ -110,8 +110,10 @@ pub(crate) fn unshare(memory: &Memory, addrs: impl Iterator<Item = u64>) -> Resu
         // put a breakpoint at this very moment.
         let at = page * PAGE + PAGE - 1;
         let mut byte = [0u8];
-        memory.read(at, &mut byte)?;
-        memory.write(at, &byte)?;
+        // Its module may have been unmapped since; that is found out in the stop.
+        if memory.read(at, &mut byte).is_ok() {
+            memory.write(at, &byte)?;
+        }
     }
     Ok(())
 }

@@ -56,6 +56,14 @@ impl Status {
     }
 }
 
+/// A thread returns by a shadow stack too.
+pub(crate) fn has_shadow_stack(pid: i32, tid: i32) -> bool {
+    let text = fs::read(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let mut features = text.lines().filter_map(|line| line.strip_prefix("x86_Thread_features:"));
+    features.any(|list| list.split_whitespace().any(|feature| feature == "shstk"))
+}
+
 /// State of one thread as in /proc/PID/stat.
 pub(crate) fn thread_state(pid: i32, tid: i32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;

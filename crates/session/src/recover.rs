@@ -12,13 +12,17 @@ use crate::attach::image_maps;
 use crate::belief::Originals;
 use crate::detach::{Receipt, leave_process};
 use crate::error::Broken;
+use crate::foothold::Foothold;
 use crate::footing::{Code, Footing, Found};
 use crate::memory::Memory;
 use crate::process::{self, Controller};
-use crate::setup::find_syscall;
+use crate::remote::Remote;
 use crate::site::Link;
-use crate::world::Hurry;
+use crate::world::{Hurry, World};
+use std::fs;
+use std::path::Path;
 use std::time::Instant;
+use sys::nr;
 use text::JUMP_LEN;
 use wire::TrampolineHeader;
 
@@ -27,6 +31,16 @@ use wire::TrampolineHeader;
 /// # Errors
 /// The process cannot be entered.
 pub fn recover(pid: i32) -> Result<Vec<Receipt>, Broken> {
+    let mut receipts = recover_quickly(pid)?;
+    // A controller that died in the middle of its first stop may have left no more than this.
+    if receipts.is_empty() {
+        receipts.extend(close_arenas(pid)?);
+    }
+    Ok(receipts)
+}
+
+/// The same, but for descriptors of a controller that left nothing else. There may be many to look at.
+pub(crate) fn recover_quickly(pid: i32) -> Result<Vec<Receipt>, Broken> {
     process::check_process(pid)?;
     let _hurry = Hurry::begin();
     let memory = Memory::open(pid)?;
@@ -34,16 +48,48 @@ pub fn recover(pid: i32) -> Result<Vec<Receipt>, Broken> {
     let orphans = Footing::all(&memory, &mappings).into_iter().filter(|f| !is_alive(f));
     let mut receipts = crate::watch::recover(pid)?;
     for orphan in orphans {
-        let gadget = find_syscall(&memory, &mappings)?;
+        let foothold = Foothold::find(&memory, &mappings)?;
         let links = links(&memory, &orphan.footing, Originals::of(pid, &mappings))?;
         let began = Instant::now();
         let mut receipt = Receipt { is_verified: true, ..Receipt::default() };
-        receipt.longest_stall = leave_process((&memory, &[]), &links, &orphan.footing, gadget, &mut receipt)?;
+        receipt.longest_stall =
+            leave_process((&memory, &[]), &links, &orphan.footing, &foothold, &mut receipt)?;
         receipt.is_verified &= receipt.foreign.is_empty();
+        close_arenas(pid)?;
         receipt.took = began.elapsed();
         receipts.push(receipt);
     }
     Ok(receipts)
+}
+
+/// Closes what a controller has left open in the process that died before it closed it; a receipt if there was something.
+fn close_arenas(pid: i32) -> Result<Option<Receipt>, Broken> {
+    if open_arenas(pid).is_empty() {
+        return Ok(None);
+    }
+    let began = Instant::now();
+    let memory = Memory::open(pid)?;
+    let foothold = Foothold::find(&memory, &image_maps(pid)?)?;
+    let mut world = World::stop(pid)?;
+    memory.check()?;
+    // Now: no living controller is in the middle of its first stop.
+    let left = open_arenas(pid);
+    if !left.is_empty() {
+        let mut remote = Remote::begin(&mut world, &memory, &foothold)?;
+        left.iter().try_for_each(|fd| remote.call("close", nr::CLOSE, [*fd, 0, 0, 0, 0, 0]).map(drop))?;
+    }
+    let longest_stall = world.resume();
+    let receipt = Receipt { is_verified: true, is_unmapped: true, longest_stall, ..Receipt::default() };
+    Ok((!left.is_empty()).then(|| Receipt { took: began.elapsed(), ..receipt }))
+}
+
+/// Descriptors of arenas that a process has open.
+fn open_arenas(pid: i32) -> Vec<u64> {
+    let marker = format!("/memfd:{} (deleted)", wire::ARENA_NAME);
+    let is_arena = |path: &Path| fs::read_link(path).is_ok_and(|to| to.as_os_str() == marker.as_str());
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let arenas = entries.filter(|entry| is_arena(&entry.path()));
+    arenas.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
 fn is_alive(found: &Found) -> bool {

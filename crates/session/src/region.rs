@@ -5,16 +5,17 @@
 //! Context: control; system calls are made by a stopped thread of the target.
 //! Keeps:   M1 no mapping is ever writable and executable.
 //!          M2 every descriptor opened in the target is closed before the thread runs on.
-//!          M3 `footing` names all that was made.
+//!          M3 `footing` names all that was made, and so does the arena's header, before there is anything in it: whoever finds
+//!             us dead takes it back.
 //!          M4 the arena's length is sealed before anybody maps it, and no file but a new memfd is taken for it: reading
 //!             it cannot fault, whatever the target does.
-//! Checked: testkit `traces` (mappings and descriptors before and after), `hostile` (M4).
+//! Checked: testkit `traces` (mappings and descriptors before and after), `kills`, `hostile` (M4); `inject`.
 
 use crate::agent_image::AgentImage;
 use crate::arena::{Arena, Layout, errno_of};
 use crate::attach::image_maps;
 use crate::error::Broken;
-use crate::footing::Footing;
+use crate::footing::{Footing, RESERVED_OFFSET};
 use crate::memory::Memory;
 use crate::remote::Remote;
 use crate::space::{rooms, within_reach};
@@ -61,11 +62,13 @@ pub(crate) struct Regions {
     pub regions: Vec<Region>,
     /// Code pages of trampolines that must stand where a punned jump leads.
     pub puns: Vec<Range<u64>>,
-    table_len: u64,
 }
 
 impl Regions {
-    /// Maps an arena, a region for each wish, and those of `puns` that are still free.
+    /// Maps an arena, a region for each wish, and those of `puns` that are still free, and fills in all but trampolines.
+    ///
+    /// # Errors
+    /// Then nothing is left of it, or [`Broken::NotUndone`] says so.
     pub fn map(
         remote: &mut Remote<'_>,
         memory: &Memory,
@@ -76,19 +79,12 @@ impl Regions {
     ) -> Result<Regions, Broken> {
         let image = AgentImage::load()?;
         let table_len = (wire::table::len_bytes(layout.cpus) as u64).next_multiple_of(PAGE);
-        let mut made: Vec<Range<u64>> = Vec::new();
-        // Before the regions, which have a choice.
-        let result = map_puns(remote, puns, &mut made).and_then(|puns| {
-            let made = make(remote, memory, mappings, layout, wishes, table_len, &image, &mut made)?;
-            Ok((puns, made))
-        });
-        if result.is_err() {
-            for range in made {
-                let _ = remote.call("munmap", nr::MUNMAP, [range.start, range.end - range.start, 0, 0, 0, 0]);
-            }
+        let mut ground = Ground::lay(remote, memory, mappings, layout)?;
+        let made = ground.make(&image, wishes, puns, table_len);
+        match made.and_then(|made| ground.close().map(|()| made)) {
+            Ok((puns, regions)) => Ok(Regions { arena: ground.arena, regions, puns }),
+            Err(broken) => Err(ground.unmake(broken)),
         }
-        let (puns, (arena, regions)) = result?;
-        Ok(Regions { arena, regions, puns, table_len })
     }
 
     /// Where it all lies.
@@ -111,72 +107,147 @@ impl Regions {
         Footing {
             arena: self.arena.remote..self.arena.remote + self.arena.layout.len() as u64,
             regions,
+            reserved: Vec::new(),
             rseq_offset,
         }
     }
-
-    /// Writes the table pages: from now on counts go to the CPUs' copies.
-    pub fn write_tables(&self, memory: &Memory) -> Result<(), Broken> {
-        let table = self.arena.table();
-        debug_assert!(table.len() as u64 <= self.table_len);
-        self.regions.iter().try_for_each(|r| memory.write(r.table, &table))
-    }
 }
 
-#[allow(clippy::too_many_arguments, reason = "one set-up step, split off for its clean-up")]
-fn make(
-    remote: &mut Remote<'_>,
-    memory: &Memory,
-    mappings: &[Mapping],
-    layout: Layout,
-    wishes: &[Wish],
-    table_len: u64,
-    image: &AgentImage,
-    made: &mut Vec<Range<u64>>,
-) -> Result<(Arena, Vec<Region>), Broken> {
-    let mut blanks = Vec::new();
-    for wish in wishes {
-        let code_len = (wish.bytes + image.len() as u64 + 128).next_multiple_of(PAGE);
-        let at = map_near(remote, memory, mappings, wish, table_len + code_len, made)?;
-        protect_and_wipe(remote, at, table_len, code_len)?;
-        blanks.push((at, code_len));
-    }
-    let name_at = blanks.first().map_or(0, |(at, _)| *at);
-    let arena = map_arena(remote, memory, layout, name_at, made)?;
-    let mut regions = Vec::new();
-    for (at, code_len) in blanks {
-        regions.push(furnish(memory, &arena, image, at, table_len, code_len)?);
-    }
-    Ok((arena, regions))
+/// What is being mapped, by calls of a thread of the target.
+///
+/// If we die between any two calls, what there is by then is found: the arena by its name; a range that its header names
+/// is ours; and what is not yet named is a mapping of the arena's file.
+struct Ground<'r, 'a> {
+    remote: &'r mut Remote<'a>,
+    memory: &'r Memory,
+    mappings: &'r [Mapping],
+    arena: Arena,
+    /// The arena's, in the target, until it is closed.
+    fd: Option<u64>,
 }
 
-/// Maps pages for code at exactly these addresses; those that were taken meanwhile are left out.
-fn map_puns(
-    remote: &mut Remote<'_>,
-    puns: &[Range<u64>],
-    made: &mut Vec<Range<u64>>,
-) -> Result<Vec<Range<u64>>, Broken> {
-    let prot = (mm::PROT_READ | mm::PROT_EXEC) as u64;
-    let mut mapped = Vec::new();
-    for pages in puns {
-        let len = pages.end - pages.start;
-        if map_at(remote, pages.start, len, prot)? {
-            made.push(pages.clone());
-            mapped.push(pages.clone());
+impl<'r, 'a> Ground<'r, 'a> {
+    /// A memfd made and mapped by the target, sized and filled in by us.
+    fn lay(
+        remote: &'r mut Remote<'a>,
+        memory: &'r Memory,
+        mappings: &'r [Mapping],
+        layout: Layout,
+    ) -> Result<Ground<'r, 'a>, Broken> {
+        let fd = remote.call_with_name(
+            "memfd_create",
+            nr::MEMFD_CREATE,
+            ARENA_NAME,
+            MFD_CLOEXEC | MFD_ALLOW_SEALING,
+        )?;
+        match map_arena(remote, memory, layout, fd) {
+            Ok(arena) => Ok(Ground { remote, memory, mappings, arena, fd: Some(fd) }),
+            Err(broken) => match close(remote, fd) {
+                Ok(()) => Err(broken),
+                Err(_) => Err(Broken::NotUndone { pid: memory.pid, why: Box::new(broken) }),
+            },
         }
     }
-    Ok(mapped)
+
+    fn make(
+        &mut self,
+        image: &AgentImage,
+        wishes: &[Wish],
+        puns: &[Range<u64>],
+        table_len: u64,
+    ) -> Result<(Vec<Range<u64>>, Vec<Region>), Broken> {
+        // Before the regions, which have a choice.
+        let mut mapped = Vec::new();
+        for pages in puns {
+            // Those that were taken meanwhile are left out.
+            if self.map_at(pages.start, pages.end - pages.start, (mm::PROT_READ | mm::PROT_EXEC) as u64)? {
+                mapped.push(pages.clone());
+            }
+        }
+        let table = self.arena.table();
+        debug_assert!(table.len() as u64 <= table_len);
+        let mut regions = Vec::new();
+        for wish in wishes {
+            let code_len = (wish.bytes + image.len() as u64 + 128).next_multiple_of(PAGE);
+            let at = self.map_near(wish, table_len + code_len)?;
+            protect_and_wipe(self.remote, at, table_len, code_len)?;
+            regions.push(furnish(self.memory, &self.arena, image, at, table_len, code_len)?);
+            // From now on counts go to the CPUs' copies.
+            self.memory.write(at, &table)?;
+        }
+        Ok((mapped, regions))
+    }
+
+    /// Maps `len` bytes at exactly `at`; false if something is there or may not be.
+    ///
+    /// First by the arena's file, which tells that it is ours; then, once the header names it, by what is wanted there.
+    fn map_at(&mut self, at: u64, len: u64, prot: u64) -> Result<bool, Broken> {
+        let fd = self.fd.unwrap_or(u64::MAX);
+        let flags = (mm::MAP_SHARED | mm::MAP_FIXED_NOREPLACE) as u64;
+        match self.remote.call("mmap", nr::MMAP, [at, len, 0, flags, fd, RESERVED_OFFSET]) {
+            Ok(got) if got == at => {}
+            Ok(got) => return self.remote.unmap(&(got..got + len)).map(|()| false),
+            Err(Broken::Remote { errno: Errno::EEXIST | Errno::EPERM, .. }) => return Ok(false),
+            Err(other) => return Err(other),
+        }
+        if !self.arena.announce(at..at + len) {
+            return self.remote.unmap(&(at..at + len)).map(|()| false);
+        }
+        let flags = (mm::MAP_PRIVATE | mm::MAP_ANONYMOUS | mm::MAP_FIXED) as u64;
+        self.remote.call("mmap", nr::MMAP, [at, len, prot, flags, u64::MAX, 0])?;
+        Ok(true)
+    }
+
+    /// Maps `len` readable and writable bytes near the wish.
+    fn map_near(&mut self, wish: &Wish, len: u64) -> Result<u64, Broken> {
+        let prot = (mm::PROT_READ | mm::PROT_WRITE) as u64;
+        for at in self.places(self.mappings, wish, len) {
+            if self.map_at(at, len, prot)? {
+                return Ok(at);
+            }
+        }
+        // The places were taken since we looked: other controllers look for the same ones. Now nobody runs.
+        for at in self.places(&image_maps(self.memory.pid)?, wish, len) {
+            if self.map_at(at, len, prot)? {
+                return Ok(at);
+            }
+        }
+        Err(Broken::NoRoom { module: wish.module.clone(), bytes: len })
+    }
+
+    fn places(&self, mappings: &[Mapping], wish: &Wish, len: u64) -> Vec<u64> {
+        let arena = self.arena.remote..self.arena.remote + self.arena.layout.len() as u64;
+        let made: Vec<Range<u64>> = self.arena.announced.iter().cloned().chain([arena]).collect();
+        let free = within_reach(mappings, wish.reach.clone(), len);
+        let is_free = |at: &u64| free.iter().any(|space| space.start <= *at && *at + len <= space.end);
+        let found = rooms(mappings, wish.reach.clone(), len).into_iter().map(|at| past(&made, at, len));
+        found.filter(is_free).take(8).collect()
+    }
+
+    /// Closes the file in the target.
+    fn close(&mut self) -> Result<(), Broken> {
+        let Some(fd) = self.fd else { return Ok(()) };
+        close(self.remote, fd)?;
+        self.fd = None;
+        Ok(())
+    }
+
+    /// Takes everything back; the cause, with a word if that failed too.
+    fn unmake(mut self, why: Broken) -> Broken {
+        let ranges: Vec<Range<u64>> = self.arena.announced.clone();
+        let failed = ranges.iter().filter(|range| self.remote.unmap(range).is_err()).count();
+        let arena = self.arena.remote..self.arena.remote + self.arena.layout.len() as u64;
+        // What is left is found by the arena.
+        let is_undone = failed == 0 && self.remote.unmap(&arena).is_ok();
+        if self.close().is_ok() && is_undone {
+            return why;
+        }
+        Broken::NotUndone { pid: self.memory.pid, why: Box::new(why) }
+    }
 }
 
-/// Maps `len` bytes at exactly `at`; false if something is there or may not be.
-fn map_at(remote: &mut Remote<'_>, at: u64, len: u64, prot: u64) -> Result<bool, Broken> {
-    let flags = (mm::MAP_PRIVATE | mm::MAP_ANONYMOUS | mm::MAP_FIXED_NOREPLACE) as u64;
-    match remote.call("mmap", nr::MMAP, [at, len, prot, flags, u64::MAX, 0]) {
-        Ok(got) if got == at => Ok(true),
-        Ok(got) => remote.call("munmap", nr::MUNMAP, [got, len, 0, 0, 0, 0]).map(|_| false),
-        Err(Broken::Remote { errno: Errno::EEXIST | Errno::EPERM, .. }) => Ok(false),
-        Err(other) => Err(other),
-    }
+fn close(remote: &mut Remote<'_>, fd: u64) -> Result<(), Broken> {
+    remote.call("close", nr::CLOSE, [fd, 0, 0, 0, 0, 0]).map(drop)
 }
 
 /// The first address from `at` on where `len` bytes meet none of our own mappings, which the snapshot does not have.
@@ -187,38 +258,6 @@ fn past(made: &[Range<u64>], mut at: u64, len: u64) -> u64 {
     at
 }
 
-/// Maps `len` readable and writable bytes near the wish.
-fn map_near(
-    remote: &mut Remote<'_>,
-    memory: &Memory,
-    mappings: &[Mapping],
-    wish: &Wish,
-    len: u64,
-    made: &mut Vec<Range<u64>>,
-) -> Result<u64, Broken> {
-    let prot = (mm::PROT_READ | mm::PROT_WRITE) as u64;
-    let places = |mappings: &[Mapping], made: &[Range<u64>]| -> Vec<u64> {
-        let free = within_reach(mappings, wish.reach.clone(), len);
-        let is_free = |at: &u64| free.iter().any(|space| space.start <= *at && *at + len <= space.end);
-        let found = rooms(mappings, wish.reach.clone(), len).into_iter().map(|at| past(made, at, len));
-        found.filter(is_free).take(8).collect()
-    };
-    for at in places(mappings, made) {
-        if map_at(remote, at, len, prot)? {
-            made.push(at..at + len);
-            return Ok(at);
-        }
-    }
-    // The places were taken since we looked: other controllers look for the same ones. Now nobody runs.
-    for at in places(&image_maps(memory.pid)?, made) {
-        if map_at(remote, at, len, prot)? {
-            made.push(at..at + len);
-            return Ok(at);
-        }
-    }
-    Err(Broken::NoRoom { module: wish.module.clone(), bytes: len })
-}
-
 /// Code: readable and executable. Table: wiped in a forked child.
 fn protect_and_wipe(remote: &mut Remote<'_>, at: u64, table_len: u64, code_len: u64) -> Result<(), Broken> {
     let exec = (mm::PROT_READ | mm::PROT_EXEC) as u64;
@@ -227,28 +266,14 @@ fn protect_and_wipe(remote: &mut Remote<'_>, at: u64, table_len: u64, code_len: 
     Ok(())
 }
 
-/// A memfd made and mapped by the target, sized and mapped by us, and closed again in the target.
-fn map_arena(
-    remote: &mut Remote<'_>,
-    memory: &Memory,
-    layout: Layout,
-    name_at: u64,
-    made: &mut Vec<Range<u64>>,
-) -> Result<Arena, Broken> {
-    memory.write(name_at, format!("{ARENA_NAME}\0").as_bytes())?;
-    let flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
-    let fd = remote.call("memfd_create", nr::MEMFD_CREATE, [name_at, flags, 0, 0, 0, 0])?;
-    let mapped = (|| {
-        let memfd = open_memfd(memory.pid, fd)?;
-        let mut arena = Arena::create(&memfd, layout, memory.pid)?;
-        let prot = (mm::PROT_READ | mm::PROT_WRITE) as u64;
-        let args = [0, layout.len() as u64, prot, mm::MAP_SHARED as u64, fd, 0];
-        arena.remote = remote.call("mmap", nr::MMAP, args)?;
-        made.push(arena.remote..arena.remote + layout.len() as u64);
-        Ok(arena)
-    })();
-    remote.call("close", nr::CLOSE, [fd, 0, 0, 0, 0, 0])?;
-    mapped
+/// Gives the memfd behind `fd` its size and contents, and has the target map it.
+fn map_arena(remote: &mut Remote<'_>, memory: &Memory, layout: Layout, fd: u64) -> Result<Arena, Broken> {
+    let memfd = open_memfd(memory.pid, fd)?;
+    let mut arena = Arena::create(&memfd, layout, memory.pid)?;
+    let prot = (mm::PROT_READ | mm::PROT_WRITE) as u64;
+    let args = [0, layout.len() as u64, prot, mm::MAP_SHARED as u64, fd, 0];
+    arena.remote = remote.call("mmap", nr::MMAP, args)?;
+    Ok(arena)
 }
 
 /// Opens what the target has just made. Who shares its descriptors and does not stand may have put another file in that

@@ -1,85 +1,150 @@
 //! System calls made by a stopped thread of the target on our behalf.
 //!
 //! For:     mapping and unmapping in the target.
-//! State:   the thread's registers and signal mask, put back when the value drops.
+//! State:   the hijacked thread.
 //! Context: control.
-//! Keeps:   C1 the thread's registers, mask and pending signals are afterwards what they were.
-//!          C2 no instruction but `syscall` is executed, nothing is written to the thread's stack.
-//! Checked: testkit `waits`, `signals`, `signals`.
+//! Keeps:   C1 the thread's registers, mask and pending signals are afterwards what they were: `Hijack`.
+//!          C2 the thread is one in 64-bit code, and one that stands in no restartable sequence where there is one; else it
+//!             goes on at its sequence's abort address.
+//! Checked: testkit `waits`, `signals`, `sequences`, `compat`.
 
 use crate::error::Broken;
+use crate::foothold::Foothold;
+use crate::hijack::{CODE_64, Hijack, Unmade};
+use crate::memory::Memory;
 use crate::process;
+use crate::sequence::Standing;
 use crate::world::{Thread, World};
 use sys::ptrace::{self, Regs};
-use sys::wait::{self, Status};
-use sys::{Errno, check};
+use sys::{Errno, nr};
 
-const SIGSTOP: i32 = 19;
+/// So many threads are looked at for one that is better than those before.
+const LOOKED_AT: usize = 64;
+/// What the kernel keeps in rax for a call that it goes on with by `restart_syscall`.
+const ERESTART_RESTARTBLOCK: i64 = 516;
 
 /// A thread that makes calls for us.
 #[derive(Debug)]
 pub(crate) struct Remote<'a> {
-    thread: &'a mut Thread,
-    saved: Regs,
-    mask: u64,
-    gadget: u64,
-    stop_signal: bool,
+    hijack: Hijack<'a>,
+}
+
+/// What is wrong with a thread, the least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Fault {
+    Nothing,
+    /// Its sleep would begin anew if we died.
+    Sleeps,
+    /// It has to go on at the abort address.
+    InSequence,
+    /// Its restartable sequence is none that the kernel takes.
+    Unsound,
+    /// It is in code of another kind.
+    Foreign {
+        cs: u64,
+    },
 }
 
 impl<'a> Remote<'a> {
-    /// Takes one stopped thread; `gadget` is the address of a `syscall` instruction in it.
-    pub fn begin(world: &'a mut World, gadget: u64) -> Result<Remote<'a>, Broken> {
+    /// Takes one of the stopped threads.
+    ///
+    /// # Errors
+    /// None can be taken.
+    pub fn begin(
+        world: &'a mut World,
+        memory: &'a Memory,
+        foothold: &Foothold,
+    ) -> Result<Remote<'a>, Broken> {
         let pid = world.pid;
-        let thread = world.worker()?;
-        let saved = thread.regs;
-        suspend_seccomp(pid, thread.tid)?;
+        let foothold = foothold.renewed(memory)?;
+        let tid = choose(world, memory)?;
+        suspend_seccomp(pid, tid)?;
+        let others: Vec<u64> = world.threads().filter(|t| t.tid != tid).map(|t| t.regs.rsp).collect();
         let gone = |_| Broken::Gone { pid };
-        let mask = ptrace::sigmask(thread.tid).map_err(gone)?;
-        ptrace::set_sigmask(thread.tid, u64::MAX).map_err(gone)?;
-        Ok(Remote { thread, saved, mask, gadget, stop_signal: false })
+        let mask = ptrace::sigmask(tid).map_err(gone)?;
+        let thread = world.threads_mut().find(|t| t.tid == tid).ok_or(Broken::Gone { pid })?;
+        leave_sequence(memory, thread)?;
+        Ok(Remote { hijack: Hijack::prepare(memory, &foothold, tid, (thread.regs, mask), &others) })
     }
 
     /// Makes one call.
     pub fn call(&mut self, name: &'static str, number: usize, args: [u64; 6]) -> Result<u64, Broken> {
-        let regs = Regs {
-            rip: self.gadget,
-            rax: number as u64,
-            orig_rax: u64::MAX,
-            rdi: args[0],
-            rsi: args[1],
-            rdx: args[2],
-            r10: args[3],
-            r8: args[4],
-            r9: args[5],
-            ..self.saved
-        };
-        let tid = self.thread.tid;
-        let gone = |_: Errno| Broken::Gone { pid: tid };
-        ptrace::set_regs(tid, &regs).map_err(gone)?;
-        self.run_run_to_syscall_stop()?;
-        self.run_run_to_syscall_stop()?;
-        let answer = ptrace::regs(tid).map_err(gone)?.rax;
-        match check(answer as isize) {
-            Ok(value) => Ok(value as u64),
-            Err(errno) => Err(Broken::Remote { call: name, errno }),
-        }
+        self.hijack.call(number, args).map_err(|unmade| self.broken(name, unmade))
     }
 
-    fn run_run_to_syscall_stop(&mut self) -> Result<(), Broken> {
-        let tid = self.thread.tid;
-        loop {
-            ptrace::cont_to_syscall(tid, 0).map_err(|_| Broken::Gone { pid: tid })?;
-            loop {
-                match wait::wait(tid, wait::ALL) {
-                    Err(Errno::EINTR) => continue,
-                    Ok(Some((_, Status::Syscall))) => return Ok(()),
-                    Ok(Some((_, Status::Signal(SIGSTOP)))) => self.stop_signal = true,
-                    Ok(Some((_, Status::Event(..)))) => {}
-                    _ => return Err(Broken::Gone { pid: tid }),
-                }
-                break;
-            }
+    /// Unmaps a range.
+    pub fn unmap(&mut self, range: &std::ops::Range<u64>) -> Result<(), Broken> {
+        let args = [range.start, range.end - range.start, 0, 0, 0, 0];
+        self.call("munmap", nr::MUNMAP, args).map(drop)
+    }
+
+    /// Makes one call whose first argument is a name.
+    pub fn call_with_name(
+        &mut self,
+        call: &'static str,
+        number: usize,
+        name: &str,
+        second: u64,
+    ) -> Result<u64, Broken> {
+        let made = self.hijack.call_with_name(number, name, second);
+        made.map_err(|unmade| self.broken(call, unmade))
+    }
+
+    fn broken(&self, call: &'static str, unmade: Unmade) -> Broken {
+        match unmade {
+            Unmade::Refused(errno) => Broken::Remote { call, errno },
+            Unmade::Raised(signal) => Broken::Raised { call, tid: self.hijack.tid, signal },
+            Unmade::Gone => Broken::Gone { pid: self.hijack.tid },
         }
+    }
+}
+
+/// Takes a stopped thread out of its restartable sequence, if it is in one.
+pub(crate) fn leave_sequence(memory: &Memory, thread: &mut Thread) -> Result<bool, Broken> {
+    let standing = Standing::of(memory, thread.tid, &thread.regs);
+    let regs = standing.abandon(memory, thread.tid, thread.regs);
+    let regs: Regs = regs.map_err(|_| Broken::Gone { pid: memory.pid })?;
+    let has_moved = regs != thread.regs;
+    if has_moved {
+        thread.set_regs(regs);
+    }
+    Ok(has_moved)
+}
+
+/// The best thread of the first ones.
+fn choose(world: &World, memory: &Memory) -> Result<i32, Broken> {
+    let pid = world.pid;
+    let mut best: Option<(Fault, i32)> = None;
+    for (seen, thread) in world.threads().enumerate() {
+        let fault = fault(memory, thread);
+        let (least, _) = *best.get_or_insert((fault, thread.tid));
+        if fault < least {
+            best = Some((fault, thread.tid));
+        }
+        if fault == Fault::Nothing || seen >= LOOKED_AT && fault.min(least) < Fault::Unsound {
+            break;
+        }
+    }
+    match best {
+        None => Err(Broken::Gone { pid }),
+        Some((Fault::Foreign { cs }, tid)) => Err(Broken::ForeignCode { pid, tid, cs }),
+        Some((Fault::Unsound, tid)) => Err(Broken::Unsound { pid, tid }),
+        Some((_, tid)) => Ok(tid),
+    }
+}
+
+fn fault(memory: &Memory, thread: &Thread) -> Fault {
+    let regs = &thread.regs;
+    if regs.cs != CODE_64 {
+        return Fault::Foreign { cs: regs.cs };
+    }
+    match Standing::of(memory, thread.tid, regs) {
+        Standing::Unsound => Fault::Unsound,
+        Standing::Inside(_) => Fault::InSequence,
+        Standing::Outside if (regs.orig_rax as i64) >= 0 && regs.rax as i64 == -ERESTART_RESTARTBLOCK => {
+            Fault::Sleeps
+        }
+        Standing::Outside => Fault::Nothing,
     }
 }
 
@@ -88,16 +153,5 @@ fn suspend_seccomp(pid: i32, tid: i32) -> Result<(), Broken> {
     let Some(status) = process::Status::of(tid).filter(|s| s.seccomp != 0) else { return Ok(()) };
     let options = ptrace::O_TRACESYSGOOD | ptrace::O_SUSPEND_SECCOMP;
     let refused = Broken::Seccomp { pid, name: status.name, mode: status.seccomp };
-    ptrace::set_options(tid, options).map_err(|_| refused)
-}
-
-impl Drop for Remote<'_> {
-    fn drop(&mut self) {
-        let tid = self.thread.tid;
-        let _ = ptrace::set_sigmask(tid, self.mask);
-        let _ = ptrace::set_regs(tid, &self.saved);
-        if self.stop_signal {
-            let _ = sys::sched::kill(tid, SIGSTOP);
-        }
-    }
+    ptrace::set_options(tid, options).map_err(|_: Errno| refused)
 }

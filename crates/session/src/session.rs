@@ -10,6 +10,7 @@ use crate::arena::Arena;
 use crate::clock;
 use crate::error::Broken;
 use crate::events::{Bounds, Event, Reader};
+use crate::foothold::Foothold;
 use crate::kernel::KernelProbes;
 use crate::memory::Memory;
 use crate::region::Regions;
@@ -27,7 +28,7 @@ pub struct Session {
     pub(crate) memory: Memory,
     pub(crate) mappings: Vec<Mapping>,
     pub(crate) regions: Regions,
-    pub(crate) gadget: u64,
+    pub(crate) foothold: Foothold,
     pub(crate) rseq_offset: Option<i32>,
     pub(crate) ns_per_tick: u64,
     pub(crate) tid_offset: u64,
@@ -165,12 +166,17 @@ impl SiteView<'_> {
 }
 
 impl Session {
-    pub(crate) fn new(memory: Memory, mappings: Vec<Mapping>, regions: Regions, gadget: u64) -> Session {
+    pub(crate) fn new(
+        memory: Memory,
+        mappings: Vec<Mapping>,
+        regions: Regions,
+        foothold: Foothold,
+    ) -> Session {
         Session {
             memory,
             mappings,
             regions,
-            gadget,
+            foothold,
             rseq_offset: None,
             ns_per_tick: 0,
             tid_offset: 0,

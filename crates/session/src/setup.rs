@@ -8,6 +8,7 @@
 
 use crate::arena::{Counts, Layout, possible_cpus};
 use crate::error::Broken;
+use crate::foothold::Foothold;
 use crate::memory::Memory;
 use crate::puns::Puns;
 use crate::region::{Regions, Wish};
@@ -29,25 +30,11 @@ pub(crate) const PUNS_MAX: usize = wire::REGIONS_MAX / 2;
 const CODE_BYTES_MAX: u64 = wire::REGIONS_BYTES_MAX / 4 * 3;
 const RSEQ_SIGNATURE: u32 = 0x5305_3053;
 
-/// Address of a `syscall` instruction in the process.
-pub(crate) fn find_syscall(memory: &Memory, mappings: &[Mapping]) -> Result<u64, Broken> {
-    let is_vdso = |m: &&Mapping| m.is_vdso();
-    let executable = mappings.iter().filter(|m| m.permissions.is_executable && m.file.is_some());
-    for m in mappings.iter().filter(is_vdso).chain(executable) {
-        let len = (m.range.end.0 - m.range.start.0).min(4 << 20) as usize;
-        let Ok(bytes) = memory.read_vec(m.range.start.0, len) else { continue };
-        if let Some(at) = bytes.windows(2).position(|w| w == [0x0f, 0x05]) {
-            return Ok(m.range.start.0 + at as u64);
-        }
-    }
-    Err(Broken::NoSyscall)
-}
-
 /// What the first stop finds out and makes.
 pub(crate) struct SetUp {
     pub regions: Option<Regions>,
     pub rseq_offset: Option<i32>,
-    pub gadget: u64,
+    pub foothold: Foothold,
     pub stall: Duration,
     pub ns_per_tick: u64,
     pub tid_offset: u64,
@@ -61,7 +48,7 @@ impl SetUp {
         by_kernel: &[SitePlan],
         puns: &Puns,
     ) -> Result<SetUp, Broken> {
-        let gadget = find_syscall(memory, mappings)?;
+        let foothold = Foothold::find(memory, mappings)?;
         let cells: u32 = sites.iter().map(SitePlan::cells).sum();
         let general = sites.iter().flat_map(|s| &s.actions).filter(|a| **a != Action::Count).count();
         let consumers = sites.iter().map(|s| s.consumers().count()).sum();
@@ -80,15 +67,15 @@ impl SetUp {
             return Err(Broken::TooMuchCode { bytes, most: CODE_BYTES_MAX });
         }
         let mut world = World::stop(memory.pid)?;
+        memory.check()?;
         let rseq_offset = world.threads().next().and_then(|t| rseq_offset(t.tid, t.regs.fs_base));
         let tid_offset = if has_rings { tid_offset(memory, &world) } else { 0 };
         let regions = {
-            let mut remote = Remote::begin(&mut world, gadget)?;
+            let mut remote = Remote::begin(&mut world, memory, &foothold)?;
             Regions::map(&mut remote, memory, mappings, layout, &wishes, &puns.pages)?
         };
-        regions.write_tables(memory)?;
         let stall = world.resume();
-        Ok(SetUp { regions: Some(regions), rseq_offset, gadget, stall, ns_per_tick: 0, tid_offset })
+        Ok(SetUp { regions: Some(regions), rseq_offset, foothold, stall, ns_per_tick: 0, tid_offset })
     }
 
     pub fn build(
@@ -98,7 +85,7 @@ impl SetUp {
         sites: Vec<SitePlan>,
     ) -> Result<Session, Broken> {
         let regions = self.regions.take().ok_or(Broken::NoSyscall)?;
-        let mut session = Session::new(memory, mappings, regions, self.gadget);
+        let mut session = Session::new(memory, mappings, regions, self.foothold.clone());
         session.rebuild(self, sites)?;
         Ok(session)
     }

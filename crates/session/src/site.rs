@@ -256,6 +256,8 @@ pub enum Missed {
     Kernel(String),
     /// Another probe of the function whose calls are timed or shown, or whose returns are counted, was missed.
     Incomplete,
+    /// The process has unmapped its module since it was planned.
+    Unmapped,
     /// The process has no room left where alone the jump could lead.
     NoRoom,
     /// What it displaces refers to something too far away.
@@ -277,6 +279,7 @@ impl std::fmt::Display for Missed {
                     "another nanoprobe has an entry and a return probe, or another one, under the same jump"
                 )
             }
+            Missed::Unmapped => write!(f, "the process has unmapped its module meanwhile"),
             Missed::NoRoom => write!(f, "the process has no room left where alone the jump could lead"),
             Missed::Kernel(why) => write!(f, "no jump fits, and {why}"),
             Missed::TooFar(e) => write!(f, "{e}"),

@@ -85,14 +85,14 @@ impl Thread {
 
     /// Moves the thread, which then goes on at `pc`.
     pub fn set_pc(&mut self, pc: u64) {
-        self.regs.rip = if self.restarts() { pc + 2 } else { pc };
-        self.changed = true;
+        let rip = if self.restarts() { pc + 2 } else { pc };
+        self.set_regs(Regs { rip, ..self.regs });
     }
 
-    /// Sets registers; they are written when the world runs on.
+    /// Sets registers at once: if we die before the world runs on, the thread is where it was sent.
     pub fn set_regs(&mut self, regs: Regs) {
         self.regs = regs;
-        self.changed = true;
+        self.changed = ptrace::set_regs(self.tid, &self.regs).is_err();
     }
 
     /// True if the kernel will set rip back to the system call when the thread runs on.
@@ -104,14 +104,15 @@ impl Thread {
     /// filter that knows only the call itself would kill the thread for the other. Its time-out starts over.
     fn avoid_restart_call(&mut self) {
         if (self.regs.orig_rax as i64) >= 0 && self.regs.rax as i64 == -ERESTART_RESTARTBLOCK {
-            self.regs.rax = (-ERESTARTNOINTR) as u64;
-            self.changed = true;
+            self.set_regs(Regs { rax: (-ERESTARTNOINTR) as u64, ..self.regs });
         }
     }
 
     /// A call that ends with EINTR because of our stop, and not of a signal, starts again.
     fn undo_interruption(&mut self) {
-        self.changed |= undo_interruption(self.tid, &mut self.regs);
+        if undo_interruption(self.tid, &mut self.regs) {
+            self.set_regs(self.regs);
+        }
     }
 }
 
@@ -296,12 +297,6 @@ impl World {
     /// The stopped threads.
     pub fn threads(&self) -> impl Iterator<Item = &Thread> {
         self.threads.values()
-    }
-
-    /// The thread to run system calls in.
-    pub fn worker(&mut self) -> Result<&mut Thread, Broken> {
-        let pid = self.pid;
-        self.threads.values_mut().next().ok_or(Broken::Gone { pid })
     }
 
     fn run_on(&mut self) {

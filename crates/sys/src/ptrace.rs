@@ -17,6 +17,7 @@ const SYSCALL: usize = 24;
 const GETEVENTMSG: usize = 0x4201;
 const GETSIGINFO: usize = 0x4202;
 const SETOPTIONS: usize = 0x4200;
+const GETREGSET: usize = 0x4204;
 const SEIZE: usize = 0x4206;
 const INTERRUPT: usize = 0x4207;
 const LISTEN: usize = 0x4208;
@@ -155,6 +156,17 @@ pub fn regs(tid: i32) -> Result<Regs, Errno> {
 /// Sets the general registers of a stopped thread.
 pub fn set_regs(tid: i32, regs: &Regs) -> Result<(), Errno> {
     request(SETREGS, tid, 0, regs as *const Regs as usize).map(drop)
+}
+
+/// The extended state of a stopped thread as XSAVE lays it out, not compacted; the length that the kernel wrote.
+///
+/// # Errors
+/// `ENODEV` the processor has no XSAVE, `ESRCH` the thread does not stand.
+pub fn xstate(tid: i32, into: &mut [u8]) -> Result<usize, Errno> {
+    const NT_X86_XSTATE: usize = 0x202;
+    let mut iovec = [into.as_mut_ptr() as usize, into.len()];
+    request(GETREGSET, tid, NT_X86_XSTATE, iovec.as_mut_ptr() as usize)?;
+    Ok(iovec[1].min(into.len()))
 }
 
 /// Lets a stopped thread execute one instruction, with `signal` delivered first (0: none).

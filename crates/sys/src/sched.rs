@@ -61,6 +61,13 @@ pub fn kill(pid: i32, signal: i32) -> Result<(), Errno> {
     check(unsafe { syscall(nr::KILL, [pid as usize, signal as usize, 0, 0, 0, 0]) }).map(drop)
 }
 
+/// Sends a signal to one thread of a process.
+pub fn tgkill(pid: i32, tid: i32, signal: i32) -> Result<(), Errno> {
+    let args = [pid as usize, tid as usize, signal as usize, 0, 0, 0];
+    // SAFETY: tgkill takes numbers only.
+    check(unsafe { syscall(nr::TGKILL, args) }).map(drop)
+}
+
 /// Allows this process as many open descriptors as its hard limit says.
 pub fn raise_descriptor_limit() {
     const NOFILE: usize = 7;

@@ -139,16 +139,22 @@ pub struct RegionDesc {
 }
 
 impl RegionDesc {
+    /// Its controller has not finished it: it has no trampolines yet.
+    pub fn is_empty(&self) -> bool {
+        self.blocks == self.end
+    }
+
     /// A region that a controller could have made: whole pages, in order; without a table (of a punned jump) it is all
     /// code.
     fn is_sound(&self) -> bool {
         let RegionDesc { table, code, blocks, end } = *self;
         table <= code
             && code <= blocks
-            && blocks < end
+            && blocks <= end
+            && table < end
             && end - table <= REGIONS_BYTES_MAX
             && (table | code | end).is_multiple_of(4096)
-            && (if table == code { blocks == code } else { blocks.is_multiple_of(64) })
+            && (self.is_empty() || if table == code { blocks == code } else { blocks.is_multiple_of(64) })
     }
 }
 

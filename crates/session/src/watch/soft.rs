@@ -21,14 +21,15 @@ pub(crate) use journal::recover;
 
 use super::step::{self, Puppet};
 use super::{Detail, Touch, Watch, WatchError};
+use crate::foothold::Foothold;
 use crate::memory::Memory;
 use crate::process;
-use crate::setup::find_syscall;
 use crate::world::{World, undo_interruption};
 use image::Process;
 use journal::Journal;
 use page::{LEN, Page};
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use sys::Errno;
 use sys::ptrace::{self, event};
@@ -49,8 +50,8 @@ const OPTIONS: usize = ptrace::O_TRACESYSGOOD
 #[derive(Debug)]
 pub struct Soft {
     pid: i32,
-    memory: Memory,
-    gadget: u64,
+    memory: Arc<Memory>,
+    foothold: Arc<Foothold>,
     watches: Vec<Watch>,
     pages: Vec<Page>,
     /// In the process; `None` before it is made.
@@ -105,6 +106,7 @@ impl Soft {
         let began = Instant::now();
         let memory = Memory::open(pid)?;
         let world = World::stop(pid)?;
+        memory.check()?;
         let process = Process::read(pid as u32).map_err(WatchError::Image)?;
         let tids: Vec<i32> = world.threads().map(|t| t.tid).collect();
         let taboo: Vec<_> = tids.iter().flat_map(|tid| page::taboo(*tid)).collect();
@@ -116,15 +118,15 @@ impl Soft {
                 None => pages.push(page),
             }
         }
-        let gadget = find_syscall(&memory, &process.mappings)?;
+        let foothold = Foothold::find(&memory, &process.mappings)?;
         let has_filter = process::Status::of(pid).is_some_and(|s| s.seccomp != 0);
         let options = OPTIONS | if has_filter { ptrace::O_SUSPEND_SECCOMP } else { 0 };
         let refused = || crate::Broken::Seccomp { pid, name: process::name(pid), mode: 2 };
         tids.iter().try_for_each(|tid| ptrace::set_options(*tid, options)).map_err(|_| refused())?;
         let mut soft = Soft {
             pid,
-            memory,
-            gadget,
+            memory: Arc::new(memory),
+            foothold: Arc::new(foothold),
             pages,
             journal: None,
             threads: tids.iter().copied().collect(),
@@ -157,7 +159,7 @@ impl Soft {
 
     /// In a thread that `World` stopped.
     fn first_protect(&mut self, tid: i32) -> Result<(), (&'static str, Errno)> {
-        let mut puppet = Puppet::take(tid, self.gadget).map_err(|errno| ("ptrace", errno))?;
+        let mut puppet = self.puppet(tid).map_err(|errno| ("ptrace", errno))?;
         let done = self.prepare(&mut puppet);
         if done.is_err() {
             self.open(&mut puppet);
@@ -168,7 +170,7 @@ impl Soft {
     }
 
     fn prepare(&mut self, puppet: &mut Puppet) -> Result<(), (&'static str, Errno)> {
-        let journal = Journal::create(puppet, &self.memory, self.pages.len());
+        let journal = Journal::create(puppet, self.pages.len());
         let journal = journal.map_err(|errno| ("memfd_create", errno))?;
         self.journal = Some(journal);
         journal.write(&self.memory, &self.pages).map_err(|errno| ("write of the journal", errno))?;
@@ -179,6 +181,11 @@ impl Soft {
 
     fn own(&self) -> Vec<(u64, u64)> {
         self.pages.iter().filter_map(Page::restored).collect()
+    }
+
+    /// A thread of the process, to do as we say.
+    fn puppet(&self, tid: i32) -> Result<Puppet, Errno> {
+        Puppet::take(tid, self.memory.clone(), self.foothold.clone())
     }
 
     /// Handles what has happened; false if nothing had.
@@ -253,7 +260,9 @@ impl Soft {
             self.threads.insert(tid);
             return Ok(true);
         }
-        let mut puppet = Puppet::take(tid, self.gadget)?;
+        // It has a copy of the memory.
+        let memory = Arc::new(Memory::open(group).map_err(|_| Errno::ESRCH)?);
+        let mut puppet = Puppet::take(tid, memory, self.foothold.clone())?;
         self.open(&mut puppet);
         self.journal.inspect(|journal| journal.unmap(&mut puppet));
         puppet.release();
@@ -277,7 +286,7 @@ impl Soft {
             self.sync();
         }
         let Some(tid) = self.queue.front().map(|(tid, _)| *tid) else { return };
-        if let Ok(mut puppet) = Puppet::take(tid, self.gadget) {
+        if let Ok(mut puppet) = self.puppet(tid) {
             let _ = self.close(&mut puppet);
             puppet.release();
         }
@@ -367,7 +376,7 @@ impl Soft {
         if self.is_alive() {
             self.stop_others(0);
             let any = self.queue.front().map(|(tid, _)| *tid);
-            if let Some(mut puppet) = any.and_then(|tid| Puppet::take(tid, self.gadget).ok()) {
+            if let Some(mut puppet) = any.and_then(|tid| self.puppet(tid).ok()) {
                 self.open(&mut puppet);
                 self.journal.inspect(|journal| journal.unmap(&mut puppet));
                 puppet.release();

@@ -11,19 +11,19 @@
 use super::touch::{FRAMES_MAX, Stack};
 use super::{Access, Watch};
 use crate::error::Broken;
+use crate::foothold::Foothold;
+use crate::hijack::{CODE_64, Hijack, OWN_FAULTS, Unmade};
 use crate::memory::Memory;
+use crate::sequence::Standing;
 use crate::world::restarts;
 use insn::memory_accesses;
+use std::sync::Arc;
 use sys::ptrace::{self, Regs};
 use sys::wait::{self, Status};
-use sys::{Errno, check, nr};
+use sys::{Errno, nr};
 
 const SIGTRAP: i32 = 5;
 const SIGSTOP: i32 = 19;
-/// Signals that an instruction itself can raise: SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV, SIGSYS. Blocked, they
-/// would reset the handler.
-const OWN_FAULTS: u64 = 1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 10 | 1 << 30;
-
 /// How a step ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stepped {
@@ -37,15 +37,18 @@ pub(super) enum Stepped {
 pub(super) struct Puppet {
     pub(super) tid: i32,
     pub(super) mask: u64,
-    gadget: u64,
+    memory: Arc<Memory>,
+    foothold: Arc<Foothold>,
     has_stop_signal: bool,
 }
 
 impl Puppet {
-    pub(super) fn take(tid: i32, gadget: u64) -> Result<Puppet, Errno> {
+    /// Takes a thread of the process that has this memory. One that stands in a restartable sequence of its own goes on at
+    /// its abort address.
+    pub(super) fn take(tid: i32, memory: Arc<Memory>, foothold: Arc<Foothold>) -> Result<Puppet, Errno> {
         let mask = ptrace::sigmask(tid)?;
         ptrace::set_sigmask(tid, !OWN_FAULTS)?;
-        let mut puppet = Puppet { tid, mask, gadget, has_stop_signal: false };
+        let mut puppet = Puppet { tid, mask, memory, foothold, has_stop_signal: false };
         if ptrace::is_at_entry(tid)? {
             puppet.back_out()?;
         }
@@ -60,20 +63,33 @@ impl Puppet {
         ptrace::set_regs(self.tid, &made_again(&call))
     }
 
-    /// Makes one system call in it.
-    pub(super) fn call(&mut self, number: usize, args: [u64; 6]) -> Result<u64, Errno> {
-        let saved = ptrace::regs(self.tid)?;
-        let [rdi, rsi, rdx, r10, r8, r9] = args;
-        let (rip, rax, orig_rax) = (self.gadget, number as u64, u64::MAX);
-        let regs = Regs { rip, rax, orig_rax, rdi, rsi, rdx, r10, r8, r9, ..saved };
-        ptrace::set_regs(self.tid, &regs)?;
-        let made = self.run_to_syscall_stop().and_then(|()| self.run_to_syscall_stop());
-        let answer = made.and_then(|()| ptrace::regs(self.tid));
-        ptrace::set_regs(self.tid, &saved)?;
-        check(answer?.rax as isize).map(|value| value as u64)
+    /// Has the thread, where it stands now, make calls; its own mask is put back by [`Puppet::release`] only, or if we die.
+    fn hijacked<T>(&mut self, work: impl FnOnce(&mut Hijack<'_>) -> Result<T, Unmade>) -> Result<T, Errno> {
+        let regs = ptrace::regs(self.tid)?;
+        let standing = Standing::of(&self.memory, self.tid, &regs);
+        if regs.cs != CODE_64 || standing == Standing::Unsound {
+            return Err(Errno::EFAULT);
+        }
+        let regs = standing.abandon(&self.memory, self.tid, regs)?;
+        let foothold = self.foothold.renewed(&self.memory).map_err(|_| Errno::EFAULT)?;
+        let mut hijack = Hijack::prepare(&self.memory, &foothold, self.tid, (regs, self.mask), &[]);
+        let done = work(&mut hijack).map_err(Errno::from);
+        drop(hijack);
+        ptrace::set_sigmask(self.tid, !OWN_FAULTS)?;
+        done
     }
 
-    pub(super) fn run_to_syscall_stop(&mut self) -> Result<(), Errno> {
+    /// Makes one system call in it.
+    pub(super) fn call(&mut self, number: usize, args: [u64; 6]) -> Result<u64, Errno> {
+        self.hijacked(|hijack| hijack.call(number, args))
+    }
+
+    /// Makes one whose first argument is a name.
+    pub(super) fn call_with_name(&mut self, number: usize, name: &str, second: u64) -> Result<u64, Errno> {
+        self.hijacked(|hijack| hijack.call_with_name(number, name, second))
+    }
+
+    fn run_to_syscall_stop(&mut self) -> Result<(), Errno> {
         loop {
             ptrace::cont_to_syscall(self.tid, 0)?;
             match self.wait()? {

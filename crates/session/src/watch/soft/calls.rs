@@ -46,7 +46,7 @@ impl Soft {
             return self.make_open(tid);
         }
         if regs.orig_rax == nr::RT_SIGACTION as u64 && regs.rdi == SIGSEGV && regs.rax == 0 {
-            let mut puppet = Puppet::take(tid, self.gadget)?;
+            let mut puppet = self.puppet(tid)?;
             let _ = self.learn_action(&mut puppet);
             puppet.release();
         }
@@ -61,7 +61,7 @@ impl Soft {
     /// Has the thread, which stands before a system call, make it with the pages open.
     fn make_open(&mut self, tid: i32) -> Result<(), Errno> {
         self.stop_others(tid);
-        let mut puppet = Puppet::take(tid, self.gadget)?;
+        let mut puppet = self.puppet(tid)?;
         self.open(&mut puppet);
         puppet.release();
         let before = self.values();

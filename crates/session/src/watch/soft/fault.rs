@@ -8,7 +8,9 @@
 //!          V2 a fault that is not ours is delivered; the process's handlers stay as they were.
 //! Checked: testkit `watching`.
 
+use super::page::ABORTS_MAX;
 use super::{LEN, Page, Soft, step};
+use crate::sequence::Standing;
 use crate::watch::step::{Puppet, Stepped};
 use crate::watch::{At, Detail, Stack, Touch};
 use sys::{Errno, nr, ptrace};
@@ -32,7 +34,12 @@ impl Soft {
         // For a call that takes long, since the fault; they stay open.
         let are_open = !self.open_for.is_empty();
         let regs = ptrace::regs(tid)?;
-        let mut puppet = Puppet::take(tid, self.gadget)?;
+        let standing = Standing::of(&self.memory, tid, &regs);
+        if let Standing::Inside(_) = standing {
+            standing.abandon(&self.memory, tid, regs)?;
+            return self.was_aborted(tid, page);
+        }
+        let mut puppet = self.puppet(tid)?;
         self.mend_action(&mut puppet)?;
         let touched = step::touched(&self.memory, &regs, &self.watches).unwrap_or_default();
         let before: Vec<u64> = touched.iter().map(|n| step::value(&self.memory, &self.watches[*n])).collect();
@@ -75,6 +82,22 @@ impl Soft {
             }
         }
         Ok(())
+    }
+
+    /// A restartable sequence was about to access the page: the fault alone has aborted it, and no access was made. One that
+    /// is aborted again and again would never end: then the page is watched no more.
+    fn was_aborted(&mut self, tid: i32, page: Page) -> Result<(), Errno> {
+        let own = page.restored();
+        if let Some(page) = self.pages.iter_mut().find(|p| p.addr == page.addr) {
+            page.aborts += 1;
+            if page.aborts > ABORTS_MAX {
+                page.lapse = Some("a restartable sequence of the process accesses it");
+                let mut puppet = self.puppet(tid)?;
+                step::protect(&mut puppet, own.as_slice())?;
+                puppet.release();
+            }
+        }
+        ptrace::cont_to_syscall(tid, 0)
     }
 
     /// Steps with this page open, and others that the same instruction touches.

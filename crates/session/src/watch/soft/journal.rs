@@ -12,10 +12,10 @@ use super::page::{self, Page};
 use crate::attach::image_maps;
 use crate::detach::Receipt;
 use crate::error::Broken;
+use crate::foothold::Foothold;
 use crate::memory::Memory;
 use crate::process::Controller;
 use crate::remote::Remote;
-use crate::setup::find_syscall;
 use crate::watch::step::Puppet;
 use crate::world::World;
 use image::{Addr, Mapping};
@@ -45,11 +45,8 @@ pub(super) struct Journal {
 
 impl Journal {
     /// Makes it by calls of a thread of the process, with room for `pages` pages.
-    pub(super) fn create(puppet: &mut Puppet, memory: &Memory, pages: usize) -> Result<Journal, Errno> {
-        // Below the red zone of the thread, where a signal's frame would be.
-        let name_at = (sys::ptrace::regs(puppet.tid)?.rsp - 512) & !15;
-        memory.write(name_at, format!("{NAME}\0").as_bytes()).map_err(|_| Errno::EFAULT)?;
-        let fd = puppet.call(nr::MEMFD_CREATE, [name_at, MFD_CLOEXEC, 0, 0, 0, 0])?;
+    pub(super) fn create(puppet: &mut Puppet, pages: usize) -> Result<Journal, Errno> {
+        let fd = puppet.call_with_name(nr::MEMFD_CREATE, NAME, MFD_CLOEXEC)?;
         let len = (LIST + 16 * pages as u64).next_multiple_of(4096);
         let (prot, flags) = ((mm::PROT_READ | mm::PROT_WRITE) as u64, mm::MAP_SHARED as u64);
         let mapped = puppet
@@ -102,7 +99,8 @@ pub(crate) fn recover(pid: i32) -> Result<Vec<Receipt>, Broken> {
         }
         let began = Instant::now();
         let mut world = World::stop(pid)?;
-        let mut remote = Remote::begin(&mut world, find_syscall(&memory, &mappings)?)?;
+        memory.check()?;
+        let mut remote = Remote::begin(&mut world, &memory, &Foothold::find(&memory, &mappings)?)?;
         for (addr, prot) in &own {
             // One that the process has unmapped since has nothing to get back.
             let _ = remote.call("mprotect", nr::MPROTECT, [*addr, page::LEN, *prot, 0, 0, 0]);

@@ -17,6 +17,8 @@ pub(super) const LEN: u64 = 4096;
 pub(super) const PROT_READ: u64 = 1;
 pub(super) const PROT_WRITE: u64 = 2;
 pub(super) const PROT_EXEC: u64 = 4;
+/// After so many aborted sequences a page is watched no more.
+pub(super) const ABORTS_MAX: u32 = 3;
 /// No C library's block of a thread is longer, from the thread pointer up.
 const THREAD_BLOCK: u64 = 4096;
 
@@ -30,6 +32,8 @@ pub(super) struct Page {
     is_read: bool,
     /// Why it is not watched.
     pub(super) lapse: Option<&'static str>,
+    /// How often a restartable sequence was aborted by its fault here.
+    pub(super) aborts: u32,
 }
 
 impl Page {
@@ -54,7 +58,7 @@ impl Page {
             return Err(refuse("it holds a thread's own block, which the kernel writes to as well"));
         }
         let is_read = watch.access == Access::ReadWrite;
-        Ok(Page { addr, own: Some(own), is_read, lapse: None })
+        Ok(Page { addr, own: Some(own), is_read, lapse: None, aborts: 0 })
     }
 
     /// Both watches' page.
@@ -84,6 +88,7 @@ impl Page {
         self.lapse = match self.own {
             None => Some("the process has unmapped it"),
             Some(own) if self.is_read && own & PROT_EXEC != 0 => Some("it is code now"),
+            Some(_) if self.aborts > ABORTS_MAX => self.lapse,
             Some(_) => None,
         };
     }

@@ -1,0 +1,60 @@
+//! Is this still the process, and the memory, that we think?
+//!
+//! For:     whoever has stopped a process, before anything is done to it; and whoever failed, to say why.
+//! State:   what a process was when its memory was opened.
+//! Context: control.
+//! Keeps:   I1 after `Memory::check` in a stop, the memory that we read and write is the one that the stopped process runs
+//!             in, and the program in it is the one that it ran when the memory was opened.
+//!          I2 a process that lives is not said to have ended.
+//! Checked: testkit `replaced`.
+//!
+//! An open /proc/PID/mem stays with its address space. Once nobody runs in that, it reads as empty. It may live on in a
+//! vfork child; then the auxiliary vector of the process tells: each exec writes a new one.
+
+use crate::error::Broken;
+use crate::process;
+use crate::site::SitePlan;
+use image::Mapping;
+use std::fs;
+
+/// A process, and which of its programs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pid: i32,
+    /// In clock ticks since boot.
+    start_time: Option<u64>,
+    auxv: Vec<u8>,
+}
+
+impl Identity {
+    /// What it is now.
+    pub fn of(pid: i32) -> Identity {
+        let auxv = fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
+        Identity { pid, start_time: process::start_time(pid), auxv }
+    }
+
+    /// Whether it is that still.
+    ///
+    /// # Errors
+    /// [`Broken::Replaced`], [`Broken::Gone`].
+    pub fn check(&self) -> Result<(), Broken> {
+        if Identity::of(self.pid) == *self { Ok(()) } else { Err(self.fate()) }
+    }
+
+    /// Why its memory is not there any more.
+    pub fn fate(&self) -> Broken {
+        let pid = self.pid;
+        let is_same = process::start_time(pid) == self.start_time;
+        let lives = |tid: i32| process::Status::of_thread(pid, tid).is_some_and(|s| s.has_memory);
+        match is_same && process::threads(pid).into_iter().any(lives) {
+            true => Broken::Replaced { pid, name: process::name(pid) },
+            false => Broken::Gone { pid },
+        }
+    }
+}
+
+/// Whether a module is mapped where it was planned for.
+pub(crate) fn is_mapped(mappings: &[Mapping], site: &SitePlan) -> bool {
+    let (start, path) = (site.module_range.start, std::path::Path::new(&site.module));
+    mappings.iter().any(|m| m.range.start.0 == start && m.path == path)
+}
