@@ -15,8 +15,7 @@ use crate::render::{Report, Writer, open_calls};
 use crate::stop::{Stop, Woke};
 use crate::trace::{self, Calls};
 use image::Spec;
-use session::{Launched, Receipt, Verb};
-use std::os::unix::process::ExitStatusExt;
+use session::{Broken, Ending, Launched, Receipt, Verb};
 use std::time::{Duration, Instant};
 
 /// How often we look whether the target is still there.
@@ -40,7 +39,7 @@ pub fn run(job: Job, stop: Stop, guard: &mut Guard) -> i32 {
         Ok(writer) => writer,
         Err(why) => return advice::fail(&why, &[], &[]),
     };
-    let (launched, pid) = match subject(&job.args) {
+    let (launched, pid) = match subject(&job.args, &stop) {
         Ok(subject) => subject,
         Err(code) => return code,
     };
@@ -60,11 +59,17 @@ pub fn run(job: Job, stop: Stop, guard: &mut Guard) -> i32 {
 ///
 /// # Errors
 /// The exit code, with everything said.
-pub fn subject(args: &RunArgs) -> Result<(Option<Launched>, i32), i32> {
+pub fn subject(args: &RunArgs, stop: &Stop) -> Result<(Option<Launched>, i32), i32> {
     let Some((program, words)) = args.command.split_first() else {
         return Ok((None, args.pid.unwrap_or(0)));
     };
-    let launched = Launched::start(program, words).map_err(|broken| advice::cannot_attach(&broken))?;
+    let launched = Launched::start(program, words, || stop.is_asked()).map_err(|broken| {
+        let code = advice::cannot_attach(&broken);
+        match broken {
+            Broken::EndedEarly { ending, .. } => ending.exit_code(),
+            _ => code,
+        }
+    })?;
     let pid = launched.pid();
     Ok((Some(launched), pid))
 }
@@ -127,9 +132,11 @@ impl Engine<'_> {
                 until = Instant::now();
             }
             if self.job.args.follow {
-                let entered = self.probes.follow_execs(&self.job, &mut self.writer);
+                let stop = &self.stop;
+                let entered = self.probes.follow_execs(&self.job, &mut self.writer, &mut || stop.is_asked());
                 entered.into_iter().for_each(|pid| self.guard.tell(pid));
             }
+            session::tidy();
             self.show_calls(false);
             match self.stop.wait(until) {
                 Woke::Time => {}
@@ -180,29 +187,36 @@ impl Engine<'_> {
     }
 
     fn is_target_there(&mut self) -> bool {
-        self.probes.is_alive() && self.launched.as_mut().is_none_or(|l| l.ended().is_none())
+        self.probes.is_alive() && self.launched.as_ref().is_none_or(|l| l.ended().is_none())
     }
 
-    /// Our exit code: the child's, if we started one and it was `is_over` before we left: ended, or another program.
+    /// Our exit code: the child's, if we started one and it was `is_over` before we left (another program), or ended before
+    /// we asked it to.
     fn end_child(&mut self, woke: Woke, is_over: bool) -> i32 {
-        let Some(launched) = &mut self.launched else { return 0 };
-        if launched.ended().is_none() && !is_over {
+        let Some(launched) = &self.launched else { return 0 };
+        // Ctrl-C in a terminal reaches it too.
+        let is_over = is_over || launched.ended().is_some();
+        if !is_over {
             launched.terminate(libc::SIGTERM);
         }
-        let patience = Instant::now() + GRACE;
-        while launched.ended().is_none() {
-            // A program that replaced itself, or ends by itself, takes the time that it takes.
-            if (!is_over && Instant::now() > patience) || woke == Woke::FrontGone {
-                break;
+        // A program that replaced itself, or ends by itself, takes the time that it takes, unless we are asked to end.
+        let mut patience = (!is_over || woke == Woke::Signal).then(|| Instant::now() + GRACE);
+        let ending = loop {
+            let ending = launched.ended();
+            let is_late = patience.is_some_and(|end| Instant::now() > end);
+            if ending.is_some() || is_late || woke == Woke::FrontGone {
+                break ending;
             }
-            if self.stop.wait(Instant::now() + Duration::from_millis(5)) != Woke::Time {
-                launched.terminate(libc::SIGTERM);
+            match self.stop.wait(Instant::now() + Duration::from_millis(5)) {
+                Woke::Time => {}
+                Woke::Signal => {
+                    launched.terminate(libc::SIGTERM);
+                    patience.get_or_insert(Instant::now() + GRACE);
+                }
+                Woke::FrontGone => break launched.ended(),
             }
-        }
-        match launched.ended() {
-            Some(status) if is_over => status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
-            _ => 0,
-        }
+        };
+        ending.filter(|_| is_over).map_or(0, Ending::exit_code)
     }
 
     fn report(&mut self, receipt: Receipt, cpu: Option<u64>) {
@@ -213,6 +227,7 @@ impl Engine<'_> {
         self.writer.unheard(self.probes.unheard());
         let not_kept = self.calls.iter().map(Calls::not_kept).fold(0, u64::saturating_add);
         self.writer.damaged = self.probes.damaged().saturating_add(not_kept);
+        self.writer.forged(self.probes.forged());
         self.writer.receipt(&report, &receipt, open.as_ref(), cpu);
     }
 }

@@ -39,6 +39,8 @@ pub struct Probes {
     unheard: u64,
     /// Records that could not be believed of what is not listened to any more.
     damaged: u64,
+    /// Rings of closed bells that cannot be true.
+    forged: u64,
     /// What listened, once it is closed.
     closed: Vec<Session>,
     seen: Modules,
@@ -65,6 +67,7 @@ impl Probes {
             images,
             unheard: 0,
             damaged: 0,
+            forged: 0,
             closed,
             seen,
             receipt: None,
@@ -184,17 +187,22 @@ impl Probes {
     }
 
     /// Goes with every thread that is about to exec, and probes the new program; their processes.
-    pub fn follow_execs(&mut self, job: &Job, writer: &mut Writer) -> Vec<i32> {
+    pub fn follow_execs(
+        &mut self,
+        job: &Job,
+        writer: &mut Writer,
+        is_asked: &mut dyn FnMut() -> bool,
+    ) -> Vec<i32> {
         let mut entered = Vec::new();
-        let mut i = 0;
         // Whoever rings all the time must not keep us from looking at anything else.
         let end = Instant::now() + EXECS_LOOK;
-        while i < self.execs.len() && Instant::now() < end {
+        let mut i = 0;
+        while i < self.execs.len() && Instant::now() < end && !is_asked() {
             if !self.execs[i].is_rung() {
                 i += 1;
                 continue;
             }
-            if let Some(held) = self.execs[i].follow() {
+            if let Some(held) = self.execs[i].follow(is_asked) {
                 entered.push(held.pid());
                 self.enter(&held, job, writer);
             }
@@ -241,6 +249,7 @@ impl Probes {
         for execs in over {
             self.unheard = self.unheard.saturating_add(execs.unheard());
             self.damaged = self.damaged.saturating_add(execs.damaged());
+            self.forged = self.forged.saturating_add(execs.forged());
             // Of what has ended there is nothing to take out.
             if execs.is_alive() {
                 self.closed.push(execs.close());
@@ -256,6 +265,11 @@ impl Probes {
     /// How many programs were started of which we heard too late; known after the detach.
     pub fn unheard(&self) -> u64 {
         self.unheard
+    }
+
+    /// How many rings named a thread that is not of the process that rang; known after the detach.
+    pub fn forged(&self) -> u64 {
+        self.forged
     }
 
     /// Takes everything out; what could not leave is tried again by the next call.

@@ -287,6 +287,16 @@ impl Writer {
         }
     }
 
+    /// The target has rung with numbers that are not true.
+    pub fn forged(&mut self, rings: u64) {
+        if rings > 0 {
+            eprintln!(
+                "nanoprobe: {rings} times a followed process named a thread that is not one of its own, and nothing was \
+                 traced for it"
+            );
+        }
+    }
+
     /// What a process starts cannot be followed.
     pub fn deaf_to_execs(&mut self, pid: i32, why: &str) {
         eprintln!("nanoprobe: programs that process {pid} starts are not followed: {why}");

@@ -32,6 +32,13 @@ impl Stop {
         Stop { pipe: pipe.into() }
     }
 
+    /// The front has said something, or is gone; [`Stop::wait`] says what.
+    pub fn is_asked(&self) -> bool {
+        let mut fd = libc::pollfd { fd: self.pipe.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one pollfd, alive for the call.
+        unsafe { libc::poll(&raw mut fd, 1, 0) > 0 }
+    }
+
     /// Waits until `until`, or until the front says something.
     pub fn wait(&mut self, until: Instant) -> Woke {
         loop {

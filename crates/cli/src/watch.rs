@@ -17,7 +17,6 @@ use crate::{advice, front};
 use serde_json::{Map, Value, json};
 use session::Launched;
 use session::watch::{Detail, Hard, Places, Soft, SoftReceipt, Touch, WatchSpec, resolve};
-use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
 /// How often we look whether the target is still there.
@@ -46,7 +45,7 @@ fn run(args: &WatchArgs, specs: &[WatchSpec], stop: Stop, guard: &mut Guard) -> 
         Ok(writer) => writer,
         Err(why) => return advice::fail(&why, &[], &[]),
     };
-    let (launched, pid) = match subject(&args.run) {
+    let (launched, pid) = match subject(&args.run, &stop) {
         Ok(subject) => subject,
         Err(code) => return code,
     };
@@ -234,7 +233,7 @@ impl Run<'_> {
     fn is_target_there(&mut self) -> bool {
         match &self.subject {
             Subject::Hard(hard) => {
-                hard.is_alive() && self.launched.as_mut().is_none_or(|l| l.ended().is_none())
+                hard.is_alive() && self.launched.as_ref().is_none_or(|l| l.ended().is_none())
             }
             Subject::Soft(soft) => soft.is_alive(),
         }
@@ -255,14 +254,9 @@ impl Run<'_> {
 
     /// Our exit code: the child's, if we started one and it ended by itself.
     fn end_child(&mut self) -> i32 {
-        let Some(launched) = &mut self.launched else { return 0 };
-        if let Subject::Soft(soft) = &self.subject
-            && let Some(code) = soft.exit_code()
-        {
-            return code;
-        }
+        let Some(launched) = &self.launched else { return 0 };
         if let Some(status) = launched.ended() {
-            return status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+            return status.exit_code();
         }
         launched.terminate(libc::SIGTERM);
         let patience = Instant::now() + Duration::from_secs(5);

@@ -103,6 +103,8 @@ pub(crate) struct Arena {
     pub remote: u64,
     /// Which file it is, to know its mappings in other processes.
     pub inode: u64,
+    /// The device that the file's number is of, major and minor, as /proc/PID/maps writes it.
+    pub device: (u32, u32),
     /// Forked children's counts are added to their parent's.
     pub follows_forks: bool,
     /// Copies and cells that held what cannot be a count: the target wrote there.
@@ -121,7 +123,8 @@ impl Arena {
         let call = |what| move |e: std::io::Error| Broken::Call { what, errno: errno_of(&e) };
         let sealed = sys::seal_length(memfd.as_raw_fd(), layout.len());
         sealed.map_err(|errno| Broken::Call { what: "sealing the arena", errno })?;
-        let inode = memfd.metadata().map_err(call("fstat of the arena"))?.ino();
+        let about = memfd.metadata().map_err(call("fstat of the arena"))?;
+        let (inode, device) = (about.ino(), major_and_minor(about.dev()));
         let map = SharedMapping::of_file(memfd.as_raw_fd(), layout.len());
         let map = map.map_err(|errno| Broken::Call { what: "mmap of the arena", errno })?;
         let header = ArenaHeader {
@@ -146,6 +149,7 @@ impl Arena {
             layout,
             remote: 0,
             inode,
+            device,
             follows_forks: false,
             announced: Vec::new(),
             damaged: Mutex::default(),
@@ -275,6 +279,13 @@ impl Arena {
     pub fn children_copy(&self) -> u64 {
         self.remote + self.layout.copy(COPY_CHILDREN) as u64
     }
+}
+
+/// A device number's two parts, as glibc and musl put them together.
+fn major_and_minor(device: u64) -> (u32, u32) {
+    let major = (device >> 32) & 0xffff_f000 | (device >> 8) & 0xfff;
+    let minor = (device >> 12) & 0xffff_ff00 | device & 0xff;
+    (major as u32, minor as u32)
 }
 
 pub(crate) fn errno_of(error: &std::io::Error) -> sys::Errno {

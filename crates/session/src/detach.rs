@@ -198,8 +198,10 @@ pub(crate) fn leave_process(
     let mut is_first = true;
     let mut given = Duration::ZERO;
     loop {
+        // Nobody is stopped for an address space that is gone: the number may be another process's by now. And it may be
+        // replaced by an exec before all threads stand.
+        memory.check()?;
         let mut world = World::stop_to_leave(memory.pid, TRACER_PATIENCE)?;
-        // The address space may have been replaced by an exec before all threads stood.
         memory.check()?;
         let mut word = [0u8; 8];
         memory.read(footing.arena.start, &mut word).map_err(|_| Broken::Gone { pid: memory.pid })?;

@@ -6,6 +6,7 @@
 //! Keeps:   every variant was checked, not guessed: see `process::why_not`.
 //! Checked: testkit `refusals`.
 
+use crate::launch::Ending;
 use std::fmt;
 use sys::Errno;
 
@@ -195,6 +196,13 @@ pub enum Broken {
         /// Why.
         why: String,
     },
+    /// The program ended before its first own instruction, by its loader or a signal.
+    EndedEarly {
+        /// The program.
+        command: String,
+        /// How it ended.
+        ending: Ending,
+    },
     /// The embedded agent is damaged.
     Agent(String),
 }
@@ -264,6 +272,9 @@ impl fmt::Display for Broken {
             Call { what, errno } => write!(f, "{what} failed: {errno}"),
             File { path, why } => write!(f, "{path}: {why}"),
             Launch { command, why } => write!(f, "cannot start {command}: {why}"),
+            EndedEarly { command, ending } => {
+                write!(f, "{command} ended before its first own instruction: {ending}")
+            }
             Agent(why) => write!(f, "the embedded agent cannot be read: {why}"),
         }
     }

@@ -6,7 +6,9 @@
 //! Keeps:   X1 nobody is traced but from just before its exec to the new program's first own instruction.
 //!          X2 a thread whose exec fails goes on as if nobody had looked; one waits a second at most.
 //!          X3 rings are answered in their order, each once.
-//! Checked: testkit `follows`.
+//!          X4 a thread is traced only if it maps our arena at our address, looked at again once it stands: what the ring says
+//!             is the target's word.
+//! Checked: tests below; testkit `follows`, `launching`.
 //!
 //! A program that makes the call by itself, as Go's runtime does, is not heard of.
 
@@ -14,12 +16,15 @@ use crate::bell::{Bell, Deaf};
 use crate::launch::run_to_entry;
 use crate::plan::{Images, Verb};
 use crate::process::{self, Status as Process};
+use crate::reports::{self, NOHANG};
 use crate::session::{Session, SiteView};
 use crate::world::{Held, undo_interruption};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use sys::ptrace::{self, event};
-use sys::wait::{self, Status};
+use sys::wait::Status;
 use sys::{Errno, nr};
 
 /// Where programs exec: glibc, musl, and what is linked with either.
@@ -31,6 +36,8 @@ const CAP_SYS_PTRACE: u32 = 19;
 const PATIENCE: Duration = Duration::from_millis(20);
 /// How long an exec may take until we let it go alone.
 const EXEC_PATIENCE: Duration = Duration::from_secs(5);
+/// How long one that has said it may take to stop.
+const STOP_PATIENCE: Duration = Duration::from_millis(100);
 /// How many system calls a thread may make between the ring and its exec.
 const CALLS_MAX: u32 = 64;
 
@@ -38,6 +45,8 @@ const CALLS_MAX: u32 = 64;
 #[derive(Debug)]
 pub struct Execs {
     bell: Bell,
+    /// Rings that cannot be true.
+    forged: u64,
 }
 
 impl Execs {
@@ -62,7 +71,7 @@ impl Execs {
             Deaf::NoFunction(why) => format!("it has no function that execs: {why}"),
             Deaf::Broken(broken) => broken.to_string(),
         })?;
-        Ok(Execs { bell })
+        Ok(Execs { bell, forged: 0 })
     }
 
     /// The process, for as long as its program runs.
@@ -77,17 +86,64 @@ impl Execs {
 
     /// Goes with the thread that rang first to the entry point of the new program; `None`: it came to no exec, or to a
     /// program that cannot be entered.
-    pub fn follow(&self) -> Option<Held> {
+    ///
+    /// What the ring says is written by the target: only a thread is traced that maps our arena where we put it and stands in
+    /// our code, as whoever rings does.
+    pub fn follow(&mut self, is_asked: &mut dyn FnMut() -> bool) -> Option<Held> {
         // Relaxed: the number is all that we learn from it, and the kernel orders the rest when it stops the thread.
         let ring = self.bell.words().answered.load(Ordering::Relaxed).wrapping_add(1);
-        let caller = self.caller(ring);
-        let is_seized = |tid: &i32| ptrace::seize(*tid, ptrace::O_TRACESYSGOOD | ptrace::O_TRACEEXEC).is_ok();
-        let seized = caller.filter(is_seized);
-        if let Some(tid) = seized {
-            let _ = ptrace::interrupt(tid);
-        }
+        let traced = self.caller(ring).and_then(|tid| self.trace(tid));
         self.bell.answer(ring);
-        seized.and_then(into_program)
+        traced.and_then(|caller| into_program(caller, is_asked))
+    }
+
+    /// Seizes a thread that has rung, and waits for it to stand.
+    fn trace(&mut self, tid: i32) -> Option<Caller> {
+        let pid = Process::of(tid)?.tgid;
+        if !self.is_ours(tid) {
+            self.forged += 1;
+            return None;
+        }
+        ptrace::seize(tid, ptrace::O_TRACESYSGOOD | ptrace::O_TRACEEXEC).ok()?;
+        if !is_stopped_soon(tid) {
+            reports::let_go(tid, 0);
+            return None;
+        }
+        // Its number may have become another's before we had it. One that waited too long has gone on by itself.
+        let is_ours = Process::of(tid).is_some_and(|now| now.tgid == pid) && self.is_ours(tid);
+        self.forged += u64::from(!is_ours);
+        let Some(mut regs) = ptrace::regs(tid).ok().filter(|regs| is_ours && self.is_in_our_code(regs.rip))
+        else {
+            reports::let_go(tid, 0);
+            return None;
+        };
+        if undo_interruption(tid, &mut regs) {
+            let _ = ptrace::set_regs(tid, &regs);
+        }
+        let _ = ptrace::cont_to_syscall(tid, 0);
+        Some(Caller { tid, pid })
+    }
+
+    fn is_in_our_code(&self, pc: u64) -> bool {
+        self.bell.session.regions.regions.iter().any(|region| region.code.contains(&pc))
+    }
+
+    /// The thread's process maps our arena, at the address at which we made the target map it: the target, or a child that it
+    /// forked.
+    fn is_ours(&self, tid: i32) -> bool {
+        let arena = &self.bell.session.regions.arena;
+        let Ok(maps) = File::open(format!("/proc/{tid}/maps")) else { return false };
+        let lines = BufReader::new(maps).split(b'\n').map_while(Result::ok);
+        let found = lines.map(|line| Place::of(&line)).find(|p| p.start >= arena.remote);
+        let is_arena = |p: &Place| {
+            p.start == arena.remote && p.is_shared && p.inode == arena.inode && p.device == arena.device
+        };
+        found.as_ref().is_some_and(is_arena)
+    }
+
+    /// How many rings named a thread that is not of this process.
+    pub fn forged(&self) -> u64 {
+        self.forged
     }
 
     /// Who rang, if it says so in time.
@@ -120,35 +176,88 @@ impl Execs {
     }
 }
 
-/// Follows a seized thread through its exec to the new program's entry point.
-fn into_program(tid: i32) -> Option<Held> {
-    let pid = Process::of(tid)?.tgid;
+/// A thread of ours that is about to exec, and its process.
+#[derive(Clone, Copy)]
+struct Caller {
+    tid: i32,
+    pid: i32,
+}
+
+/// What a line of /proc/PID/maps says; zeroes where it says nothing that can be read.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Place {
+    start: u64,
+    is_shared: bool,
+    device: (u32, u32),
+    inode: u64,
+}
+
+impl Place {
+    fn of(line: &[u8]) -> Place {
+        Place::parse(line).unwrap_or_default()
+    }
+
+    fn parse(line: &[u8]) -> Option<Place> {
+        // All that comes before the path is ASCII.
+        let end = line.iter().position(|b| !b.is_ascii()).unwrap_or(line.len());
+        let mut fields = std::str::from_utf8(&line[..end]).ok()?.split_ascii_whitespace();
+        let start = u64::from_str_radix(fields.next()?.split_once('-')?.0, 16).ok()?;
+        let is_shared = fields.next()?.ends_with('s');
+        let (major, minor) = fields.nth(1)?.split_once(':')?;
+        let device = (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?);
+        Some(Place { start, is_shared, device, inode: fields.next()?.parse().ok()? })
+    }
+}
+
+/// Has a seized thread stop; false if it does not, which then may be let go only later.
+fn is_stopped_soon(tid: i32) -> bool {
+    if ptrace::interrupt(tid).is_err() {
+        return false;
+    }
+    let end = Instant::now() + STOP_PATIENCE;
+    while Instant::now() < end {
+        match reports::take(tid, NOHANG) {
+            Ok(None) | Err(Errno::EINTR) => std::thread::sleep(Duration::from_micros(20)),
+            Ok(Some((_, Status::Event(event::STOP, _)))) => return true,
+            // It is delivered, and the stop follows before the handler runs.
+            Ok(Some((_, Status::Signal(signal)))) => drop(ptrace::cont(tid, signal)),
+            Ok(Some((_, Status::Exited(_) | Status::Killed(_)))) | Err(_) => return false,
+            Ok(Some(_)) => drop(ptrace::cont(tid, 0)),
+        }
+    }
+    false
+}
+
+/// Follows a thread that waits at the bell through its exec to the new program's entry point.
+fn into_program(caller: Caller, is_asked: &mut dyn FnMut() -> bool) -> Option<Held> {
+    let Caller { tid, pid } = caller;
     let end = Instant::now() + EXEC_PATIENCE;
     let mut calls = 0;
+    let mut is_in_exec = false;
     loop {
-        let is_late = Instant::now() > end;
         let Some((who, status)) = next_stop(tid, pid)? else {
-            if is_late {
-                let _ = ptrace::interrupt(tid);
+            if Instant::now() > end || is_asked() {
+                // It stops some time, and is let go then.
+                reports::let_go(tid, 0);
+                return None;
             }
             std::thread::sleep(Duration::from_micros(20));
             continue;
         };
-        match status {
-            Status::Event(event::EXEC, _) => {
-                let held = Held::new(pid);
-                let is_ours = process::check(pid).is_ok() && run_to_entry(pid).is_ok();
-                return is_ours.then_some(held);
-            }
+        let signal = match status {
+            Status::Event(event::EXEC, _) => return new_program(caller, who, end, is_asked),
             Status::Exited(_) | Status::Killed(_) => return None,
-            _ => {}
-        }
-        let signal = if let Status::Signal(signal) = status { signal } else { 0 };
+            Status::Signal(signal) => signal,
+            _ => 0,
+        };
         calls += u32::from(status == Status::Syscall);
-        if status == Status::Syscall && has_failed(who) || calls > CALLS_MAX || is_late {
-            let _ = ptrace::detach(who, signal);
+        // An exec that succeeds reports itself before anything else: whatever comes instead, a refusal or a signal from a
+        // filter, it has failed.
+        if is_in_exec || calls > CALLS_MAX {
+            reports::let_go(who, signal);
             return None;
         }
+        is_in_exec = status == Status::Syscall && begins_exec(who);
         if let (Status::Event(..), Ok(mut regs)) = (status, ptrace::regs(who))
             && undo_interruption(who, &mut regs)
         {
@@ -158,26 +267,54 @@ fn into_program(tid: i32) -> Option<Held> {
     }
 }
 
+/// At a stop by exec of a thread of ours, which has its process's number now: to the new program's entry point.
+fn new_program(caller: Caller, who: i32, end: Instant, is_asked: &mut dyn FnMut() -> bool) -> Option<Held> {
+    let pid = caller.pid;
+    if who != pid || ptrace::event_message(who) != Ok(caller.tid as u64) {
+        reports::let_go(who, 0);
+        return None;
+    }
+    // Dropped, it lets it go.
+    let held = Held::new(pid);
+    let mut is_late = || Instant::now() > end || is_asked();
+    let is_there = process::check(pid).is_ok() && run_to_entry(pid, &mut is_late).is_ok();
+    is_there.then_some(held)
+}
+
 /// The next report of a thread, or of its process, whose number another thread than the first takes at its exec.
 /// `Some(None)`: there is none yet; `None`: it is gone.
 #[allow(clippy::option_option, reason = "gone, not yet, and this")]
 fn next_stop(tid: i32, pid: i32) -> Option<Option<(i32, Status)>> {
-    match wait::wait(tid, wait::ALL | wait::NOHANG) {
+    match reports::take(tid, NOHANG) {
         Ok(Some(change)) => Some(Some(change)),
         Ok(None) | Err(Errno::EINTR) => Some(None),
         Err(_) if tid == pid => None,
-        Err(_) => match wait::wait(pid, wait::ALL | wait::NOHANG) {
+        Err(_) => match reports::take(pid, NOHANG) {
             Ok(Some(change)) => Some(Some(change)),
             _ => Process::of(pid).map(|_| None),
         },
     }
 }
 
-/// The thread stands behind an exec that failed. Before the call, rax is -ENOSYS.
-fn has_failed(tid: i32) -> bool {
-    ptrace::regs(tid).is_ok_and(|regs| {
-        let is_exec = matches!(regs.orig_rax as usize, nr::EXECVE | nr::EXECVEAT);
-        let answer = regs.rax as i64;
-        is_exec && answer < 0 && answer != -i64::from(Errno::ENOSYS.0)
-    })
+/// The thread stands before a call of exec.
+fn begins_exec(tid: i32) -> bool {
+    ptrace::is_at_entry(tid) == Ok(true)
+        && ptrace::regs(tid).is_ok_and(|r| matches!(r.orig_rax as usize, nr::EXECVE | nr::EXECVEAT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_maps_is_read_up_to_its_path() {
+        let line = b"7f00-8000 rw-s 00000000 00:01 1057 /memfd:nanoprobe (deleted)";
+        let place = Place { start: 0x7f00, is_shared: true, device: (0, 1), inode: 1057 };
+        assert_eq!(Place::of(line), place);
+        assert_eq!(Place::of(b"7f00-8000 rw-s 00000000 00:01 1057 /\xff\xfe x"), place);
+        assert_eq!(Place::of(b"7f00-8000 r-xp 0 fd:0a 7").device, (0xfd, 10));
+        for odd in [&b""[..], b"7f00", b"\xff", b"7f00-8000 rw-s 0 0001 7"] {
+            assert_eq!(Place::of(odd), Place::default());
+        }
+    }
 }

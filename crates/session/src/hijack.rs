@@ -17,9 +17,9 @@
 use crate::foothold::{Foothold, RED_ZONE, SCRATCH};
 use crate::memory::Memory;
 use crate::world::{Thread, World};
-use crate::{frame, process};
+use crate::{frame, process, reports};
 use sys::ptrace::{self, Regs};
-use sys::wait::{self, Status};
+use sys::wait::Status;
 use sys::{Errno, check, sched};
 
 const SIGSTOP: i32 = 19;
@@ -158,7 +158,7 @@ impl<'a> Hijack<'a> {
 
     fn wait(&self) -> Result<Status, Unmade> {
         loop {
-            match wait::wait(self.tid, wait::ALL) {
+            match reports::take(self.tid, 0) {
                 Err(Errno::EINTR) | Ok(None) => {}
                 Ok(Some((_, status))) => return Ok(status),
                 Err(_) => return Err(Unmade::Gone),

@@ -5,20 +5,24 @@
 //! Context: control.
 //! Keeps:   L1 the child's arguments, environment, descriptors, signals and process group are what they would
 //!             be without us.
+//!          L3 once it has ended, nobody is signalled for it, and its status is known.
 //!          L2 at the entry point all start-up libraries are mapped and relocated, and one thread exists.
-//! Checked: testkit `lives`.
+//! Checked: testkit `lives`, `launching`.
 //!
 //! Constructors of shared libraries run before the entry point, in the dynamic loader: their hits are not seen.
 
 use crate::error::Broken;
 use crate::memory::Memory;
 use crate::process;
+use crate::reports::{self, NOHANG};
+use std::fmt;
 use std::fs;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus};
-use sys::ptrace;
-use sys::wait::{self, Status};
-use sys::{Errno, sched};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use sys::ptrace::{self, event};
+use sys::wait::Status;
+use sys::{Errno, PidFd};
 
 const INT3: [u8; 1] = [0xcc];
 const SIGTRAP: i32 = 5;
@@ -26,105 +30,237 @@ const SIGKILL: i32 = 9;
 const SIGCONT: i32 = 18;
 const SIGSTOP: i32 = 19;
 const AT_ENTRY: u64 = 9;
+/// How often we look whether it has come to its entry point.
+const LOOK: Duration = Duration::from_micros(50);
 
-/// A program that we started.
+/// How long one may take to die of SIGKILL: in the kernel it cannot.
+const DEATH_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A program that we started: our child.
 #[derive(Debug)]
 pub struct Launched {
-    child: Child,
+    pid: i32,
+    /// By which it is signalled and reaped: its number may be another's once it has ended.
+    process: PidFd,
+}
+
+/// How a program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// By itself, with this code.
+    Exited(i32),
+    /// By this signal.
+    Killed(i32),
+    /// Somebody else took its status.
+    Unseen,
+}
+
+impl Ending {
+    fn of(status: Status) -> Ending {
+        match status {
+            Status::Exited(code) => Ending::Exited(code),
+            Status::Killed(signal) => Ending::Killed(signal),
+            _ => Ending::Unseen,
+        }
+    }
+
+    /// As a shell gives it on: the code, or 128 and the signal.
+    pub fn exit_code(self) -> i32 {
+        match self {
+            Ending::Exited(code) => code,
+            Ending::Killed(signal) => 128 + signal,
+            Ending::Unseen => 1,
+        }
+    }
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ending::Exited(code) => write!(f, "exit code {code}"),
+            Ending::Killed(signal) => write!(f, "killed by signal {signal}"),
+            Ending::Unseen => write!(f, "how is not known"),
+        }
+    }
+}
+
+/// Why a program did not come to its entry point.
+#[derive(Debug)]
+pub(crate) enum Stray {
+    /// It ended.
+    Ended,
+    /// We were asked to leave; there is no breakpoint of ours in it any more, and it stands.
+    Left,
+    Broken(Broken),
+}
+
+impl From<Broken> for Stray {
+    fn from(broken: Broken) -> Stray {
+        Stray::Broken(broken)
+    }
 }
 
 impl Launched {
-    /// Starts `program` and stops it at its entry point.
-    pub fn start(program: &str, args: &[String]) -> Result<Launched, Broken> {
+    /// Starts `program` and stops it at its entry point; gives up, and ends it, when `is_asked` to.
+    ///
+    /// # Errors
+    /// It cannot be started or probed; or it ended before it came there, as it would have without us.
+    #[allow(clippy::zombie_processes, reason = "it is reaped by its descriptor")]
+    pub fn start(
+        program: &str,
+        args: &[String],
+        mut is_asked: impl FnMut() -> bool,
+    ) -> Result<Launched, Broken> {
         let failed = |why: String| Broken::Launch { command: program.to_owned(), why };
         let mut command = Command::new(program);
         command.args(args);
         // SAFETY: the closure makes one system call and allocates nothing, as a forked child must.
         unsafe { command.pre_exec(trace_me) };
-        let child = command.spawn().map_err(|e| failed(e.to_string()))?;
-        let mut launched = Launched { child };
-        match launched.run_to_entry() {
+        let pid = command.spawn().map_err(|e| failed(e.to_string()))?.id() as i32;
+        reports::adopt(pid);
+        let process = match PidFd::open(pid) {
+            Ok(process) => process,
+            Err(errno) => {
+                // Not reaped yet: the number is still its own.
+                let _ = sys::sched::kill(pid, SIGKILL);
+                return Err(Broken::Call { what: "pidfd_open of the new program", errno });
+            }
+        };
+        let mut launched = Launched { pid, process };
+        match launched.run_to_entry(&mut is_asked) {
             Ok(()) => Ok(launched),
-            Err(broken) => {
-                launched.kill();
-                Err(broken)
+            Err(stray) => {
+                let by_itself = launched.ended();
+                let ending = launched.abandon();
+                let early = |ending| Broken::EndedEarly { command: program.to_owned(), ending };
+                Err(match (stray, by_itself) {
+                    (_, Some(ending)) => early(ending),
+                    (Stray::Ended, None) => early(ending),
+                    (Stray::Left, None) => failed("we were asked to end before its first instruction".into()),
+                    (Stray::Broken(broken), None) => broken,
+                })
             }
         }
     }
 
     /// Its process id.
     pub fn pid(&self) -> i32 {
-        self.child.id() as i32
+        self.pid
     }
 
-    fn run_to_entry(&mut self) -> Result<(), Broken> {
-        let pid = self.pid();
-        await_trap(pid)?;
+    fn run_to_entry(&mut self, is_asked: &mut dyn FnMut() -> bool) -> Result<(), Stray> {
+        let pid = self.pid;
+        await_stop(pid, is_asked, |status| status == Status::Signal(SIGTRAP))?;
         let call = |what| move |errno| Broken::Call { what, errno };
         ptrace::set_options(pid, ptrace::O_EXITKILL).map_err(call("ptrace of the new program"))?;
         if let Err(other) = process::check(pid)
             && !matches!(other, Broken::Traced { .. })
         {
-            return Err(other);
+            return Err(other.into());
         }
-        run_to_entry(pid)?;
+        run_to_entry(pid, is_asked)?;
         // It stays stopped by job control until `go`, whoever traces it meanwhile.
-        ptrace::detach(pid, SIGSTOP).map_err(call("release of the new program"))
+        let released = ptrace::detach(pid, SIGSTOP);
+        released.map_err(|_| Stray::Ended)
     }
 
     /// Lets it run.
     pub fn go(&self) {
-        let _ = sched::kill(self.pid(), SIGCONT);
+        self.signal(SIGCONT);
     }
 
     /// Asks it to end.
     pub fn terminate(&self, signal: i32) {
-        let _ = sched::kill(self.pid(), signal);
+        self.signal(signal);
+    }
+
+    fn signal(&self, signal: i32) {
+        // If it has ended, nobody gets it.
+        let _ = self.process.signal(signal);
     }
 
     /// Its end, if it has come.
-    pub fn ended(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().ok().flatten()
-    }
-
-    fn kill(&mut self) {
-        let _ = sched::kill(self.pid(), SIGKILL);
-        let _ = self.child.wait();
+    pub fn ended(&self) -> Option<Ending> {
+        match reports::end_of(self.pid, &self.process) {
+            Ok(status) => status.map(Ending::of),
+            Err(Errno::EINTR) => None,
+            Err(_) => Some(Ending::Unseen),
+        }
     }
 
     /// Ends it, for an attach that failed.
-    pub fn abandon(mut self) {
-        self.kill();
+    pub fn abandon(self) -> Ending {
+        self.signal(SIGKILL);
+        let end = Instant::now() + DEATH_PATIENCE;
+        loop {
+            match self.ended() {
+                Some(ending) => return ending,
+                None if Instant::now() > end => return Ending::Unseen,
+                // If it stands in a stop of ours, its end is reported to us as to its tracer.
+                None => drop(reports::take(self.pid, NOHANG)),
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+impl Drop for Launched {
+    fn drop(&mut self) {
+        reports::disown(self.pid);
     }
 }
 
 /// Runs a program of one thread, traced and stopped at its exec, to its ELF entry point.
 ///
 /// Until it is there, it has a breakpoint of ours in it, and dies of it if we die.
-pub(crate) fn run_to_entry(pid: i32) -> Result<(), Broken> {
+pub(crate) fn run_to_entry(pid: i32, is_asked: &mut dyn FnMut() -> bool) -> Result<(), Stray> {
     let call = |what| move |errno| Broken::Call { what, errno };
     let entry = entry(pid)?;
     let memory = Memory::open(pid)?;
     let mut byte = [0u8];
     memory.read(entry, &mut byte)?;
     memory.write(entry, &INT3)?;
-    ptrace::cont(pid, 0).map_err(call("start of the new program"))?;
-    await_trap(pid)?;
-    memory.write(entry, &byte)?;
+    ptrace::cont(pid, 0).map_err(|_| Stray::Ended)?;
+    // A SIGTRAP from anywhere else is the program's own.
+    let is_there = |status| {
+        status == Status::Signal(SIGTRAP) && ptrace::regs(pid).is_ok_and(|regs| regs.rip == entry + 1)
+    };
+    let awaited = await_stop(pid, is_asked, is_there);
+    if !matches!(awaited, Err(Stray::Ended)) {
+        memory.write(entry, &byte)?;
+    }
+    awaited?;
     let mut regs = ptrace::regs(pid).map_err(call("registers of the new program"))?;
     regs.rip = entry;
-    ptrace::set_regs(pid, &regs).map_err(call("registers of the new program"))
+    ptrace::set_regs(pid, &regs).map_err(call("registers of the new program"))?;
+    Ok(())
 }
 
-/// Waits for the stop by exec or by our breakpoint; other signals go through.
-fn await_trap(pid: i32) -> Result<(), Broken> {
+/// Waits for a stop; whatever else comes goes through.
+fn await_stop(
+    pid: i32,
+    is_asked: &mut dyn FnMut() -> bool,
+    is_it: impl Fn(Status) -> bool,
+) -> Result<(), Stray> {
+    let mut is_leaving = false;
     loop {
-        match wait::wait(pid, wait::ALL) {
+        match reports::take(pid, NOHANG) {
             Err(Errno::EINTR) => {}
-            Ok(Some((_, Status::Signal(SIGTRAP)))) => return Ok(()),
+            Ok(None) if !is_leaving && is_asked() => {
+                is_leaving = true;
+                // A seized one stops; one that asked to be traced takes a signal, which it does not get to see.
+                if ptrace::interrupt(pid).is_err() {
+                    let _ = sys::sched::kill(pid, SIGSTOP);
+                }
+            }
+            Ok(None) => std::thread::sleep(LOOK),
+            Ok(Some((_, Status::Exited(_) | Status::Killed(_)))) | Err(_) => return Err(Stray::Ended),
+            Ok(Some((_, status))) if is_it(status) => return Ok(()),
+            Ok(Some((_, Status::Signal(SIGSTOP) | Status::Event(event::STOP, _)))) if is_leaving => {
+                return Err(Stray::Left);
+            }
             Ok(Some((_, Status::Signal(signal)))) => drop(ptrace::cont(pid, signal)),
-            Ok(Some((_, Status::Event(..)))) => drop(ptrace::cont(pid, 0)),
-            _ => return Err(Broken::Gone { pid }),
+            Ok(Some(_)) => drop(ptrace::cont(pid, 0)),
         }
     }
 }

@@ -29,6 +29,7 @@ mod puns;
 mod recover;
 mod region;
 mod remote;
+mod reports;
 mod runs;
 mod semaphore;
 mod sequence;
@@ -48,7 +49,7 @@ pub use error::Broken;
 pub use events::Event;
 pub use execs::Execs;
 pub use insn::Rung;
-pub use launch::Launched;
+pub use launch::{Ending, Launched};
 pub use loads::Loads;
 pub use plan::{
     Explained, FileCoverage, Images, Listed, Plan, PlanError, RefusedSite, Verb, coverage, explain, list,
@@ -56,6 +57,7 @@ pub use plan::{
 };
 pub use process::{check_process, check_readable};
 pub use recover::recover;
+pub use reports::tidy;
 pub use session::{Calls, OpenCalls, Session, SiteView};
 pub use site::{Action, Consumer, HISTOGRAM_CELLS, Missed, SitePlan};
 pub use world::{ENGINE_NAME, Held};

@@ -12,11 +12,12 @@
 
 use crate::error::Broken;
 use crate::process;
+use crate::reports::{self, NOHANG};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use sys::ptrace::{self, Regs};
-use sys::wait::{self, Status};
+use sys::wait::Status;
 use sys::{Errno, nr};
 
 /// How long a thread may take to stop before we let all go and try again.
@@ -35,7 +36,7 @@ thread_local! {
     static HELD: Cell<i32> = const { Cell::new(0) };
 }
 
-/// A process of one thread that stands in a ptrace stop of ours: as long as it does, [`World::stop`] takes it as it is, and
+/// A process whose first thread stands in a ptrace stop of ours: as long as it does, [`World::stop`] takes it as it is, and
 /// leaves it so.
 #[derive(Debug)]
 pub struct Held {
@@ -59,7 +60,7 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         HELD.set(0);
-        let _ = ptrace::detach(self.pid, 0);
+        reports::let_go(self.pid, 0);
     }
 }
 
@@ -168,6 +169,8 @@ impl World {
         // Each thread must get a CPU before it stops: on a busy machine, with a low priority, that takes longer.
         let mut each = PATIENCE;
         loop {
+            // One of its threads may still be ours from before.
+            reports::tidy();
             let broken = match process::check(pid).and_then(|s| World::try_stop(pid, s.seccomp != 0, each)) {
                 Err(broken @ Broken::WontStop { .. }) => {
                     each = (each * 2).min(PATIENCE_MAX);
@@ -187,15 +190,21 @@ impl World {
         }
     }
 
-    /// Of a process that stands already.
+    /// Of a process whose first thread stands already; a library may have started others.
     fn held(pid: i32) -> Result<World, Broken> {
         let regs = ptrace::regs(pid).map_err(|_| Broken::Gone { pid })?;
         let thread = Thread { tid: pid, regs, changed: false, asked: Instant::now() };
-        Ok(World { pid, threads: BTreeMap::from([(pid, thread)]), stalls: Vec::new(), has_filter: false })
+        let threads = BTreeMap::from([(pid, thread)]);
+        World { pid, threads, stalls: Vec::new(), has_filter: false }.with_all(PATIENCE_MAX)
     }
 
     fn try_stop(pid: i32, has_filter: bool, patience: Duration) -> Result<World, Broken> {
-        let mut world = World { pid, threads: BTreeMap::new(), stalls: Vec::new(), has_filter };
+        World { pid, threads: BTreeMap::new(), stalls: Vec::new(), has_filter }.with_all(patience)
+    }
+
+    /// Until no thread is left that does not stand.
+    fn with_all(self, patience: Duration) -> Result<World, Broken> {
+        let mut world = self;
         loop {
             let asked = world.ask()?;
             if asked.is_empty() {
@@ -204,7 +213,7 @@ impl World {
             world.await_stops(asked, patience)?;
         }
         if world.threads.is_empty() {
-            return Err(Broken::Gone { pid });
+            return Err(Broken::Gone { pid: world.pid });
         }
         Ok(world)
     }
@@ -256,7 +265,7 @@ impl World {
 
     /// Takes the thread's report if there is one. True if it needs no further waiting.
     fn has_stopped(&mut self, tid: i32, asked: Instant) -> bool {
-        match wait::wait(tid, wait::ALL | wait::NOHANG) {
+        match reports::take(tid, NOHANG) {
             Ok(None) | Err(Errno::EINTR) => false,
             Ok(Some((_, Status::Event(ptrace::event::STOP, _)))) => {
                 if let Ok(regs) = ptrace::regs(tid) {
@@ -304,8 +313,8 @@ impl World {
             if thread.changed {
                 let _ = ptrace::set_regs(thread.tid, &thread.regs);
             }
-            if !is_held(self.pid) {
-                let _ = ptrace::detach(thread.tid, 0);
+            if !(is_held(self.pid) && thread.tid == self.pid) {
+                reports::let_go(thread.tid, 0);
             }
             self.stalls.push(thread.asked.elapsed());
         }
@@ -362,7 +371,7 @@ fn ended(pid: i32, tid: i32) -> bool {
 fn release(asked: &[(i32, Instant)]) {
     for (tid, _) in asked {
         loop {
-            match wait::wait(*tid, wait::ALL) {
+            match reports::take(*tid, 0) {
                 Ok(Some((_, Status::Signal(signal)))) => {
                     let _ = ptrace::cont(*tid, signal);
                 }
@@ -370,7 +379,7 @@ fn release(asked: &[(i32, Instant)]) {
                 _ => break,
             }
         }
-        let _ = ptrace::detach(*tid, 0);
+        reports::let_go(*tid, 0);
     }
 }
 

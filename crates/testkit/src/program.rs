@@ -44,6 +44,8 @@ pub enum Program {
     Refusing,
     /// Goroutines that are stopped by signals at any instruction, in Go.
     Preempted,
+    /// Execs that fail or lead to itself, and signals to its own process group.
+    Restless,
 }
 
 /// How a C program is linked. Go, Rust and C++ programs have their own way and ignore it.
@@ -74,7 +76,7 @@ pub(crate) struct Compiler {
 
 impl Program {
     /// Every program.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Counted,
         Self::CountedGo,
         Self::CountedRust,
@@ -91,6 +93,7 @@ impl Program {
         Self::Many,
         Self::Refusing,
         Self::Preempted,
+        Self::Restless,
     ];
 
     /// Files under `targets/`, the ones to compile first.
@@ -112,6 +115,7 @@ impl Program {
             Self::Many => &["many.c", "many_x86_64.S"],
             Self::Refusing => &["refusing.c"],
             Self::Preempted => &["preempted.go"],
+            Self::Restless => &["restless.c"],
         }
     }
 

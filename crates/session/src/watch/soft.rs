@@ -24,6 +24,7 @@ use super::{Detail, Touch, Watch, WatchError};
 use crate::foothold::Foothold;
 use crate::memory::Memory;
 use crate::process;
+use crate::reports::{self, NOHANG};
 use crate::world::{World, undo_interruption};
 use image::Process;
 use journal::Journal;
@@ -33,7 +34,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use sys::Errno;
 use sys::ptrace::{self, event};
-use sys::wait::{self, Status};
+use sys::wait::Status;
 
 const SIGSEGV: i32 = 11;
 const SIGTRAP: i32 = 5;
@@ -68,7 +69,7 @@ pub struct Soft {
     counts: Vec<u64>,
     touches: Vec<Touch>,
     receipt: SoftReceipt,
-    ended: Option<Status>,
+    has_ended: bool,
     /// The kernel's record of the SIGSEGV handler: a fault while it is blocked makes the kernel forget it.
     segv_action: [u8; 32],
     took: Duration,
@@ -138,7 +139,7 @@ impl Soft {
             watches,
             touches: Vec::new(),
             receipt: SoftReceipt::default(),
-            ended: None,
+            has_ended: false,
             segv_action: [0; 32],
             took: Duration::ZERO,
             stall: Duration::ZERO,
@@ -190,7 +191,7 @@ impl Soft {
 
     /// Handles what has happened; false if nothing had.
     pub fn handle(&mut self) -> bool {
-        let next = self.queue.pop_front().or_else(|| match wait::wait(-1, wait::ALL | wait::NOHANG) {
+        let next = self.queue.pop_front().or_else(|| match reports::take(-1, NOHANG) {
             Ok(stopped) => stopped,
             Err(Errno::ECHILD) => {
                 self.threads.clear();
@@ -206,7 +207,7 @@ impl Soft {
 
     fn dispatch(&mut self, tid: i32, status: Status) -> Result<(), Errno> {
         if let Status::Exited(_) | Status::Killed(_) = status {
-            self.forget(tid, status);
+            self.forget(tid);
             return Ok(());
         }
         if !self.threads.contains(&tid) && !self.welcome(tid)? {
@@ -243,13 +244,13 @@ impl Soft {
         }
     }
 
-    fn forget(&mut self, tid: i32, status: Status) {
+    fn forget(&mut self, tid: i32) {
         self.threads.remove(&tid);
         if self.open_for.remove(&tid) {
             self.close_again();
         }
         if tid == self.pid {
-            self.ended = Some(status);
+            self.has_ended = true;
         }
     }
 
@@ -306,9 +307,9 @@ impl Soft {
     fn await_stop(&mut self, tid: i32) {
         let began = Instant::now();
         loop {
-            match wait::wait(tid, wait::ALL | wait::NOHANG) {
-                Ok(Some((_, status @ (Status::Exited(_) | Status::Killed(_))))) => {
-                    return self.forget(tid, status);
+            match reports::take(tid, NOHANG) {
+                Ok(Some((_, Status::Exited(_) | Status::Killed(_)))) => {
+                    return self.forget(tid);
                 }
                 Ok(Some((_, status))) => return self.queue.push_back((tid, status)),
                 Ok(None) | Err(Errno::EINTR) => {}
@@ -343,16 +344,7 @@ impl Soft {
 
     /// Whether anything is left to watch.
     pub fn is_alive(&self) -> bool {
-        !self.threads.is_empty() && self.ended.is_none() && !self.receipt.was_gone
-    }
-
-    /// How the process ended: its code, or 128 and the signal.
-    pub fn exit_code(&self) -> Option<i32> {
-        match self.ended? {
-            Status::Exited(code) => Some(code),
-            Status::Killed(signal) => Some(128 + signal),
-            _ => None,
-        }
+        !self.threads.is_empty() && !self.has_ended && !self.receipt.was_gone
     }
 
     /// Watches that see nothing now, and why.

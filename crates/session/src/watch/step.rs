@@ -14,12 +14,13 @@ use crate::error::Broken;
 use crate::foothold::Foothold;
 use crate::hijack::{CODE_64, Hijack, OWN_FAULTS, Unmade};
 use crate::memory::Memory;
+use crate::reports;
 use crate::sequence::Standing;
 use crate::world::restarts;
 use insn::memory_accesses;
 use std::sync::Arc;
 use sys::ptrace::{self, Regs};
-use sys::wait::{self, Status};
+use sys::wait::Status;
 use sys::{Errno, nr};
 
 const SIGTRAP: i32 = 5;
@@ -30,7 +31,7 @@ pub(super) enum Stepped {
     Done,
     /// The instruction raised a signal of its own; the thread stands before its delivery.
     Raised(i32),
-    Ended(Status),
+    Ended,
 }
 
 /// A stopped thread that does as we say. Its signals are blocked while this lives.
@@ -103,7 +104,7 @@ impl Puppet {
 
     fn wait(&self) -> Result<Status, Errno> {
         loop {
-            match wait::wait(self.tid, wait::ALL) {
+            match reports::take(self.tid, 0) {
                 Err(Errno::EINTR) | Ok(None) => {}
                 Ok(Some((_, status))) => return Ok(status),
                 Err(errno) => return Err(errno),
@@ -120,7 +121,7 @@ impl Puppet {
                 Status::Signal(SIGSTOP) => self.has_stop_signal = true,
                 Status::Signal(signal) => return Ok(Stepped::Raised(signal)),
                 Status::Event(..) | Status::Syscall => {}
-                ended => return Ok(Stepped::Ended(ended)),
+                Status::Exited(_) | Status::Killed(_) | Status::Other(_) => return Ok(Stepped::Ended),
             }
         }
     }

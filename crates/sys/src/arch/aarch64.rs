@@ -16,6 +16,7 @@ pub mod nr {
     pub const READ: usize = 63;
     pub const WRITE: usize = 64;
     pub const EXIT: usize = 93;
+    pub const WAITID: usize = 95;
     pub const FUTEX: usize = 98;
     pub const NANOSLEEP: usize = 101;
     pub const CLOCK_GETTIME: usize = 113;
@@ -32,6 +33,7 @@ pub mod nr {
     pub const RT_SIGRETURN: usize = 139;
     pub const SETPRIORITY: usize = 140;
     pub const GETPRIORITY: usize = 141;
+    pub const SETPGID: usize = 154;
     pub const PRCTL: usize = 167;
     pub const GETCPU: usize = 168;
     pub const GETPID: usize = 172;

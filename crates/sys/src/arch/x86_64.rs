@@ -35,6 +35,7 @@ pub mod nr {
     pub const FCNTL: usize = 72;
     pub const FTRUNCATE: usize = 77;
     pub const PTRACE: usize = 101;
+    pub const SETPGID: usize = 109;
     pub const GETPPID: usize = 110;
     pub const SIGALTSTACK: usize = 131;
     pub const GETPRIORITY: usize = 140;
@@ -49,6 +50,7 @@ pub mod nr {
     pub const RESTART_SYSCALL: usize = 219;
     pub const CLOCK_GETTIME: usize = 228;
     pub const TGKILL: usize = 234;
+    pub const WAITID: usize = 247;
     pub const PERF_EVENT_OPEN: usize = 298;
     pub const PRLIMIT64: usize = 302;
     pub const GETCPU: usize = 309;

@@ -11,11 +11,12 @@
 //! Checked: testkit `watching`.
 
 use super::{Page, Puppet, Soft, step};
+use crate::reports::{self, NOHANG};
 use image::Process;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 use sys::ptrace::{self, Regs};
-use sys::wait::{self, Status};
+use sys::wait::Status;
 use sys::{Errno, nr};
 
 const SIGSEGV: u64 = 11;
@@ -86,10 +87,10 @@ impl Soft {
         let mut stops = 0;
         ptrace::cont_to_syscall(tid, 0)?;
         while began.elapsed() < PATIENCE {
-            match wait::wait(tid, wait::ALL | wait::NOHANG) {
+            match reports::take(tid, NOHANG) {
                 Ok(Some((_, Status::Syscall))) => stops += 1,
-                Ok(Some((_, status @ (Status::Exited(_) | Status::Killed(_))))) => {
-                    self.forget(tid, status);
+                Ok(Some((_, Status::Exited(_) | Status::Killed(_)))) => {
+                    self.forget(tid);
                     return Ok(true);
                 }
                 Ok(Some((_, status))) => {

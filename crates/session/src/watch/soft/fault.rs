@@ -49,8 +49,8 @@ impl Soft {
         };
         let stepped = if are_open { puppet.step()? } else { self.step_open(&mut puppet, page)? };
         match stepped {
-            Stepped::Ended(status) => {
-                self.forget(tid, status);
+            Stepped::Ended => {
+                self.forget(tid);
                 self.close_again();
             }
             Stepped::Raised(signal) => {

@@ -1,0 +1,103 @@
+//! A process by a descriptor, which never comes to mean another one.
+//!
+//! For:     signalling and reaping a child that may have been reaped by then.
+//! State:   the descriptor, closed on drop.
+//! Context: control.
+//! Keeps:   P1 a signal reaches the process that was opened, or nobody.
+//! Checked: tests below; testkit `launching`.
+
+use crate::wait::Status;
+use crate::{Errno, check, close, nr, syscall};
+
+const BY_PIDFD: usize = 3;
+const NOHANG: usize = 1;
+const EXITED: usize = 4;
+/// si_code of a child that ended by itself.
+const CLD_EXITED: i32 = 1;
+
+/// An open process.
+#[derive(Debug)]
+pub struct PidFd {
+    fd: i32,
+}
+
+impl PidFd {
+    /// The process that has this number now; of a child that was not reaped, it is that child.
+    ///
+    /// # Errors
+    /// `ESRCH` no such process, `EMFILE` no descriptor is free.
+    pub fn open(pid: i32) -> Result<PidFd, Errno> {
+        // SAFETY: pidfd_open takes numbers only.
+        let fd = check(unsafe { syscall(nr::PIDFD_OPEN, [pid as usize, 0, 0, 0, 0, 0]) })?;
+        Ok(PidFd { fd: fd as i32 })
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Errors
+    /// `ESRCH` it has ended, `EPERM` not allowed.
+    pub fn signal(&self, signal: i32) -> Result<(), Errno> {
+        let args = [self.fd as usize, signal as usize, 0, 0, 0, 0];
+        // SAFETY: numbers, and no siginfo.
+        check(unsafe { syscall(nr::PIDFD_SEND_SIGNAL, args) }).map(drop)
+    }
+
+    /// How the child ended, and reaps it; `None` if it has not. A stop of it is left to whoever traces it.
+    ///
+    /// # Errors
+    /// `ECHILD` it is not our child, or was reaped.
+    pub fn reap(&self) -> Result<Option<Status>, Errno> {
+        let mut info = [0i32; 32];
+        let options = EXITED | NOHANG;
+        let args = [BY_PIDFD, self.fd as usize, info.as_mut_ptr() as usize, options, 0, 0];
+        // SAFETY: the kernel writes one siginfo_t, 128 bytes, to `info`, which outlives the call.
+        check(unsafe { syscall(nr::WAITID, args) })?;
+        // Signal, errno, code; behind a hole: pid, uid, status.
+        let (signal, code, status) = (info[0], info[2], info[6]);
+        Ok((signal != 0).then_some(match code {
+            CLD_EXITED => Status::Exited(status),
+            _ => Status::Killed(status),
+        }))
+    }
+}
+
+impl Drop for PidFd {
+    fn drop(&mut self) {
+        close(self.fd);
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::process::Command;
+
+    #[allow(clippy::zombie_processes, reason = "it is reaped by its descriptor")]
+    fn end_of(script: &str, signal: Option<i32>) -> (PidFd, Status) {
+        let child = Command::new("/bin/sh").args(["-c", script]).spawn().unwrap();
+        let process = PidFd::open(child.id() as i32).unwrap();
+        if let Some(signal) = signal {
+            assert_eq!(process.reap(), Ok(None));
+            process.signal(signal).unwrap();
+        }
+        loop {
+            if let Some(status) = process.reap().unwrap() {
+                return (process, status);
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_child_is_reaped_once_and_never_signalled_again() {
+        for (script, signal, wanted) in
+            [("exit 7", None, Status::Exited(7)), ("sleep 60", Some(9), Status::Killed(9))]
+        {
+            let (process, status) = end_of(script, signal);
+            assert_eq!(status, wanted);
+            assert_eq!(process.reap(), Err(Errno::ECHILD));
+            assert_eq!(process.signal(15), Err(Errno::ESRCH));
+        }
+    }
+}

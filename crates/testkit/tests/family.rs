@@ -1,0 +1,1 @@
+//! Processes that fork: servers with workers, shells, build tools.
