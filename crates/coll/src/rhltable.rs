@@ -7,7 +7,7 @@
 //! Keeps:   T1 an entry that is in the table during a whole lookup of its key is found by it.
 //!          T2 memory of entries and arrays is not reused before a grace period after their removal.
 //!          T3 the number of keys is exact when nobody changes the table.
-//! Checked: `tests/table.rs`, `torture rhltable`; all tests of the crate but the loom models under Miri.
+//! Checked: `tests/table.rs`, `tests/rules.rs`, `torture rhltable`; all tests of the crate but the loom models under Miri.
 //! Source:  kernel `lib/rhashtable.c` (v7.0). Departs: resized inline by who crosses the limit; a chain that
 //!          is too long while a resize is under way is no error (the kernel says EBUSY).
 
@@ -18,6 +18,7 @@ mod options;
 mod read;
 mod resize;
 mod shard;
+mod turn;
 mod write;
 
 pub use error::{BuildError, InsertError};
@@ -48,6 +49,36 @@ use std::sync::{Arc, Mutex};
 /// assert!(table.remove(first));
 /// assert_eq!(table.read().get(&"task 7").count(), 1);
 /// # Ok::<(), coll::InsertError>(())
+/// ```
+///
+/// What is found lives as long as the reader, and the reader no longer than the table:
+///
+/// ```compile_fail,E0597
+/// let table = coll::RhlTable::new();
+/// table.insert(1, 10)?;
+/// let found = {
+///     let reader = table.read();
+///     reader.get(&1).next()
+/// };
+/// assert!(found.is_some());
+/// # Ok::<(), coll::InsertError>(())
+/// ```
+///
+/// ```compile_fail,E0505
+/// let table: coll::RhlTable<u64, u64> = coll::RhlTable::new();
+/// let reader = table.read();
+/// drop(table);
+/// reader.has(&1);
+/// ```
+///
+/// A reader stays on its thread:
+///
+/// ```compile_fail,E0277
+/// let table: coll::RhlTable<u64, u64> = coll::RhlTable::new();
+/// let reader = table.read();
+/// std::thread::scope(|s| {
+///     s.spawn(move || reader.has(&1));
+/// });
 /// ```
 #[derive(Debug)]
 pub struct RhlTable<K, V, S = Fold>

@@ -158,11 +158,13 @@ impl Inner {
         if self.config.quarantine == 0 {
             return freed.free();
         }
-        let mut quarantine = lock(&self.quarantine);
-        quarantine.push_back(freed);
-        if quarantine.len() > self.config.quarantine
-            && let Some(oldest) = quarantine.pop_front()
-        {
+        let oldest = {
+            let mut quarantine = lock(&self.quarantine);
+            quarantine.push_back(freed);
+            (quarantine.len() > self.config.quarantine).then(|| quarantine.pop_front()).flatten()
+        };
+        // Outside of the lock: a consumer's destructor is the caller's code, and may call the registry.
+        if let Some(oldest) = oldest {
             oldest.free();
         }
     }
@@ -171,6 +173,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         // Nobody has a handle, a reference or a stack, and hits need one: no reader is left.
+        self.end_orphans();
         let what = self.unlink_all();
         self.free(what);
         let waiting = core::mem::take(&mut *lock(&self.batches));

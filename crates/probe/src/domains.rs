@@ -9,6 +9,7 @@
 //! Source:  presets A to D and A' to C' are the SRCU-lite series' (2024).
 
 use core::fmt;
+use core::marker::PhantomData;
 use rcu::tasks::{holdout, on_fast};
 use rcu::{BuildError, Cookie, Domain, Fast, Flavour, Lite, Normal, Rank, Reader};
 
@@ -130,9 +131,24 @@ pub(crate) struct Side {
     domain: Option<Domain>,
 }
 
-/// A section that was entered.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Token(Option<Rank>);
+/// A section that was entered; `leave` takes it, so it is left once at most.
+#[derive(Debug)]
+pub(crate) struct Token(Option<Rank>, PhantomData<*const ()>);
+
+/// A section that ends here, also if a consumer unwinds.
+pub(crate) struct Section<'s> {
+    side: &'s Side,
+    token: Option<Token>,
+}
+
+impl Drop for Section<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if let Some(token) = self.token.take() {
+            self.side.leave(token);
+        }
+    }
+}
 
 impl Side {
     pub fn new(kind: Protection, name: &str) -> Result<Side, BuildError> {
@@ -155,33 +171,44 @@ impl Side {
             (Protection::Normal, Some(domain)) => domain.lock::<Normal>(),
             (Protection::TasksTrace, _) => {
                 holdout::lock();
-                return Some(Token(None));
+                return Some(Token(None, PhantomData));
             }
             (Protection::TasksFast, _) => {
                 on_fast::lock();
-                return Some(Token(None));
+                return Some(Token(None, PhantomData));
             }
-            _ => return Some(Token(None)),
+            _ => return Some(Token(None, PhantomData)),
         };
-        rank.ok().map(|rank| Token(Some(rank)))
+        rank.ok().map(|rank| Token(Some(rank), PhantomData))
     }
 
-    /// Leaves what `enter` entered.
+    /// Leaves what `enter` of this side entered.
     #[inline(always)]
     pub fn leave(&self, token: Token) {
         match (self.kind, &self.domain, token.0) {
-            (Protection::Fast, Some(domain), Some(rank)) => domain.unlock::<Fast>(rank),
-            (Protection::Lite, Some(domain), Some(rank)) => domain.unlock::<Lite>(rank),
-            (Protection::Normal, Some(domain), Some(rank)) => domain.unlock::<Normal>(rank),
-            (Protection::TasksTrace, ..) => holdout::unlock(),
-            (Protection::TasksFast, ..) => on_fast::unlock(),
+            // SAFETY: a token is made by `enter`, stays on its thread and is left once; callers pass those of this side.
+            (Protection::Fast, Some(domain), Some(rank)) => unsafe { domain.unlock::<Fast>(rank) },
+            // SAFETY: as above.
+            (Protection::Lite, Some(domain), Some(rank)) => unsafe { domain.unlock::<Lite>(rank) },
+            // SAFETY: as above.
+            (Protection::Normal, Some(domain), Some(rank)) => unsafe { domain.unlock::<Normal>(rank) },
+            // SAFETY: as above.
+            (Protection::TasksTrace, ..) => unsafe { holdout::unlock() },
+            // SAFETY: as above.
+            (Protection::TasksFast, ..) => unsafe { on_fast::unlock() },
             _ => {}
         }
     }
 
+    /// Enters until the value is dropped.
+    #[inline(always)]
+    pub fn section(&self) -> Option<Section<'_>> {
+        self.enter().map(|token| Section { side: self, token: Some(token) })
+    }
+
     /// Runs something inside a section; `None` if a rule of the domain forbids to enter.
     ///
-    /// As `enter` and `leave`, with one look at the kind in the place of two.
+    /// As `section`, with one look at the kind in the place of two.
     #[inline(always)]
     pub fn read<T>(&self, body: impl FnOnce() -> T) -> Option<T> {
         match (self.kind, &self.domain) {
@@ -189,16 +216,12 @@ impl Side {
             (Protection::Lite, Some(domain)) => inside::<Lite, T>(domain, body),
             (Protection::Normal, Some(domain)) => inside::<Normal, T>(domain, body),
             (Protection::TasksTrace, _) => {
-                holdout::lock();
-                let result = body();
-                holdout::unlock();
-                Some(result)
+                let _reader = holdout::read();
+                Some(body())
             }
             (Protection::TasksFast, _) => {
-                on_fast::lock();
-                let result = body();
-                on_fast::unlock();
-                Some(result)
+                let _reader = on_fast::read();
+                Some(body())
             }
             _ => Some(body()),
         }
@@ -237,8 +260,6 @@ impl Side {
 
 #[inline(always)]
 fn inside<F: Reader, T>(domain: &Domain, body: impl FnOnce() -> T) -> Option<T> {
-    let rank = domain.lock::<F>().ok()?;
-    let result = body();
-    domain.unlock::<F>(rank);
-    Some(result)
+    let _reader = domain.try_read::<F>().ok()?;
+    Some(body())
 }

@@ -14,6 +14,7 @@
 //! eighth cost 2.4 ns each so, and 1.5 side by side (docs/bench.md).
 
 use crate::consumer::Slot;
+use crate::inside::contained;
 use crate::{Consumer, Regs, Verdict};
 use coll::{List, ListNode};
 use core::ptr::{NonNull, null_mut};
@@ -56,7 +57,9 @@ unsafe fn entry<C: Consumer>(data: NonNull<()>, regs: &mut Regs, _: u64, cookie:
     // SAFETY: a live `C` (caller's duty).
     let consumer = unsafe { data.cast::<C>().as_ref() };
     // SAFETY: a live number of the caller's (its duty).
-    consumer.handler(regs, unsafe { &mut *cookie })
+    let cookie = unsafe { &mut *cookie };
+    // Without an answer, its return handler is not called for this hit.
+    contained(|| consumer.handler(regs, cookie)).unwrap_or(Verdict::Ignore)
 }
 
 /// # Safety
@@ -64,11 +67,19 @@ unsafe fn entry<C: Consumer>(data: NonNull<()>, regs: &mut Regs, _: u64, cookie:
 unsafe fn entries<C: Consumer>(first: NonNull<Hot>, len: usize, regs: &mut Regs, _: u64) -> bool {
     // SAFETY: the caller's duty.
     let all = unsafe { core::slice::from_raw_parts(first.as_ptr(), len) };
-    all.iter().fold(true, |remove, hot| {
+    let (mut rest, mut remove) = (all.iter(), true);
+    let one = |remove: bool, hot: &Hot, regs: &mut Regs| {
         // SAFETY: a live `C` (caller's duty).
         let consumer = unsafe { hot.data.cast::<C>().as_ref() };
         remove & (consumer.handler(regs, &mut 0) == Verdict::Remove)
-    })
+    };
+    loop {
+        // Who panics has been taken off `rest`; those behind it are called all the same.
+        match contained(|| rest.by_ref().fold(true, |remove, hot| one(remove, hot, regs))) {
+            Some(all) => return remove & all,
+            None => remove = false,
+        }
+    }
 }
 
 /// # Safety
@@ -77,7 +88,8 @@ unsafe fn ret<C: Consumer>(data: NonNull<()>, regs: &mut Regs, func: u64, cookie
     // SAFETY: a live `C` (caller's duty).
     let consumer = unsafe { data.cast::<C>().as_ref() };
     // SAFETY: null or a live number of the caller's (its duty).
-    consumer.ret_handler(func, regs, unsafe { cookie.as_mut() });
+    let cookie = unsafe { cookie.as_mut() };
+    contained(|| consumer.ret_handler(func, regs, cookie));
     Verdict::Continue
 }
 
@@ -86,10 +98,13 @@ unsafe fn ret<C: Consumer>(data: NonNull<()>, regs: &mut Regs, func: u64, cookie
 unsafe fn rets<C: Consumer>(first: NonNull<Hot>, len: usize, regs: &mut Regs, func: u64) -> bool {
     // SAFETY: the caller's duty.
     let all = unsafe { core::slice::from_raw_parts(first.as_ptr(), len) };
-    for hot in all {
+    let mut rest = all.iter();
+    let one = |hot: &Hot, regs: &mut Regs| {
         // SAFETY: a live `C` (caller's duty).
         unsafe { hot.data.cast::<C>().as_ref() }.ret_handler(func, regs, None);
-    }
+    };
+    // As in `entries`.
+    while contained(|| rest.by_ref().for_each(|hot| one(hot, regs))).is_none() {}
     false
 }
 

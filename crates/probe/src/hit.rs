@@ -6,11 +6,13 @@
 //! Keeps:   H1 a consumer that is registered during the whole hit is called once.
 //!          H2 a breakpoint goes only if every consumer said so in this hit.
 //!          H3 a freed uprobe is counted, not walked.
-//! Checked: `tests/checklist.rs`, `tests/matrix.rs`, `torture uprobe`.
+//!          H4 no panic of a consumer leaves a hit: it is counted, the others are called, every reader is left.
+//! Checked: `tests/rules.rs`, `tests/checklist.rs`, `tests/matrix.rs`, `torture uprobe`.
 //! Source:  kernel `handler_chain` (v7.0).
 
-use crate::domains::{Protection, Token};
+use crate::domains::{Protection, Section};
 use crate::group::{Group, GroupNode};
+use crate::inside::Inside;
 use crate::registry::Inner;
 use crate::stats::bump;
 use crate::uprobe::{FREED, Node, Uprobe, put};
@@ -160,8 +162,9 @@ pub(crate) fn run(inner: &Inner, node: NonNull<Node>, body: impl FnOnce(&Uprobe)
     }
     // SAFETY: the caller's reference or lease keeps it.
     let uprobe = unsafe { &(*node.as_ptr()).value };
-    let inside = || if uprobe.is_ready() { body(uprobe) } else { uprobe.not_ready(inner) };
-    inner.entry.read(inside).unwrap_or(Hit::Skipped)
+    let _inside = Inside::of(inner);
+    let hit = || if uprobe.is_ready() { body(uprobe) } else { uprobe.not_ready(inner) };
+    inner.entry.read(hit).unwrap_or(Hit::Skipped)
 }
 
 /// The same for a long body, which is there once: `run` would keep its variables in memory.
@@ -172,10 +175,9 @@ pub(crate) fn run_long(inner: &Inner, node: NonNull<Node>, body: impl FnOnce(&Up
     }
     // SAFETY: the caller's reference or lease keeps it.
     let uprobe = unsafe { &(*node.as_ptr()).value };
-    let Some(token) = inner.entry.enter() else { return Hit::Skipped };
-    let hit = if uprobe.is_ready() { body(uprobe) } else { uprobe.not_ready(inner) };
-    inner.entry.leave(token);
-    hit
+    let _inside = Inside::of(inner);
+    let Some(_section) = inner.entry.section() else { return Hit::Skipped };
+    if uprobe.is_ready() { body(uprobe) } else { uprobe.not_ready(inner) }
 }
 
 /// The baseline: a reference and a lock around the consumers.
@@ -187,6 +189,7 @@ fn run_counted(inner: &Inner, node: NonNull<Node>, body: impl FnOnce(&Uprobe) ->
         return Hit::Unknown;
     }
     let hit = {
+        let _inside = Inside::of(inner);
         let _reading = uprobe.registering.read().unwrap_or_else(|e| e.into_inner());
         if uprobe.is_ready() { body(uprobe) } else { uprobe.not_ready(inner) }
     };
@@ -210,7 +213,10 @@ impl UprobeRef {
     ///
     /// # Context
     /// Target thread, no reader: takes locks.
+    /// # Panics
+    /// Called from inside a handler, a filter or a space.
     pub fn unhook(&self, space: SpaceId) -> bool {
+        Inside::forbid("UprobeRef::unhook");
         self.inner.unhook(self.node(), space)
     }
 }
@@ -220,14 +226,16 @@ impl Registry {
     /// of the space if all of them say so and no filter objects.
     pub fn hit(&self, space: SpaceId, file: FileId, offset: u64, regs: &mut Regs) -> Hit {
         let inner = &*self.inner;
-        let Some((found, token)) = inner.find(Key(file, offset)) else { return Hit::Unknown };
+        let Some((found, section)) = inner.find(Key(file, offset)) else { return Hit::Unknown };
         // SAFETY: `find` left us with a section or a reference that keeps it.
         let node: &Node = unsafe { found.as_ref() };
         // SAFETY: as above.
         let hit = unsafe { call_found(inner, node, regs) };
-        let keep = hit == Hit::Remove && (token.is_none() || node.value.try_get());
-        if let Some(token) = token {
-            inner.entry.leave(token);
+        // Inside another hit no lock is waited for: the breakpoint stays, as with `hit_and_stay`.
+        let goes = hit == Hit::Remove && !Inside::is();
+        let keep = goes && (section.is_none() || node.value.try_get());
+        if section.is_some() {
+            drop(section);
         } else if !keep {
             // SAFETY: the reference that `find` took, not used again.
             unsafe { put(inner, found) };
@@ -244,13 +252,13 @@ impl Registry {
     /// consumers want removed stays, for [`UprobeRef::unhook`] to take out later.
     pub fn hit_and_stay(&self, file: FileId, offset: u64, regs: &mut Regs) -> Hit {
         let inner = &*self.inner;
-        let Some((found, token)) = inner.find(Key(file, offset)) else { return Hit::Unknown };
+        let Some((found, section)) = inner.find(Key(file, offset)) else { return Hit::Unknown };
         // SAFETY: `find` left us with a section or a reference that keeps it.
         let node: &Node = unsafe { found.as_ref() };
         // SAFETY: as above.
         let hit = unsafe { call_found(inner, node, regs) };
-        match token {
-            Some(token) => inner.entry.leave(token),
+        match section {
+            Some(section) => drop(section),
             // SAFETY: the reference that `find` took, not used again.
             None => unsafe { put(inner, found) },
         }
@@ -266,6 +274,7 @@ unsafe fn call_found(inner: &Inner, node: &Node, regs: &mut Regs) -> Hit {
     if !node.value.is_ready() {
         return node.value.not_ready(inner);
     }
+    let _inside = Inside::of(inner);
     let counted = inner.entry.kind == Protection::Refcount;
     let _reading = counted.then(|| node.value.registering.read());
     // SAFETY: inside the entry side; with `Refcount`, under `registering`, taken here.
@@ -275,21 +284,15 @@ unsafe fn call_found(inner: &Inner, node: &Node, regs: &mut Regs) -> Hit {
 
 impl Inner {
     /// The uprobe at a place, with the section that keeps it; with `Refcount`, a reference and no section.
-    fn find(&self, key: Key) -> Option<(NonNull<Node>, Option<Token>)> {
+    fn find(&self, key: Key) -> Option<(NonNull<Node>, Option<Section<'_>>)> {
         if self.entry.kind == Protection::Refcount {
             let _reading = self.tree_lock.read().unwrap_or_else(|e| e.into_inner());
             // SAFETY: writers are kept out, and what they erase is freed after that.
             let node = unsafe { self.tree.find(key) }?;
             return node.value.try_get().then(|| (NonNull::from(node), None));
         }
-        let token = self.entry.enter()?;
+        let section = self.entry.section()?;
         // SAFETY: inside the entry side.
-        match unsafe { self.tree.find(key) } {
-            Some(node) => Some((NonNull::from(node), Some(token))),
-            None => {
-                self.entry.leave(token);
-                None
-            }
-        }
+        unsafe { self.tree.find(key) }.map(|node| (NonNull::from(node), Some(section)))
     }
 }

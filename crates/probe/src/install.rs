@@ -10,6 +10,7 @@
 //! Source:  kernel `install_breakpoint`, `uprobe_write_opcode` (v7.0).
 
 use crate::consumer::Slot;
+use crate::inside::Inside;
 use crate::registry::{Inner, lock};
 use crate::spaces::Member;
 use crate::stats::bump;
@@ -127,6 +128,7 @@ impl Inner {
     /// All handlers said remove: looks at the filters once more, and removes from that space alone.
     #[cold]
     pub fn unhook(&self, node: &Node, space: SpaceId) -> bool {
+        let _inside = Inside::of(self);
         let _registering = node.value.registering.read().unwrap_or_else(|e| e.into_inner());
         let Some(member) = self.members.get(space) else { return false };
         if node.value.is_wanted(space) || self.remove_from(node, &member) > 0 {

@@ -7,6 +7,7 @@ mod error;
 pub mod fake;
 mod group;
 mod hit;
+mod inside;
 mod install;
 mod refctr;
 mod registry;
@@ -21,6 +22,7 @@ pub use consumer::{Consumer, Verdict};
 pub use domains::{Config, Preset, Protection};
 pub use error::{ApplyError, InstallError, RefCtrError, RegisterError};
 pub use hit::Hit;
+pub use inside::Misuse;
 #[cfg(feature = "broken")]
 pub use registry::Broken;
 pub use registry::{Left, Registered, Registry};

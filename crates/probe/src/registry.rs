@@ -16,6 +16,7 @@ use crate::collect::{Batch, Retired};
 use crate::consumer::{Consumer, Slot};
 use crate::domains::{Config, Side};
 use crate::group;
+use crate::inside::{Inside, Misuse};
 use crate::refctr::Delayed;
 use crate::spaces::Members;
 use crate::stats::{Counts, bump};
@@ -66,6 +67,8 @@ pub(crate) struct Inner {
     /// What was freed and stays, marked.
     pub quarantine: Mutex<std::collections::VecDeque<crate::collect::Freed>>,
     pub delayed: Mutex<Vec<Delayed>>,
+    /// Registrations that were dropped where nothing can be unregistered.
+    pub orphans: Mutex<Vec<Orphan>>,
     pub counts: Counts,
     next_id: AtomicU64,
 }
@@ -119,6 +122,7 @@ impl Registry {
                 batches: Mutex::default(),
                 quarantine: Mutex::default(),
                 delayed: Mutex::default(),
+                orphans: Mutex::default(),
                 counts: Counts::default(),
                 next_id: AtomicU64::new(1),
             }),
@@ -129,6 +133,8 @@ impl Registry {
     ///
     /// # Errors
     /// Nothing is left of the registration, and the consumer does not run any more.
+    /// # Panics
+    /// Called from inside a handler, a filter or a space.
     pub fn register(
         &self,
         file: &Arc<dyn File>,
@@ -136,7 +142,9 @@ impl Registry {
         ref_ctr: Option<u64>,
         consumer: Arc<dyn Consumer>,
     ) -> Result<Registered, RegisterError> {
+        Inside::forbid("Registry::register");
         let inner = &self.inner;
+        inner.unlink_orphans();
         check(&**file, offset, ref_ctr, &*consumer)?;
         let node = inner.get_or_make(file, offset, ref_ctr)?;
         let slot = inner.slot(consumer);
@@ -144,6 +152,7 @@ impl Registry {
         // The reference above is the consumer's own, so no other is needed.
         let uprobe = &registered.probe.node().value;
         let result = {
+            let _inside = Inside::of(inner);
             let _registering = uprobe.registering.write().unwrap_or_else(|e| e.into_inner());
             let listing = lock(&uprobe.listing);
             // SAFETY: the only writer; the slot lives until it was retired and collected.
@@ -169,7 +178,12 @@ impl Registry {
     /// Takes a consumer off its uprobe, and breakpoints from where no other consumer wants them.
     ///
     /// Hits under way may still call it until [`unregister_sync`](Self::unregister_sync).
+    ///
+    /// # Panics
+    /// Called from inside a handler, a filter or a space.
     pub fn unregister_nosync(&self, mut registered: Registered) -> Left {
+        Inside::forbid("Registry::unregister_nosync");
+        self.inner.unlink_orphans();
         let left = registered.unlink();
         drop(registered);
         self.inner.collect_if_many();
@@ -180,15 +194,35 @@ impl Registry {
     ///
     /// # Cost
     /// One grace period of the entry side, then one of the return side, however many were unregistered.
+    /// # Panics
+    /// Called from inside a handler, a filter or a space: it would wait for its own caller.
     pub fn unregister_sync(&self) {
+        self.try_unregister_sync().unwrap_or_else(|misuse| panic!("{misuse}"));
+    }
+
+    /// [`unregister_sync`](Self::unregister_sync) that returns the broken rule in the place of a panic.
+    ///
+    /// # Errors
+    /// Called from inside a handler, a filter or a space.
+    pub fn try_unregister_sync(&self) -> Result<(), Misuse> {
+        Inside::check("Registry::unregister_sync")?;
+        self.inner.unlink_orphans();
         self.inner.sync();
+        Ok(())
     }
 
     /// Places (`add`) or removes breakpoints after a consumer's filter changed its mind.
     ///
     /// # Errors
-    /// The consumer is not on this uprobe, or a breakpoint could not be placed.
+    /// The consumer is not on this uprobe, the uprobe is of another registry, or a breakpoint could not be placed.
+    /// # Panics
+    /// Called from inside a handler, a filter or a space.
     pub fn apply(&self, probe: &UprobeRef, consumer: &Registered, add: bool) -> Result<(), ApplyError> {
+        Inside::forbid("Registry::apply");
+        if !Arc::ptr_eq(&self.inner, &probe.inner) {
+            return Err(ApplyError::NotOnProbe);
+        }
+        let _inside = Inside::of(&self.inner);
         let uprobe = &probe.node().value;
         let _registering = uprobe.registering.write().unwrap_or_else(|e| e.into_inner());
         // SAFETY: `registering` keeps the list as it is.
@@ -280,9 +314,11 @@ impl Inner {
         offset: u64,
         ref_ctr: Option<u64>,
     ) -> Result<NonNull<Node>, RegisterError> {
+        // Asked before the lock is taken: it is the caller's code.
+        let key = Key(file.id(), offset);
         let _writing = self.tree_lock.write().unwrap_or_else(|e| e.into_inner());
         // SAFETY: the only writer, so what is in the tree is not freed.
-        if let Some(node) = unsafe { self.tree.find(Key(file.id(), offset)) } {
+        if let Some(node) = unsafe { self.tree.find(key) } {
             let uprobe = &node.value;
             let mut alive = uprobe.try_get();
             if !alive && self.is_broken(Broken::NoRevival) {
@@ -304,7 +340,7 @@ impl Inner {
             unsafe { self.tree.erase(uprobe.me()) };
             bump(&self.counts.revived);
         }
-        let node = Uprobe::make(file.clone(), offset, ref_ctr);
+        let node = Uprobe::make(file.clone(), key, ref_ctr);
         bump(&self.counts.made);
         // SAFETY: the only writer; the node is fresh and freed by `collect` alone.
         unsafe { self.tree.insert(node) };
@@ -326,6 +362,7 @@ impl Registered {
         let inner = &self.probe.inner;
         let node = self.probe.node();
         let (group, breakpoints) = {
+            let _inside = Inside::of(inner);
             let _registering = node.value.registering.write().unwrap_or_else(|e| e.into_inner());
             let listing = lock(&node.value.listing);
             // SAFETY: the only writer; it is freed after its grace periods only.
@@ -344,7 +381,50 @@ impl Registered {
 }
 
 impl Drop for Registered {
+    /// Unregisters without waiting; inside a handler, a filter or a space, as soon as the registry is called next.
     fn drop(&mut self) {
-        let _ = self.unlink();
+        let Some(slot) = self.slot.filter(|_| Inside::is()) else {
+            let _ = self.unlink();
+            return;
+        };
+        self.slot = None;
+        // A reference for the orphan, in the place of the one that the field gives back.
+        self.probe.node().value.refs.fetch_add(1, Relaxed);
+        lock(&self.probe.inner.orphans).push(Orphan { node: self.probe.node, slot });
+    }
+}
+
+/// What is left of a registration that was dropped inside: the consumer is still on its uprobe.
+pub(crate) struct Orphan {
+    node: NonNull<Node>,
+    slot: NonNull<Slot>,
+}
+
+// SAFETY: as for `Registered`.
+unsafe impl Send for Orphan {}
+
+impl Inner {
+    /// The same at the registry's end, when nobody hits.
+    pub fn end_orphans(&self) {
+        let orphans = core::mem::take(&mut *lock(&self.orphans));
+        for Orphan { node, slot } in orphans {
+            // SAFETY: the orphan's reference keeps it.
+            let uprobe = unsafe { node.as_ref() };
+            // SAFETY: the only writer there can be; it is freed by who calls this.
+            let group = unsafe { group::unlink(&uprobe.value.consumers, slot) };
+            self.remove_unwanted(uprobe);
+            lock(&self.retired).add(slot, group);
+            // SAFETY: the orphan's reference, not used again.
+            unsafe { put(self, node) };
+        }
+    }
+
+    /// Unregisters what was dropped inside handlers.
+    fn unlink_orphans(self: &Arc<Self>) {
+        let orphans = core::mem::take(&mut *lock(&self.orphans));
+        for Orphan { node, slot } in orphans {
+            let probe = UprobeRef { inner: self.clone(), node };
+            drop(Registered { probe, slot: Some(slot) });
+        }
     }
 }

@@ -5,6 +5,7 @@
 //! Context: hit. Nothing is allocated.
 //! Keeps:   I1 entries = returns + unwound + skipped, once the stack is empty.
 //!          I2 a uprobe is not freed while an instance of it is on a stack.
+//!          I4 a stack holds instances of its own registry's uprobes alone.
 //!          I3 a session's return handler runs only with the cookie of its own entry.
 //! Checked: `tests/checklist.rs`, `tests/matrix.rs`, `torture uprobe`.
 //! Source:  kernel `prepare_uretprobe`, `handle_uretprobe_event_chain` (v7.0). Departs: no timer downgrades
@@ -13,6 +14,7 @@
 use crate::domains::{Protection, Token};
 use crate::group::Group;
 use crate::hit::{call_sessions, run_long};
+use crate::inside::contained;
 use crate::registry::Inner;
 use crate::uprobe::{Node, put};
 use crate::{Hit, Registry, Regs, UprobeRef};
@@ -54,6 +56,8 @@ pub struct ReturnStack {
     pub skipped: u64,
     /// Entries whose frame was left without a return.
     pub unwound: u64,
+    /// Entries of uprobes of another registry than the stack's: refused.
+    pub foreign: u64,
 }
 
 impl Registry {
@@ -67,6 +71,7 @@ impl Registry {
             returns: 0,
             skipped: 0,
             unwound: 0,
+            foreign: 0,
         }
     }
 }
@@ -78,8 +83,13 @@ impl ReturnStack {
     }
 
     /// Runs the entry of a function; true if [`leave`](Self::leave) must be called at its end.
+    ///
+    /// A uprobe of another registry is not entered, and counted in [`foreign`](Self::foreign): its leases are that one's.
     #[inline]
     pub fn enter(&mut self, uprobe: &UprobeRef, regs: &mut Regs) -> (Hit, bool) {
+        if !Arc::ptr_eq(&self.inner, &uprobe.inner) {
+            return (self.refuse(), false);
+        }
         let (inner, func, start) = (&*uprobe.inner, regs.rip, self.records.len());
         let (instances, records) = (&mut self.instances, &mut self.records);
         let (mut wanted, mut pushed) = (false, false);
@@ -114,6 +124,12 @@ impl ReturnStack {
         (hit, pushed)
     }
 
+    #[cold]
+    fn refuse(&mut self) -> Hit {
+        self.foreign += 1;
+        Hit::Skipped
+    }
+
     /// Runs the return of the innermost call. False: none is under way.
     #[inline]
     pub fn leave(&mut self, regs: &mut Regs) -> bool {
@@ -126,7 +142,7 @@ impl ReturnStack {
         });
         self.records.truncate(instance.records);
         self.returns += 1;
-        give_back(inner, &instance);
+        give_back(inner, instance);
         true
     }
 
@@ -136,7 +152,7 @@ impl ReturnStack {
             let Some(instance) = self.instances.pop() else { return };
             self.records.truncate(instance.records);
             self.unwound += 1;
-            give_back(&self.inner, &instance);
+            give_back(&self.inner, instance);
         }
     }
 }
@@ -151,7 +167,7 @@ fn lease(inner: &Inner, uprobe: &UprobeRef) -> Option<Option<Token>> {
 }
 
 #[inline(always)]
-fn give_back(inner: &Inner, instance: &Instance) {
+fn give_back(inner: &Inner, instance: Instance) {
     match instance.lease {
         Some(token) => inner.returns.leave(token),
         // SAFETY: the instance's reference, and the instance ends.
@@ -174,9 +190,10 @@ fn call_returns(uprobe: &crate::uprobe::Uprobe, func: u64, regs: &mut Regs, reco
         // SAFETY: the same reader.
         for slot in unsafe { group.slots() }.filter(|slot| slot.has_ret_handler) {
             if !slot.has_handler {
-                slot.consumer.ret_handler(func, regs, None);
+                contained(|| slot.consumer.ret_handler(func, regs, None));
             } else if let Some(i) = records[from..].iter().position(|r| r.id == slot.id) {
-                slot.consumer.ret_handler(func, regs, Some(&mut records[from + i].cookie));
+                let cookie = Some(&mut records[from + i].cookie);
+                contained(|| slot.consumer.ret_handler(func, regs, cookie));
                 from += i + 1;
             }
         }

@@ -9,6 +9,7 @@
 //! Checked: `tests/checklist.rs`, `torture uprobe`.
 //! Source:  kernel `uprobe_mmap`, `uprobe_munmap`, `dup_mmap` (v7.0).
 
+use crate::inside::Inside;
 use crate::registry::{Inner, Registry, lock};
 use crate::uprobe::Node;
 use crate::{FileId, Range, Space, SpaceId};
@@ -40,19 +41,32 @@ impl Members {
 
 impl Registry {
     /// Adds a space that maps no file with probes yet.
+    ///
+    /// # Panics
+    /// Called from inside a handler, a filter or a space.
     pub fn add_space(&self, space: Arc<dyn Space>) {
+        Inside::forbid("Registry::add_space");
         self.inner.members.insert(space);
     }
 
     /// Adds the child of a fork. `fork` makes it, breakpoints inherited, while no probe comes or goes.
+    ///
+    /// # Panics
+    /// Called from inside a handler, a filter or a space.
     pub fn fork(&self, fork: impl FnOnce() -> Arc<dyn Space>) {
+        Inside::forbid("Registry::fork");
+        let _inside = Inside::of(&self.inner);
         let mut members = self.inner.members.0.write().unwrap_or_else(|e| e.into_inner());
         let space = fork();
         members.insert(space.id(), Arc::new(Member { lock: Mutex::new(()), space }));
     }
 
     /// Forgets a space that ends or execs. Its breakpoints go with it.
+    ///
+    /// # Panics
+    /// Called from inside a handler, a filter or a space.
     pub fn remove_space(&self, space: SpaceId) {
+        Inside::forbid("Registry::remove_space");
         self.inner.members.0.write().unwrap_or_else(|e| e.into_inner()).remove(&space);
         lock(&self.inner.delayed).retain(|delayed| delayed.space != space);
     }
@@ -60,7 +74,12 @@ impl Registry {
     /// Changes the mappings of a space while no breakpoint comes or goes there. False: no such space.
     ///
     /// After a new mapping, [`mapped`](Self::mapped) must follow.
+    ///
+    /// # Panics
+    /// Called from inside a handler, a filter or a space.
     pub fn change_mappings(&self, space: SpaceId, change: impl FnOnce()) -> bool {
+        Inside::forbid("Registry::change_mappings");
+        let _inside = Inside::of(&self.inner);
         let Some(member) = self.inner.members.get(space) else { return false };
         let _locked = lock(&member.lock);
         change();
@@ -69,7 +88,12 @@ impl Registry {
 
     /// Places breakpoints in a range of a file that a space has just mapped, and counts semaphores up that
     /// waited for a mapping. What cannot be placed is left out.
+    ///
+    /// # Panics
+    /// Called from inside a handler, a filter or a space.
     pub fn mapped(&self, space: SpaceId, file: FileId, range: Range) {
+        Inside::forbid("Registry::mapped");
+        let _inside = Inside::of(&self.inner);
         let Some(member) = self.inner.members.get(space) else { return };
         self.inner.flush_delayed(&member, file);
         for node in self.inner.in_range(file, range) {

@@ -27,6 +27,8 @@ pub struct Stats {
     pub unhooked: u64,
     /// Hits that met a uprobe that was freed: none, unless the registry is broken.
     pub freed_hits: u64,
+    /// Handlers that panicked: the panic went no further, and the other consumers were called.
+    pub panicked: u64,
     /// Consumers retired and not freed yet.
     pub retired: u64,
 }
@@ -42,6 +44,7 @@ pub(crate) struct Counts {
     pub removed: AtomicU64,
     pub unhooked: AtomicU64,
     pub freed_hits: AtomicU64,
+    pub panicked: AtomicU64,
 }
 
 pub(crate) fn bump(count: &AtomicU64) {
@@ -60,6 +63,7 @@ impl Counts {
             removed: get(&self.removed),
             unhooked: get(&self.unhooked),
             freed_hits: get(&self.freed_hits),
+            panicked: get(&self.panicked),
             retired,
         }
     }

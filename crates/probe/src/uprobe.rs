@@ -49,7 +49,7 @@ pub(crate) struct Uprobe {
 
 impl Uprobe {
     /// A uprobe with the one reference of the consumer that it is made for.
-    pub fn make(file: Arc<dyn File>, offset: u64, ref_ctr: Option<u64>) -> NonNull<Node> {
+    pub fn make(file: Arc<dyn File>, key: Key, ref_ctr: Option<u64>) -> NonNull<Node> {
         let uprobe = Uprobe {
             consumers: List::new(),
             state: AtomicU32::new(0),
@@ -60,9 +60,9 @@ impl Uprobe {
             insn: OnceLock::new(),
             next_dead: AtomicPtr::new(core::ptr::null_mut()),
             me: AtomicPtr::new(core::ptr::null_mut()),
-            file: file.clone(),
+            file,
         };
-        let node = Box::into_raw(Box::new(TreeNode::new(Key(file.id(), offset), uprobe)));
+        let node = Box::into_raw(Box::new(TreeNode::new(key, uprobe)));
         // SAFETY: fresh from a box.
         unsafe { &(*node).value }.me.store(node, Relaxed);
         // SAFETY: as above, so not null.

@@ -325,7 +325,10 @@ impl<'a> Block<'a> {
     }
 
     /// Makes the given process the owner.
-    pub fn set_owner(self, pid: u32) {
+    ///
+    /// # Safety
+    /// The grace periods of the block must fence all threads of that process.
+    pub unsafe fn set_owner(self, pid: u32) {
         self.head().owner.store(pid, Relaxed);
     }
 }

@@ -106,7 +106,8 @@ impl Updater {
         let barrier = self.barrier_seq.load(Relaxed);
         self.barrier_seq.store(crate::seq::ended(barrier), Relaxed);
         crate::fence::register();
-        self.block.set_owner(sys::getpid());
+        // SAFETY: `register` has registered this process for the fence.
+        unsafe { self.block.set_owner(sys::getpid()) };
         // SAFETY: this thread is the only one of the process, and it is in no operation of the block.
         unsafe { self.block.forget_readers() };
         let Some(held) = thread::mine_if_any().and_then(|record| record.held(self.id)) else { return };

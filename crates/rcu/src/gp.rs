@@ -108,9 +108,21 @@ impl<'a> Block<'a> {
 
     /// Runs one whole grace period, or the rest of one that was interrupted.
     ///
-    /// Callers take turns: two of them at once on one block is a bug of the caller, which costs
-    /// correctness. `Domain` has a lock for it; an agent has one control thread.
-    pub fn run_gp(self, env: &mut impl Env, expedited: bool) {
+    /// ```compile_fail,E0133
+    /// struct Nothing;
+    /// impl rcu::Env for Nothing {
+    ///     fn heavy_fence(&mut self) {}
+    ///     fn pause(&mut self, _: &rcu::Waiting) {}
+    /// }
+    /// let domain = rcu::Domain::new("example");
+    /// domain.block().run_gp(&mut Nothing, false); // not without `unsafe`
+    /// ```
+    ///
+    /// # Safety
+    /// Callers must take turns: nobody else may run a grace period of this block meanwhile, so nobody but a
+    /// [`Domain`](crate::Domain) itself may run one of its block. After `env.heavy_fence()`, every thread that reads the
+    /// block must have executed a full fence.
+    pub unsafe fn run_gp(self, env: &mut impl Env, expedited: bool) {
         let gp = &self.head().gp;
         let mut now = gp.seq.load(Relaxed);
         let mut first_fence = false;

@@ -17,6 +17,23 @@ use crate::{Domain, Fast, Flavour, Lite, Misuse, Normal, Reader, Sigsafe, UpDown
 use core::marker::PhantomData;
 
 /// A read-side section; it ends when the guard is dropped.
+///
+/// It cannot outlive its domain, and cannot go to another thread:
+///
+/// ```compile_fail,E0505
+/// let domain = rcu::Domain::new("example");
+/// let guard = domain.normal();
+/// drop(domain);
+/// drop(guard);
+/// ```
+///
+/// ```compile_fail,E0277
+/// let domain = rcu::Domain::new("example");
+/// let guard = domain.normal();
+/// std::thread::scope(|s| {
+///     s.spawn(move || drop(guard));
+/// });
+/// ```
 #[must_use = "the section ends when the guard is dropped"]
 pub struct ReadGuard<'d, F: Reader> {
     domain: &'d Domain,
@@ -37,11 +54,20 @@ impl<F: Reader> ReadGuard<'_, F> {
 impl<F: Reader> Drop for ReadGuard<'_, F> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.domain.unlock::<F>(self.rank);
+        // SAFETY: the guard came from `lock`, on this thread, which it cannot leave, and ends once.
+        unsafe { self.domain.unlock::<F>(self.rank) };
     }
 }
 
-/// A read-side section that any thread may end by dropping this.
+/// A read-side section that any thread may end by dropping this; not one that its domain does not outlive:
+///
+/// ```compile_fail,E0597
+/// let section = {
+///     let domain = rcu::Domain::builder("example").flavour(rcu::Flavour::UpDown).build().unwrap();
+///     domain.down()
+/// };
+/// section.up();
+/// ```
 #[must_use = "the section ends when the value is dropped"]
 pub struct Down<'d> {
     domain: &'d Domain,
@@ -61,7 +87,8 @@ impl Drop for Down<'_> {
         if self.token != 0 {
             self.domain.forget_down(self.token);
         }
-        self.domain.block.unlock::<UpDown>(self.rank);
+        // SAFETY: `try_down` entered this rank of this block, and the value ends once.
+        unsafe { self.domain.block.unlock::<UpDown>(self.rank) };
     }
 }
 
@@ -179,10 +206,21 @@ impl Domain {
 
     /// Leaves a reader entered by [`lock`](Self::lock) with that cookie.
     ///
-    /// An unlock without its lock makes grace periods wait for ever; a checked domain reports it
-    /// and does nothing.
+    /// ```compile_fail,E0133
+    /// let domain = rcu::Domain::new("example");
+    /// let rank = domain.lock::<rcu::Lite>()?;
+    /// domain.unlock::<rcu::Lite>(rank); // not without `unsafe`: a second one would end another's section
+    /// # Ok::<(), rcu::Misuse>(())
+    /// ```
+    ///
+    /// # Safety
+    /// The cookie must come from a [`lock`](Self::lock) of this domain and this flavour (or a guard's
+    /// [`into_raw`](ReadGuard::into_raw)), on this thread unless the flavour is updown, and must be used once. Nothing
+    /// that the section protected may be used afterwards. A checked domain reports an unlock without its lock and
+    /// does nothing; any other would take a reader away from another section, which grace periods then
+    /// would not wait for.
     #[inline(always)]
-    pub fn unlock<F: Reader>(&self, rank: Rank) {
+    pub unsafe fn unlock<F: Reader>(&self, rank: Rank) {
         fence_before_leave::<F>();
         if !self.block.try_leave::<F>(rank) {
             self.leave_slow(F::FLAVOUR, rank);
@@ -213,6 +251,7 @@ impl Domain {
             thread::add(&record.busy, 1);
             let was_in = record.left(updater.id, rank.index());
             thread::add(&record.busy, -1);
+            thread::give_back_at_the_end();
             if !was_in {
                 let misuse = Misuse::Unbalanced { flavour };
                 return report(&Report::Misuse { domain: updater.name.clone(), misuse });

@@ -54,8 +54,12 @@ impl<'a> Block<'a> {
     }
 
     /// Leaves a reader.
+    ///
+    /// # Safety
+    /// The cookie must come from [`lock`](Self::lock) or [`lock_at`](Self::lock_at) of the same block and flavour, each
+    /// used once. Nothing that the section protected may be used afterwards.
     #[inline(always)]
-    pub fn unlock<F: Reader>(self, rank: Rank) {
+    pub unsafe fn unlock<F: Reader>(self, rank: Rank) {
         fence_before_leave::<F>();
         if !self.try_leave::<F>(rank) {
             self.leave_slow(F::FLAVOUR, rank);

@@ -9,23 +9,30 @@
 
 use crate::prim::Relaxed;
 use crate::thread::{self, Record};
+use core::marker::PhantomData;
 
-/// A stretch of a signal handler, from here to the drop.
+/// A stretch of a signal handler, from here to the drop, on one thread:
+///
+/// ```compile_fail,E0277
+/// let scope = rcu::signal::HandlerScope::enter();
+/// std::thread::spawn(move || drop(scope));
+/// ```
 #[must_use = "the scope ends when the value is dropped"]
-pub struct HandlerScope(&'static Record);
+pub struct HandlerScope(&'static Record, PhantomData<*const ()>);
 
 impl HandlerScope {
     /// Says that the calling thread is in a signal handler.
     pub fn enter() -> HandlerScope {
         let record = thread::mine();
         thread::add(&record.handlers, 1);
-        HandlerScope(record)
+        HandlerScope(record, PhantomData)
     }
 }
 
 impl Drop for HandlerScope {
     fn drop(&mut self) {
         thread::add(&self.0.handlers, -1);
+        thread::give_back_at_the_end();
     }
 }
 

@@ -57,6 +57,7 @@ pub(crate) static RECORDS: Lock<Vec<&'static Record>> = Lock::new(Vec::new());
 
 std::thread_local! {
     static MINE: Cell<*const Record> = const { Cell::new(core::ptr::null()) };
+    static ENDING: Cell<bool> = const { Cell::new(false) };
     static LEASE: Lease = const { Lease };
 }
 
@@ -65,21 +66,31 @@ struct Lease;
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let mine = MINE.replace(core::ptr::null());
+        ENDING.set(true);
         crate::tasks::holdout::forget_fast();
         crate::tasks::on_fast::forget_fast();
-        // SAFETY: records are leaked, so one that was there still is.
-        if let Some(record) = unsafe { mine.as_ref() } {
-            // A thread that ends inside a reader is a bug of the program; its record stays taken,
-            // so that the stall report can name it.
-            if record.section.load(Relaxed) == 0
-                && record.word.nesting() == 0
-                && record.held.iter().all(|h| h.total() == 0)
-            {
-                let _records = RECORDS.lock();
-                record.in_use.store(0, Relaxed);
-            }
-        }
+        give_back_at_the_end();
+    }
+}
+
+/// True once the thread's lease is gone: destructors of thread-local values run, some perhaps with readers.
+pub(crate) fn is_ending() -> bool {
+    ENDING.get()
+}
+
+/// Gives the record of an ending thread back, unless the thread is inside a reader still: then a guard in another
+/// thread-local value is to come, and the last one does it.
+///
+/// A thread that ends inside a reader for good is a bug of the program; its record stays taken, so that the stall
+/// report can name it.
+pub(crate) fn give_back_at_the_end() {
+    if !is_ending() {
+        return;
+    }
+    if let Some(record) = mine_if_any().filter(|record| record.is_idle()) {
+        MINE.set(core::ptr::null());
+        let _records = RECORDS.lock();
+        record.in_use.store(0, Relaxed);
     }
 }
 
@@ -115,8 +126,10 @@ fn enrol() -> &'static Record {
     record.word.reset();
     drop(records);
     MINE.set(record);
-    // In a thread that is already ending there is no lease to be had: the record stays taken.
-    let _ = LEASE.try_with(|_| ());
+    // In a thread that is already ending there is no lease to be had: who leaves the last reader gives it back.
+    if LEASE.try_with(|_| ()).is_err() {
+        ENDING.set(true);
+    }
     record
 }
 
@@ -136,6 +149,14 @@ impl Record {
                 since_ns: AtomicU64::new(0),
             }),
         }
+    }
+
+    /// True if its thread is in no reader and no handler.
+    fn is_idle(&self) -> bool {
+        self.section.load(Relaxed) == 0
+            && self.word.nesting() == 0
+            && self.handlers.load(Relaxed) == 0
+            && self.held.iter().all(|h| h.total() == 0)
     }
 
     pub(crate) fn is_in_use(&self) -> bool {

@@ -146,7 +146,9 @@ impl Updater {
         match self.engine {
             Engine::Ranks => {
                 let before = self.block.heavy_fences();
-                self.block.run_gp(&mut turn, expedited);
+                // SAFETY: `turn` is held, which every driver of this block takes; `Turn` fences this process, and
+                // its threads are the block's readers.
+                unsafe { self.block.run_gp(&mut turn, expedited) };
                 self.check_fences(before, expedited);
             }
             Engine::Holdout => crate::tasks::holdout::run_gp(self, &mut turn, expedited),

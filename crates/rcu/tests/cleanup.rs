@@ -17,7 +17,8 @@ fn close_refuses_while_a_reader_is_inside() {
     assert_eq!(refused.in_use.readers, 1);
     assert!(refused.to_string().contains("domain reader is in use: 1 reader(s)"), "{refused}");
     let domain = refused.domain;
-    domain.unlock::<Lite>(rank);
+    // SAFETY: entered above, and left once.
+    unsafe { domain.unlock::<Lite>(rank) };
     domain.close().unwrap();
 }
 
@@ -30,7 +31,8 @@ fn close_refuses_while_callbacks_wait() {
     assert_eq!(refused.in_use.callbacks, 1);
     assert!(refused.in_use.gp_needed);
     let domain = refused.domain;
-    domain.unlock::<Lite>(rank);
+    // SAFETY: entered above, and left once.
+    unsafe { domain.unlock::<Lite>(rank) };
     domain.barrier();
     domain.close().unwrap();
 }
@@ -45,7 +47,8 @@ fn close_refuses_while_a_polled_grace_period_is_wanted() {
         assert!(refused.in_use.gp_needed);
         assert_eq!(refused.in_use.expedited_needed, expedited);
         let domain = refused.domain;
-        domain.unlock::<Lite>(rank);
+        // SAFETY: entered above, and left once.
+        unsafe { domain.unlock::<Lite>(rank) };
         domain.cond_synchronize(cookie);
         domain.close().unwrap();
     }

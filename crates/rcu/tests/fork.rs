@@ -55,7 +55,8 @@ fn a_child_waits_for_no_thread_of_its_parent_and_keeps_its_own_readers() {
                 while !stop.load(SeqCst) {
                     thread::sleep(Duration::from_millis(1));
                 }
-                tasks::holdout::unlock();
+                // SAFETY: entered above, and left once.
+                unsafe { tasks::holdout::unlock() };
             }
         });
         entered.recv().unwrap();
@@ -82,12 +83,14 @@ fn a_child_waits_for_no_thread_of_its_parent_and_keeps_its_own_readers() {
             let rank = domain.lock::<Lite>().unwrap();
             let good = in_child(|| {
                 let still_in = domain.in_use().readers == 1 && domain.try_synchronize().is_err();
-                domain.unlock::<Lite>(rank);
+                // SAFETY: entered above, and left once.
+                unsafe { domain.unlock::<Lite>(rank) };
                 domain.synchronize();
                 still_in
             });
             assert_eq!(good, Some(true), "a reader across fork");
-            domain.unlock::<Lite>(rank);
+            // SAFETY: entered above, and left once.
+            unsafe { domain.unlock::<Lite>(rank) };
         }
 
         stop.store(true, SeqCst);

@@ -55,8 +55,10 @@ fn without_membarrier_every_flavour_still_works_and_says_how() {
             _ => domain.lock::<rcu::Fast>().unwrap(),
         };
         let leave = |rank| match flavour {
-            Flavour::Lite => domain.unlock::<rcu::Lite>(rank),
-            _ => domain.unlock::<rcu::Fast>(rank),
+            // SAFETY: entered above, and left once.
+            Flavour::Lite => unsafe { domain.unlock::<rcu::Lite>(rank) },
+            // SAFETY: as above.
+            _ => unsafe { domain.unlock::<rcu::Fast>(rank) },
         };
         let rank = enter();
         thread::scope(|s| {
@@ -72,7 +74,8 @@ fn without_membarrier_every_flavour_still_works_and_says_how() {
         assert!(domain.stats().to_string().contains("readers fence themselves"));
     }
     tasks::holdout::lock();
-    tasks::holdout::unlock();
+    // SAFETY: entered above, and left once.
+    unsafe { tasks::holdout::unlock() };
     tasks::holdout::domain().synchronize();
     let said = |r: &Report| r.to_string().contains("membarrier gave operation not permitted");
     assert!(REPORTS.lock().unwrap().iter().any(said));

@@ -49,7 +49,8 @@ fn grace_periods_and_readers_work_over_given_memory() {
             let cookie = block.snap();
             let mut agent = Agent { fences, pauses: 0 };
             while !block.poll(cookie) {
-                block.run_gp(&mut agent, false);
+                // SAFETY: nobody else drives the block meanwhile, and `env` fences its readers.
+                unsafe { block.run_gp(&mut agent, false) };
             }
             assert!(left.load(SeqCst) && agent.pauses > 0);
         });
@@ -75,7 +76,8 @@ fn grace_periods_and_readers_work_over_given_memory() {
         // SAFETY: allocated above with this layout.
         unsafe { dealloc(copy.as_ptr(), layout) };
         left.store(true, SeqCst);
-        block.unlock::<Lite>(rank);
+        // SAFETY: entered above, and left once.
+        unsafe { block.unlock::<Lite>(rank) };
     });
     assert_eq!(block.readers_by_rank(), [0, 0]);
     // SAFETY: allocated above with this layout; the block is not used again.

@@ -75,7 +75,8 @@ fn a_checked_domain_names_domain_thread_and_age() {
                 hold_up(
                     &domain,
                     || rank.set(domain.lock::<$f>().unwrap()).unwrap(),
-                    || domain.unlock::<$f>(*rank.get().unwrap()),
+                    // SAFETY: entered by the function above, and left once.
+                    || unsafe { domain.unlock::<$f>(*rank.get().unwrap()) },
                     |tid| {
                         let stall = wait_for(stall_of(&name));
                         assert!(stall.age_ns >= 50_000_000 && stall.is_tracked && stall.readers == 1);
@@ -109,7 +110,8 @@ fn an_unchecked_domain_names_the_reader_when_it_leaves() {
     hold_up(
         &domain,
         || rank.set(domain.lock::<rcu::Lite>().unwrap()).unwrap(),
-        || domain.unlock::<rcu::Lite>(*rank.get().unwrap()),
+        // SAFETY: entered by the function above, and left once.
+        || unsafe { domain.unlock::<rcu::Lite>(*rank.get().unwrap()) },
         |tid| {
             holder = tid;
             let stall = wait_for(stall_of("unchecked"));
@@ -135,6 +137,7 @@ fn a_tasks_reader_is_named_without_any_option() {
     // The global domain reports after 21 s; its readers can be asked for at any time.
     tasks::holdout::lock();
     assert_eq!(record.in_use().readers, 1);
-    tasks::holdout::unlock();
+    // SAFETY: entered above, and left once.
+    unsafe { tasks::holdout::unlock() };
     assert_eq!(record.in_use().readers, 0);
 }

@@ -1,4 +1,4 @@
-//! Tasks-trace readers in both forms (Z1 to Z4; checklist 12).
+//! Tasks-trace readers in both forms (Z1 to Z4; checklist 12), and threads that end inside.
 
 use rcu::{Domain, tasks};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -19,13 +19,15 @@ const FORMS: [Form; 2] = [
         name: "holdout",
         domain: tasks::holdout::domain,
         lock: tasks::holdout::lock,
-        unlock: tasks::holdout::unlock,
+        // SAFETY: the tests leave as often as they entered, but where they look at the reverse.
+        unlock: || unsafe { tasks::holdout::unlock() },
     },
     Form {
         name: "on_fast",
         domain: tasks::on_fast::domain,
         lock: tasks::on_fast::lock,
-        unlock: tasks::on_fast::unlock,
+        // SAFETY: as above.
+        unlock: || unsafe { tasks::on_fast::unlock() },
     },
 ];
 
@@ -121,5 +123,60 @@ fn an_unlock_too_many_is_harmless() {
         (form.lock)();
         assert!((form.domain)().try_synchronize().is_err(), "{}", form.name);
         (form.unlock)();
+    }
+}
+
+/// Guards in thread-local values are dropped when the thread ends, after or before the crate's own.
+#[test]
+fn a_guard_in_a_thread_local_value_is_left_when_its_thread_ends() {
+    use std::cell::RefCell;
+    thread_local! {
+        static FIRST: RefCell<Vec<Box<dyn std::any::Any>>> = const { RefCell::new(Vec::new()) };
+        static LAST: RefCell<Vec<Box<dyn std::any::Any>>> = const { RefCell::new(Vec::new()) };
+    }
+    let checked = Domain::builder("ends").flavour(rcu::Flavour::Lite).checked(true).build().unwrap();
+    let checked: &'static Domain = Box::leak(Box::new(checked));
+    for _ in 0..3 {
+        thread::spawn(|| {
+            // Destructors run in the reverse order of the first use: one value on each side of ours.
+            FIRST.with(|v| v.borrow_mut().push(Box::new(0)));
+            let keep = || -> [Box<dyn std::any::Any>; 3] {
+                let (a, b) = (tasks::holdout::read(), tasks::on_fast::read());
+                [Box::new(a), Box::new(b), Box::new(checked.lite())]
+            };
+            FIRST.with(|v| v.borrow_mut().extend(keep()));
+            LAST.with(|v| v.borrow_mut().extend(keep()));
+        })
+        .join()
+        .unwrap();
+    }
+    for form in FORMS {
+        (form.domain)().synchronize();
+        assert_eq!((form.domain)().in_use().readers, 0, "{}", form.name);
+    }
+    checked.synchronize();
+    assert_eq!(checked.in_use().readers, 0);
+}
+
+/// A thread whose first reader is entered by the destructor of a thread-local value has no lease any more.
+#[test]
+fn a_thread_that_reads_while_it_ends_leaves_nothing_behind() {
+    struct Late;
+    impl Drop for Late {
+        fn drop(&mut self) {
+            let _holdout = tasks::holdout::read();
+            let _on_fast = tasks::on_fast::read();
+            let _nested = tasks::on_fast::read();
+        }
+    }
+    thread_local! {
+        static LATE: Late = const { Late };
+    }
+    for form in FORMS {
+        for _ in 0..100 {
+            thread::spawn(|| LATE.with(|_| ())).join().unwrap();
+        }
+        (form.domain)().synchronize();
+        assert_eq!((form.domain)().in_use().readers, 0, "{}", form.name);
     }
 }

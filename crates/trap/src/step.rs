@@ -48,7 +48,8 @@ impl Inner {
         // SAFETY: inside the reader that `Engine::collect` waits for. Writers block signals, so that a lookup never
         // waits for the thread that it interrupts.
         let found = unsafe { self.sites.find(Key(at, 0)) }.map(body);
-        self.domain.unlock::<Fast>(rank);
+        // SAFETY: entered above, and left once.
+        unsafe { self.domain.unlock::<Fast>(rank) };
         found
     }
 

@@ -17,6 +17,8 @@ pub(super) struct Node<K, V> {
     pub(super) hash: u64,
     pub(super) key: K,
     pub(super) value: V,
+    /// Tells this entry from those that had its memory before.
+    pub(super) stamp: u64,
     /// Last: lookups do not touch it, and want the others in one cache line.
     pub(super) head: rcu::Head,
 }
@@ -33,8 +35,8 @@ impl<K, V> Node<K, V> {
         NonNull::new(at.cast()).ok_or(InsertError::NoMemory { bytes: size_of::<Self>() })
     }
 
-    pub(super) fn with(hash: u64, key: K, value: V) -> Self {
-        Node { link: Link::new(), hash, key, value, head: rcu::Head::new() }
+    pub(super) fn with(hash: u64, stamp: u64, key: K, value: V) -> Self {
+        Node { link: Link::new(), hash, key, value, stamp, head: rcu::Head::new() }
     }
 
     /// Drops an entry and gives its memory back.

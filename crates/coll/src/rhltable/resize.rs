@@ -12,6 +12,7 @@
 use super::array::Array;
 use super::node::Node;
 use super::options::broken;
+use super::turn::Changing;
 use super::{BuildError, RhlTable};
 use crate::prim::{AtomicPtr, Release};
 use core::hash::{BuildHasher, Hash};
@@ -43,7 +44,10 @@ where
     ///
     /// # Errors
     /// No memory for the new buckets; the table works on with the old ones.
+    /// # Panics
+    /// As [`insert`](Self::insert).
     pub fn maintain(&self) -> Result<Resized, BuildError> {
+        Changing::forbid("maintain");
         // A look first: threads that insert side by side share no line that is written.
         let now = self.buckets();
         if self.wanted(now) == now {
@@ -61,7 +65,10 @@ where
     ///
     /// # Errors
     /// As [`maintain`](Self::maintain).
+    /// # Panics
+    /// As [`insert`](Self::insert).
     pub fn resize(&self, buckets: usize) -> Result<Resized, BuildError> {
+        Changing::forbid("resize");
         let _turn = self.resizing.lock().unwrap_or_else(|e| e.into_inner());
         let (min, max) = (self.options.min_buckets, self.options.max_buckets);
         self.move_all(buckets.clamp(min, max).next_power_of_two(), false)
@@ -71,7 +78,10 @@ where
     ///
     /// # Errors
     /// As [`maintain`](Self::maintain).
+    /// # Panics
+    /// As [`insert`](Self::insert).
     pub fn rehash(&self) -> Result<Resized, BuildError> {
+        Changing::forbid("rehash");
         let _turn = self.resizing.lock().unwrap_or_else(|e| e.into_inner());
         self.move_all(self.buckets(), true)
     }

@@ -5,16 +5,18 @@
 //! Context: target; spins for the bucket, allocates. Also inside a reader's section of the table.
 //! Keeps:   W1 a new key goes to the newest array, an entry of a known key to where that key is.
 //!          W2 what is removed is freed after a grace period.
+//!          W3 a handle removes the entry that it was given for, or none.
 //! Checked: `tests/table.rs`, `torture rhltable`.
 
 use super::array::Array;
 use super::node::Node;
+use super::turn::{Changing, new_stamp};
 use super::{InsertError, Reader, RhlTable};
 use crate::chain::{Found, Link, Locked};
 use core::hash::{BuildHasher, Hash};
-use core::ptr;
+use core::ptr::{self, NonNull};
 
-/// Says which entry, for its removal.
+/// Says which entry, for its removal; never another one, though its memory is used again.
 ///
 /// Not an address to anyone else; dropping it leaves the entry in the table.
 #[derive(Debug, PartialEq, Eq)]
@@ -22,6 +24,7 @@ pub struct Handle {
     at: *mut Link,
     hash: u64,
     table: u64,
+    stamp: u64,
 }
 
 // SAFETY: the pointer is compared, never followed before it was found in a chain.
@@ -41,36 +44,51 @@ where
     /// An allocation and one bucket's lock; now and then the resize of the table.
     /// # Errors
     /// See [`InsertError`]; then the table is as before.
+    /// # Panics
+    /// Called from inside a change of a table: by `Eq` of a key or by the closure of [`remove_if`](Self::remove_if).
     pub fn insert(&self, key: K, value: V) -> Result<Handle, InsertError> {
+        Changing::forbid("insert");
         let hash = self.hasher.hash_one(&key);
         let node = self.shards.node(&self.domain)?;
+        let stamp = new_stamp();
         // SAFETY: memory for an entry, that nobody else knows.
-        unsafe { node.write(Node::with(hash, key, value)) };
+        unsafe { node.write(Node::with(hash, stamp, key, value)) };
         let at = node.as_ptr().cast::<Link>();
+        // If `Eq` panics on the way, the entry is freed here.
+        let unlinked = Unlinked::<K, V>(node);
         let (keys, chain) = {
             let reader = self.read();
-            match reader.link(hash, at) {
-                Ok(linked) => linked,
-                Err(error) => {
-                    // SAFETY: it was not linked, so nobody else knows it.
-                    unsafe { Node::<K, V>::free(node.as_ptr()) };
-                    return Err(error);
-                }
-            }
+            let _changing = Changing::begin();
+            reader.link(hash, at)?
         };
+        core::mem::forget(unlinked);
         if let Some(keys) = keys {
             self.after_insert(keys, chain);
         }
-        Ok(Handle { at, hash, table: self.id })
+        Ok(Handle { at, hash, table: self.id, stamp })
     }
 
     /// Takes out an entry. False if it is of another table, or gone by [`remove_if`](Self::remove_if).
+    ///
+    /// # Panics
+    /// As [`insert`](Self::insert).
     pub fn remove(&self, handle: Handle) -> bool {
-        handle.table == self.id && self.unlink(handle.hash, |at| at == handle.at)
+        Changing::forbid("remove");
+        handle.table == self.id
+            && self.unlink(handle.hash, |at| {
+                // SAFETY: `unlink` gives entries of a locked bucket, which are alive and shared for reading.
+                at == handle.at && unsafe { &*at.cast::<Node<K, V>>() }.stamp == handle.stamp
+            })
     }
 
     /// Takes out the first entry of the key whose value is as asked; false if there is none.
+    ///
+    /// `is_meant` runs under the lock of the key's bucket: it may look up in this table, but change none.
+    ///
+    /// # Panics
+    /// As [`insert`](Self::insert).
     pub fn remove_if(&self, key: &K, mut is_meant: impl FnMut(&V) -> bool) -> bool {
+        Changing::forbid("remove_if");
         let hash = self.hasher.hash_one(key);
         self.unlink(hash, |at| {
             // SAFETY: `unlink` gives entries of a locked bucket, which are alive and shared for reading.
@@ -80,7 +98,11 @@ where
     }
 
     fn unlink(&self, hash: u64, is_meant: impl FnMut(*mut Link) -> bool) -> bool {
-        let removed = self.read().unlink(hash, is_meant);
+        let removed = {
+            let reader = self.read();
+            let _changing = Changing::begin();
+            reader.unlink(hash, is_meant)
+        };
         let Some((at, is_last)) = removed else { return false };
         // SAFETY: `unlink` took it out of the table, so no new reader can find it; it was made by `insert`.
         unsafe { self.shards.retire(at.cast(), self) };
@@ -89,6 +111,16 @@ where
             self.after_remove(keys);
         }
         true
+    }
+}
+
+/// An entry that is in no table.
+struct Unlinked<K, V>(NonNull<Node<K, V>>);
+
+impl<K, V> Drop for Unlinked<K, V> {
+    fn drop(&mut self) {
+        // SAFETY: `insert` made it, and it was not linked, so nobody else knows it.
+        unsafe { Node::<K, V>::free(self.0.as_ptr()) };
     }
 }
 

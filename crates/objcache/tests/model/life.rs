@@ -69,7 +69,8 @@ impl Published {
         if i != 0 {
             self.world.look(i as u32);
         }
-        self.block.unlock::<Lite>(rank);
+        // SAFETY: entered above, and left once.
+        unsafe { self.block.unlock::<Lite>(rank) };
     }
 
     /// What `free_rcu` comes to when the CPU's list is full.
@@ -98,12 +99,14 @@ fn a_retired_object_is_nobodys_while_a_reader_looks_at_it() {
         let retirer = spawn(&all, |all| all.retire(0));
         let mut life = Life::default();
         let mut mature = all.pass(&mut life);
-        all.block.run_gp(&mut Driver, false);
+        // SAFETY: nobody else drives the block meanwhile, and `env` fences its readers.
+        unsafe { all.block.run_gp(&mut Driver, false) };
         mature += all.pass(&mut life);
         retirer.join().unwrap();
         for _ in 0..2 {
             mature += all.pass(&mut life);
-            all.block.run_gp(&mut Driver, false);
+            // SAFETY: nobody else drives the block meanwhile, and `env` fences its readers.
+            unsafe { all.block.run_gp(&mut Driver, false) };
         }
         mature += all.pass(&mut life);
         assert_eq!((mature, life.is_settled()), (1, true));
@@ -119,13 +122,17 @@ fn what_is_retired_while_a_grace_period_runs_waits_for_the_next() {
         let mut life = Life::default();
         assert_eq!(all.pass(&mut life), 0);
         let reader = spawn(&all, |all| all.read(1));
-        let driver = spawn(&all, |all| all.block.run_gp(&mut Driver, false));
+        let driver = spawn(&all, |all| {
+            // SAFETY: the other turn of this block comes after this thread has ended.
+            unsafe { all.block.run_gp(&mut Driver, false) };
+        });
         all.retire(1);
         let mut mature = all.pass(&mut life);
         driver.join().unwrap();
         for _ in 0..2 {
             mature += all.pass(&mut life);
-            all.block.run_gp(&mut Driver, false);
+            // SAFETY: nobody else drives the block meanwhile, and `env` fences its readers.
+            unsafe { all.block.run_gp(&mut Driver, false) };
         }
         mature += all.pass(&mut life);
         assert_eq!((mature, life.is_settled()), (2, true));

@@ -50,8 +50,17 @@ pub fn lock() {
 }
 
 /// Leaves the innermost reader of the calling thread.
+///
+/// ```compile_fail,E0133
+/// let _guard = rcu::tasks::holdout::read();
+/// rcu::tasks::holdout::unlock(); // not without `unsafe`: it would end the guard's section
+/// ```
+///
+/// # Safety
+/// The calling thread must have called [`lock`] once more than this function, not counting its guards, and use
+/// nothing of that section afterwards.
 #[inline(always)]
-pub fn unlock() {
+pub unsafe fn unlock() {
     // SAFETY: not null means a record, and those are leaked.
     match unsafe { FAST.get().as_ref() } {
         Some(record) => {
@@ -63,7 +72,12 @@ pub fn unlock() {
     }
 }
 
-/// A section of the calling thread.
+/// A section of the calling thread, which it does not leave:
+///
+/// ```compile_fail,E0277
+/// let guard = rcu::tasks::holdout::read();
+/// std::thread::spawn(move || drop(guard));
+/// ```
 #[must_use = "the section ends when the guard is dropped"]
 pub struct Guard(PhantomData<*const ()>);
 
@@ -82,7 +96,8 @@ pub fn read() -> Guard {
 impl Drop for Guard {
     #[inline(always)]
     fn drop(&mut self) {
-        unlock();
+        // SAFETY: `read` locked, on this thread, which the guard cannot leave, and the guard ends once.
+        unsafe { unlock() };
     }
 }
 
@@ -93,7 +108,7 @@ fn lock_slow() {
     record.word.count_in();
     // A full fence: this may be the first reader of all, or one that must fence itself.
     prim::full();
-    if !reader_fences {
+    if !reader_fences && !thread::is_ending() {
         FAST.set(record);
     }
 }
@@ -104,6 +119,7 @@ fn unlock_slow() {
     if !thread::mine_if_any().is_some_and(|record| record.word.leave()) {
         unbalanced();
     }
+    thread::give_back_at_the_end();
 }
 
 #[cold]

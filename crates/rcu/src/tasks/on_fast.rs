@@ -65,13 +65,27 @@ pub fn lock() {
 }
 
 /// Leaves the innermost reader of the calling thread.
+///
+/// ```compile_fail,E0133
+/// let _guard = rcu::tasks::on_fast::read();
+/// rcu::tasks::on_fast::unlock(); // not without `unsafe`: it would end the guard's section
+/// ```
+///
+/// # Safety
+/// The calling thread must have called [`lock`] once more than this function, not counting its guards, and use
+/// nothing of that section afterwards.
 #[inline(always)]
-pub fn unlock() {
+pub unsafe fn unlock() {
     let mine = MINE.get();
     // SAFETY: not null means a record, and those are leaked.
-    let Some(record) = (unsafe { mine.record.as_ref() }) else { return unbalanced() };
+    let Some(record) = (unsafe { mine.record.as_ref() }) else { return unlock_slow() };
     // SAFETY: set together with the record, to the block of a domain that is never dropped.
     let block = unsafe { block_at(mine.block) };
+    leave(record, block);
+}
+
+#[inline(always)]
+fn leave(record: &Record, block: Block<'static>) {
     let section = record.section.load(Relaxed);
     if section >= 2 * LEVEL {
         return record.section.store(section - LEVEL, Relaxed);
@@ -84,7 +98,8 @@ pub fn unlock() {
     prim::light();
     record.section.store(0, Relaxed);
     prim::light();
-    block.unlock::<Tasks>(Rank(section & RANK_STRIDE));
+    // SAFETY: `enter` locked this block and noted the rank in the word, which was cleared above: it is left once.
+    unsafe { block.unlock::<Tasks>(Rank(section & RANK_STRIDE)) };
 }
 
 #[inline(always)]
@@ -116,8 +131,19 @@ unsafe fn block_at(base: *const u8) -> Block<'static> {
 fn lock_slow() {
     let record: &Record = thread::mine();
     let block = domain().block;
-    MINE.set(Mine { record, block: block.as_ptr().as_ptr() });
+    if !thread::is_ending() {
+        MINE.set(Mine { record, block: block.as_ptr().as_ptr() });
+    }
     enter(record, block);
+}
+
+#[cold]
+fn unlock_slow() {
+    match thread::mine_if_any() {
+        Some(record) => leave(record, domain().block),
+        None => unbalanced(),
+    }
+    thread::give_back_at_the_end();
 }
 
 #[cold]
@@ -131,7 +157,12 @@ pub(crate) fn forget_fast() {
     let _ = MINE.try_with(|mine| mine.set(Mine { record: ptr::null(), block: ptr::null() }));
 }
 
-/// A section of the calling thread.
+/// A section of the calling thread, which it does not leave:
+///
+/// ```compile_fail,E0277
+/// let guard = rcu::tasks::on_fast::read();
+/// std::thread::spawn(move || drop(guard));
+/// ```
 #[must_use = "the section ends when the guard is dropped"]
 pub struct Guard(PhantomData<*const ()>);
 
@@ -145,6 +176,7 @@ pub fn read() -> Guard {
 impl Drop for Guard {
     #[inline(always)]
     fn drop(&mut self) {
-        unlock();
+        // SAFETY: `read` locked, on this thread, which the guard cannot leave, and the guard ends once.
+        unsafe { unlock() };
     }
 }

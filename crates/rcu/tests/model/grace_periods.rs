@@ -30,7 +30,8 @@ fn straggler(expedited: bool) {
         // The reader fetches its rank now and counts itself at any time later.
         let rank = world.block.rank();
         let reader = spawn(&world, move |world| world.read_at(rank));
-        world.block.run_gp(&mut Driver::default(), expedited);
+        // SAFETY: nobody else drives the block meanwhile, and `env` fences its readers.
+        unsafe { world.block.run_gp(&mut Driver::default(), expedited) };
         world.replace(expedited);
         reader.join().unwrap();
     });
@@ -54,7 +55,8 @@ fn visitor(expedited: bool) {
         let visitor = spawn(&world, move |world| world.read_at(rank));
         let writer = spawn(&world, move |world| world.replace(expedited));
         world.item.look();
-        world.block.unlock::<Lite>(rank);
+        // SAFETY: entered above, and left once.
+        unsafe { world.block.unlock::<Lite>(rank) };
         visitor.join().unwrap();
         writer.join().unwrap();
     });
@@ -74,7 +76,10 @@ fn reader_that_comes_and_goes_does_not_cancel_one_under_one_fence() {
 fn cookie_taken_beside_a_running_grace_period_waits_for_the_next() {
     model(3, || {
         let world = World::new(1);
-        let driver = spawn(&world, |world| world.block.run_gp(&mut Driver::default(), false));
+        let driver = spawn(&world, |world| {
+            // SAFETY: the other turn of this block comes after this thread has ended.
+            unsafe { world.block.run_gp(&mut Driver::default(), false) };
+        });
         let reader = spawn(&world, World::read);
         world.item.unlink();
         let cookie = world.block.snap();
@@ -83,7 +88,8 @@ fn cookie_taken_beside_a_running_grace_period_waits_for_the_next() {
         }
         driver.join().unwrap();
         if !world.block.poll(cookie) {
-            world.block.run_gp(&mut Driver::default(), false);
+            // SAFETY: nobody else drives the block meanwhile, and `env` fences its readers.
+            unsafe { world.block.run_gp(&mut Driver::default(), false) };
         }
         if world.block.poll(cookie) {
             world.item.free();

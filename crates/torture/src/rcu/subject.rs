@@ -109,13 +109,20 @@ impl Subject {
     pub fn leave(&self, section: Section) {
         let (block, rank) = (self.domain.block(), section.rank);
         match section.kind {
-            Kind::Normal => block.unlock::<Normal>(rank),
-            Kind::Sigsafe => block.unlock::<Sigsafe>(rank),
-            Kind::Lite => block.unlock::<Lite>(rank),
-            Kind::Fast => block.unlock::<Fast>(rank),
-            Kind::UpDown => block.unlock::<UpDown>(rank),
-            Kind::Holdout => tasks::holdout::unlock(),
-            Kind::OnFast => tasks::on_fast::unlock(),
+            // SAFETY: a section comes from `enter_at` and is left once.
+            Kind::Normal => unsafe { block.unlock::<Normal>(rank) },
+            // SAFETY: a section comes from `enter_at` and is left once.
+            Kind::Sigsafe => unsafe { block.unlock::<Sigsafe>(rank) },
+            // SAFETY: a section comes from `enter_at` and is left once.
+            Kind::Lite => unsafe { block.unlock::<Lite>(rank) },
+            // SAFETY: a section comes from `enter_at` and is left once.
+            Kind::Fast => unsafe { block.unlock::<Fast>(rank) },
+            // SAFETY: a section comes from `enter_at` and is left once.
+            Kind::UpDown => unsafe { block.unlock::<UpDown>(rank) },
+            // SAFETY: a section comes from `enter_at` and is left once.
+            Kind::Holdout => unsafe { tasks::holdout::unlock() },
+            // SAFETY: a section comes from `enter_at` and is left once.
+            Kind::OnFast => unsafe { tasks::on_fast::unlock() },
         }
     }
 }
