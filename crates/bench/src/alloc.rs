@@ -57,7 +57,7 @@ pub trait Source: Sync {
     unsafe fn give(&self, object: NonNull<u8>);
 }
 
-impl Source for View<'static> {
+impl Source for View<'_> {
     #[inline(always)]
     fn take(&self) -> Option<NonNull<u8>> {
         self.alloc().map(|index| self.payload(index))

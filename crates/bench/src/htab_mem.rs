@@ -169,7 +169,7 @@ fn sample(world: &World, o: &Options) -> Sample {
 fn run(o: &Options, out: &mut impl Write) -> std::io::Result<()> {
     let limit = 8192.max(BATCH as u32 * o.producers as u32);
     let arena = Arena::private(8 << 30).map_err(std::io::Error::other)?;
-    let mut builder = Hash::builder(8, o.value_size, limit).hurry(o.hurry);
+    let mut builder = Hash::builder(8, o.value_size, limit).on_demand().hurry(o.hurry);
     if o.preallocated {
         builder = builder.preallocated();
     } else if o.plain {

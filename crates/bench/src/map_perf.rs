@@ -74,8 +74,13 @@ fn run(o: &Options, out: &mut impl Write) -> std::io::Result<()> {
     let (flags, entries) = (o.number(0, 5), o.number(2, 16348) as u32);
     let kinds = [
         (1, "pre-alloc", "", Hash::builder(8, 8, entries).preallocated()),
-        (4, "kmalloc, plain free", "kernel: 800k per CPU on 8", Hash::builder(8, 8, entries).plain_free()),
-        (4, "kmalloc, free_rcu", "kernel: 600k per CPU on 8", Hash::builder(8, 8, entries)),
+        (
+            4,
+            "kmalloc, plain free",
+            "kernel: 800k per CPU on 8",
+            Hash::builder(8, 8, entries).on_demand().plain_free(),
+        ),
+        (4, "kmalloc, free_rcu", "kernel: 600k per CPU on 8", Hash::builder(8, 8, entries).on_demand()),
     ];
     for (flag, name, published, builder) in kinds {
         if flags & flag != 0 {

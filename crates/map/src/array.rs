@@ -9,6 +9,8 @@
 
 use crate::Error;
 use crate::place::{Place, close_write, open_write, versioned, words};
+#[cfg(all(feature = "std", not(loom)))]
+use crate::place::{length, sized};
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -36,14 +38,15 @@ impl Array {
     /// [`Error::Setup`].
     #[cfg(all(feature = "std", not(loom)))]
     pub fn create(arena: &objcache::Arena, entries: u32, value_bytes: usize) -> Result<Array, Error> {
-        if entries == 0 || value_bytes == 0 {
+        if entries == 0 {
             return Err(Error::Setup(objcache::Error::ZeroSize));
         }
-        let offset = arena.take(HEAD + entries as usize * (8 + words(value_bytes)))?;
+        let length = length(value_bytes)?;
+        let offset = arena.take(sized(HEAD, entries as usize, 8 + words(value_bytes))?)?;
         // SAFETY: taken just now; the array keeps the arena.
         let place = unsafe { Place::new(arena.base()) }.at(offset);
         place.u32(ENTRIES).store(entries, Relaxed);
-        place.u32(VALUE).store(value_bytes as u32, Relaxed);
+        place.u32(VALUE).store(length, Relaxed);
         let array = Array { place, entries, value: value_bytes, home: Some((arena.clone(), offset)) };
         // Versions begin at 2: 0 is what returned memory reads as.
         (0..entries).for_each(|i| array.entry(i).u32(0).store(2, Relaxed));
@@ -131,7 +134,7 @@ impl Array {
     /// # Errors
     /// NotFound beyond the end of the array or the value.
     pub fn add(&self, index: u32, word: usize, n: u64) -> Result<u64, Error> {
-        if index >= self.entries || (word + 1) * 8 > self.value {
+        if index >= self.entries || word >= self.value / 8 {
             return Err(Error::NotFound);
         }
         Ok(self.entry(index).u64(8 + word * 8).fetch_add(n, Relaxed))

@@ -85,6 +85,8 @@ pub fn lay_out(base: NonNull<u8>, key: usize, value: usize, limit: u32) {
 pub struct Hash {
     place: Place,
     view: View<'static>,
+    /// See [`View::last_index`].
+    last: u32,
     credits: Credits,
     chains: Place,
     mask: u32,
@@ -102,7 +104,7 @@ impl Hash {
     /// The map at an offset in an arena mapped at `base`, made by another process.
     ///
     /// # Safety
-    /// A map must lie there and stay mapped, with its arena, while the value is used.
+    /// A map must lie there, and it and its arena must stay while the value is used: its maker must not have dropped it.
     pub unsafe fn attach(base: NonNull<u8>, offset: usize) -> Hash {
         // SAFETY: the caller's promise.
         let place = unsafe { Place::new(base) }.at(offset);
@@ -118,6 +120,7 @@ impl Hash {
         Hash {
             place,
             view,
+            last: view.last_index(),
             credits: Credits::at(place.at(HEAD), cpus, get(LIMIT)),
             chains: place.at(HEAD + Credits::size(cpus)),
             mask: get(BUCKETS) - 1,
@@ -168,8 +171,10 @@ impl Hash {
 
     #[inline(always)]
     fn element(&self, index: u32) -> Place {
-        // An index that was read from a chain is never 0 and lies below END.
-        let at = self.view.payload(Index::from_raw(index).unwrap_or(self.nowhere()));
+        // An index that was read from a chain is never 0 and lies below END. A reader that was led astray may read
+        // one from what is no element any more: it stays inside the arena, and the second look finds it out.
+        let index = Index::from_raw(index).filter(|index| index.get() <= self.last);
+        let at = self.view.payload(index.unwrap_or_else(|| self.nowhere()));
         // SAFETY: an object of the map's cache, in the arena that is kept or was promised.
         unsafe { Place::new(at) }
     }

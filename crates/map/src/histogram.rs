@@ -78,8 +78,16 @@ impl Histogram {
     }
 
     /// A histogram on sums that lie somewhere already: one for each bucket and one more.
-    pub fn on(counts: PercpuArray, buckets: Buckets) -> Histogram {
-        Histogram { counts, buckets }
+    ///
+    /// # Errors
+    /// [`crate::Error::Length`] if there are fewer: values would be dropped.
+    pub fn on(counts: PercpuArray, buckets: Buckets) -> Result<Histogram, crate::Error> {
+        let (given, wanted) = (counts.entries() as usize, buckets.count() as usize + 1);
+        if given < wanted {
+            Err(crate::Error::Length { given, wanted })
+        } else {
+            Ok(Histogram { counts, buckets })
+        }
     }
 
     /// The sums behind it.

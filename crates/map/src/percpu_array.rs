@@ -9,6 +9,8 @@
 #[cfg(all(feature = "std", not(loom)))]
 use crate::Error;
 use crate::place::Place;
+#[cfg(all(feature = "std", not(loom)))]
+use crate::place::sized;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 use percpu::RseqOffset;
@@ -42,7 +44,7 @@ impl PercpuArray {
         }
         let copies = percpu::possible_cpus();
         let blocks = (entries as usize).div_ceil(PER_BLOCK);
-        let offset = arena.take(HEAD + ((2 * blocks * copies as usize) << SHIFT))?;
+        let offset = arena.take(sized(HEAD, 2 * blocks * copies as usize, 1 << SHIFT)?)?;
         // SAFETY: taken just now; the array keeps the arena.
         let place = unsafe { Place::new(arena.base()) }.at(offset);
         place.u32(ENTRIES).store(entries, Relaxed);

@@ -147,6 +147,26 @@ pub const fn words(bytes: usize) -> usize {
     bytes.next_multiple_of(8)
 }
 
+/// The bytes of a layout, if it has so many parts of so many bytes and its lengths fit the words that keep them.
+#[cfg(all(feature = "std", not(loom)))]
+pub fn sized(head: usize, parts: usize, part: usize) -> Result<usize, crate::Error> {
+    // An arena has 16 GiB at most; any bound below the overflow of what is computed with the result will do.
+    let most = (1 << 35) - 1;
+    let bytes = parts.checked_mul(part).and_then(|all| all.checked_add(head)).filter(|bytes| *bytes <= most);
+    bytes.ok_or(crate::Error::Setup(objcache::Error::TooBig { size: part, most: most / parts.max(1) }))
+}
+
+/// A length that fits the word that keeps it, and can be rounded up.
+#[cfg(all(feature = "std", not(loom)))]
+pub fn length(bytes: usize) -> Result<u32, crate::Error> {
+    let most = i32::MAX as usize;
+    match u32::try_from(bytes) {
+        _ if bytes == 0 => Err(crate::Error::Setup(objcache::Error::ZeroSize)),
+        Ok(length) if bytes <= most => Ok(length),
+        _ => Err(crate::Error::Setup(objcache::Error::TooBig { size: bytes, most })),
+    }
+}
+
 /// Begins to change what `version` stands for: it becomes odd. For who has it alone.
 #[inline(always)]
 pub fn open_write(version: &AtomicU32) {

@@ -105,8 +105,11 @@ impl Ring {
     /// Full if the reader has not made room: counted as lost. TooLong if it can never fit: not counted.
     #[inline]
     pub fn reserve(&self, len: usize) -> Result<Reservation<'_>, Error> {
+        if len > LEN as usize {
+            return Err(Error::TooLong);
+        }
         let need = 8 + words(len) as u64;
-        if need as usize > self.size / 2 || len > LEN as usize {
+        if need as usize > self.size / 2 {
             return Err(Error::TooLong);
         }
         let reserved = self.place.u64(RESERVED);

@@ -8,6 +8,8 @@
 //! Source:  kernel `kernel/bpf/stackmap.c`: the number is the hash's place, a second stack for it is refused.
 
 use crate::Error;
+#[cfg(all(feature = "std", not(loom)))]
+use crate::place::sized;
 use crate::place::{Place, close_write, open_write, versioned};
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -42,22 +44,26 @@ impl Stacks {
     /// [`Error::Setup`].
     #[cfg(all(feature = "std", not(loom)))]
     pub fn create(arena: &objcache::Arena, slots: u32, depth: u32) -> Result<Stacks, Error> {
-        let slots = slots.max(1).next_power_of_two();
-        let cache =
-            objcache::ObjectCache::builder(FRAMES + depth as usize * 8).arena(arena).reserve(64).build()?;
-        let offset = arena.take(HEAD + slots as usize * 4)?;
+        let most = 1 << 31;
+        let too_many = Error::Setup(objcache::Error::TooBig { size: slots as usize, most });
+        let slots = slots.max(1).checked_next_power_of_two().ok_or(too_many)?;
+        let object = FRAMES + depth as usize * 8;
+        let cache = objcache::ObjectCache::builder(object).arena(arena).reserve(64).build()?;
+        let offset = arena.take(sized(HEAD, slots as usize, 4)?)?;
         // SAFETY: taken just now; the cache keeps the arena.
         let place = unsafe { Place::new(arena.base()) }.at(offset);
         place.u32(SLOTS).store(slots, Relaxed);
         place.u32(DEPTH).store(depth, Relaxed);
         place.u32(CACHE).store(cache.offset() as u32, Relaxed);
-        Ok(Stacks { place, view: cache.view(), slots, depth, home: Some((cache, offset)) })
+        // SAFETY: the map keeps the cache, in `home`, for as long as it uses the view.
+        let view = unsafe { cache.view_unbound() };
+        Ok(Stacks { place, view, slots, depth, home: Some((cache, offset)) })
     }
 
     /// The map at an offset in an arena mapped at `base`, made by another process.
     ///
     /// # Safety
-    /// A map must lie there and stay mapped, with its arena, while the value is used.
+    /// A map must lie there, and it and its arena must stay while the value is used: its maker must not have dropped it.
     pub unsafe fn attach(base: NonNull<u8>, offset: usize) -> Stacks {
         // SAFETY: the caller's promise.
         let place = unsafe { Place::new(base) }.at(offset);
@@ -180,6 +186,18 @@ impl Stacks {
     /// Stacks that were refused because another had their number.
     pub fn refused(&self) -> u64 {
         self.place.u64(REFUSED).load(Relaxed)
+    }
+}
+
+#[cfg(all(feature = "std", not(loom)))]
+impl Drop for Stacks {
+    /// Returns the numbers' memory; that of the stacks follows when readers have left.
+    fn drop(&mut self) {
+        if let Some((cache, offset)) = self.home.take() {
+            // SAFETY: taken by `create` with this size; the one handle of this process ends, and who attached
+            // elsewhere has promised not to use the map any more.
+            unsafe { cache.arena().give_back(offset, HEAD + self.slots as usize * 4) };
+        }
     }
 }
 

@@ -44,7 +44,7 @@ fn read(base: NonNull<u8>) -> Result<u64, String> {
     let sums = unsafe { PercpuArray::attach(base, offset(3), RseqOffset::NONE) };
     // SAFETY: as above.
     let counts = unsafe { PercpuArray::attach(base, offset(4), RseqOffset::NONE) };
-    let histogram = Histogram::on(counts, Buckets::Log2);
+    let histogram = Histogram::on(counts, Buckets::Log2).unwrap();
     // SAFETY: as above.
     let stacks = unsafe { Stacks::attach(base, offset(5)) };
     root(base, READY).store(1, Release);
@@ -98,7 +98,8 @@ fn read(base: NonNull<u8>) -> Result<u64, String> {
 #[test]
 fn every_map_is_read_whole_while_it_is_written_and_exact_at_the_end() {
     let file = sys::memfd_inheritable(c"maps", BYTES).unwrap();
-    let arena = Arena::in_file(file, BYTES).unwrap();
+    // SAFETY: the two processes of this test alone have the file, and change it through maps.
+    let arena = unsafe { Arena::in_file(file, BYTES) }.unwrap();
     let plain = Hash::builder(8, VALUE, 200).plain_free().build(&arena).unwrap();
     let rcu = Hash::builder(8, VALUE, 200).build(&arena).unwrap();
     let array = Array::create(&arena, 10, VALUE).unwrap();

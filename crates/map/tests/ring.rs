@@ -174,7 +174,8 @@ fn a_handler_produces_into_the_ring_that_it_interrupts() {
 #[test]
 fn another_process_reads_what_this_one_produces() {
     let (file, bytes) = (sys::memfd_inheritable(c"ring", 16 * CHUNK).unwrap(), 16 * CHUNK);
-    let arena = Arena::in_file(file, bytes).unwrap();
+    // SAFETY: the two processes of this test alone have the file, and change it through the ring.
+    let arena = unsafe { Arena::in_file(file, bytes) }.unwrap();
     let ring = Ring::create(&arena, 1 << 14).unwrap();
     let (offset, total) = (ring.offset(), 200_000u64);
     // SAFETY: the child uses the mapping, and neither locks nor memory of other threads.

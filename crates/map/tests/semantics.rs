@@ -307,7 +307,7 @@ fn an_arena_that_is_too_small_is_a_setup_error() {
 #[test]
 fn a_map_whose_arena_is_full_says_no_memory_and_goes_on() {
     let arena = Arena::private(4 * CHUNK).unwrap();
-    let map = Hash::builder(8, 1000, 10_000).build(&arena);
+    let map = Hash::builder(8, 1000, 10_000).on_demand().build(&arena);
     // One chunk for the arena, one for the cache's cells, two for the map: none for elements.
     assert!(
         matches!(map, Err(Error::Setup(_))) || {

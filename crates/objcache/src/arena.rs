@@ -30,7 +30,11 @@ struct Head {
     roots: [AtomicU32; ROOTS],
 }
 
-const _: () = assert!(size_of::<Head>() <= HEAD_BYTES);
+const _: () = {
+    assert!(size_of::<Head>() <= HEAD_BYTES);
+    assert!(core::mem::offset_of!(Head, chunks) == crate::view::CHUNKS_AT);
+    assert!(CHUNK / 8 == crate::view::CHUNK_INDEXES as usize);
+};
 
 /// The owner of chunks that hold no objects.
 const SETUP: u32 = u32::MAX;
@@ -95,9 +99,21 @@ impl Arena {
 
     /// An arena in the first bytes of a file of zeros (a memfd), for other processes to map.
     ///
+    /// ```compile_fail,E0133
+    /// use std::os::fd::AsRawFd;
+    /// let file = std::fs::File::open("/dev/shm/arena")?;
+    /// let arena = objcache::Arena::in_file(file.as_raw_fd(), 1 << 20); // not without `unsafe`: others may cut it off
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Safety
+    /// Until every handle and cache is gone, the file must not be made shorter, and what lies in its first `bytes` must
+    /// be changed by nobody but through this crate and those built on it, in any process. A memfd that is sealed
+    /// against shrinking, and that only trusted processes have, is such a file.
+    ///
     /// # Errors
     /// As [`private`](Self::private).
-    pub fn in_file(fd: i32, bytes: usize) -> Result<Arena, Error> {
+    pub unsafe fn in_file(fd: i32, bytes: usize) -> Result<Arena, Error> {
         Self::check(bytes)?;
         Self::init(Memory::Shared(SharedMapping::of_file(fd, bytes).map_err(Error::System)?))
     }
@@ -216,7 +232,11 @@ impl Arena {
     }
 
     pub(crate) fn take_for(&self, owner: u32, bytes: usize) -> Result<usize, Error> {
-        let want = bytes.div_ceil(CHUNK).max(1) as u32;
+        let full = |free| Error::ArenaFull { wanted: bytes, free };
+        // More than an arena can have is no number of chunks.
+        let Ok(want) = u32::try_from(bytes.div_ceil(CHUNK).max(1)) else {
+            return Err(full(self.free_bytes()));
+        };
         let _turn = self.owners();
         let (mut run, mut free) = (0, 0);
         for n in 0..self.chunks() {
@@ -230,7 +250,7 @@ impl Arena {
                 return Ok((n + 1 - want) as usize * CHUNK);
             }
         }
-        Err(Error::ArenaFull { wanted: bytes, free: free * CHUNK })
+        Err(full(free * CHUNK))
     }
 
     /// Returns what [`take`](Self::take) gave, and its pages to the system.
@@ -255,6 +275,10 @@ impl Arena {
     /// Bytes in chunks that have an owner; what set-up took counts.
     pub fn used_bytes(&self) -> usize {
         (0..self.chunks()).filter(|n| self.chunk(*n).owner.load(Relaxed) != 0).count() * CHUNK
+    }
+
+    fn free_bytes(&self) -> usize {
+        self.chunks() as usize * CHUNK - self.used_bytes()
     }
 }
 
@@ -281,6 +305,18 @@ mod tests {
         // SAFETY: as above.
         unsafe { arena.give_back(b, 1) };
         assert_eq!(arena.used_bytes(), before);
+    }
+
+    #[test]
+    fn more_than_any_arena_has_is_refused() {
+        let arena = Arena::private(8 * CHUNK).unwrap();
+        let used = arena.used_bytes();
+        for wanted in [usize::MAX, usize::MAX - CHUNK, CHUNK << 32, (CHUNK << 32) + CHUNK, 9 * CHUNK] {
+            let refused = arena.take(wanted).unwrap_err();
+            assert_eq!(refused, Error::ArenaFull { wanted, free: 8 * CHUNK - used });
+        }
+        assert!(matches!(Arena::private(usize::MAX), Err(Error::ArenaTooLarge { .. })));
+        assert_eq!(arena.used_bytes(), used);
     }
 
     #[test]

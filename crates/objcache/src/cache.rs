@@ -22,12 +22,21 @@ use sys::membarrier_cmd as cmd;
 /// The size of the arena of a cache that was given none; only what is used takes memory.
 const OWN_ARENA: usize = 1 << 30;
 
+/// Bytes that may wait for a grace period before no new memory is taken: with what depots hold and what is on its way
+/// to the system, CONTRACT's 50 MB.
+const MOST_WAITING: usize = 32 << 20;
+
+/// How long `alloc_blocking` waits for objects that readers keep.
+const PATIENCE: Duration = Duration::from_millis(100);
+
 /// How a cache is to be.
 pub struct Builder {
     size: usize,
     arena: Option<Arena>,
     rcu: Option<Arc<dyn Grace>>,
     reserve: u32,
+    stock: u32,
+    most_waiting: usize,
     rseq: bool,
     hurry: bool,
     on_leave: Option<fn(*mut u8)>,
@@ -71,6 +80,24 @@ impl Builder {
     /// Keeps at least so many objects ready, over all CPUs.
     pub fn reserve(mut self, objects: u32) -> Builder {
         self.reserve = objects;
+        self
+    }
+
+    /// Makes so many objects beforehand, and never has fewer: that many can be had without the worker, from any thread,
+    /// but for those on the lists of other CPUs (at most 96 and a few on each).
+    ///
+    /// What [`reserve`](Self::reserve) keeps is beside what is in use; this counts what is in use.
+    pub fn stock(mut self, objects: u32) -> Builder {
+        self.stock = objects;
+        self
+    }
+
+    /// The bytes of objects that may wait for a grace period before no new memory is taken, 32 MiB by default.
+    ///
+    /// Beyond it `alloc` gives what came back, or `None`: who replaces objects faster than readers leave is slowed down
+    /// in the place of growing without a bound.
+    pub fn most_waiting(mut self, bytes: usize) -> Builder {
+        self.most_waiting = bytes;
         self
     }
 
@@ -126,6 +153,13 @@ impl Builder {
         let tender = self.tender(view, chunks);
         let tender = Arc::new(Mutex::new(tender));
         // The first objects, so that a handler need not wait for the worker.
+        let has_stock = lock(&tender).stock_up();
+        if let Err(error) = has_stock {
+            lock(&tender).setup.chunks.give_up();
+            // SAFETY: taken above; nobody knows the cache yet.
+            unsafe { arena.give_back(setup_at, setup_bytes) };
+            return Err(error);
+        }
         lock(&tender).pass();
         Worker::add(&arena.0, tender.clone()).map_err(Error::System)?;
         Ok(ObjectCache { view, tender, arena, setup_at, setup_bytes, is_closed: false })
@@ -137,6 +171,8 @@ impl Builder {
             chunks,
             rcu: self.rcu.unwrap_or_else(|| domain().clone()),
             reserve: self.reserve,
+            stock: self.stock,
+            most_waiting: self.most_waiting as u64,
             is_fenceable: sys::membarrier(cmd::REGISTER_PRIVATE_EXPEDITED_RSEQ).is_ok(),
             on_leave: self.on_leave,
             hurry: self.hurry,
@@ -163,6 +199,8 @@ impl ObjectCache {
             arena: None,
             rcu: None,
             reserve: 0,
+            stock: 0,
+            most_waiting: MOST_WAITING,
             rseq: true,
             hurry: true,
             on_leave: None,
@@ -196,24 +234,32 @@ impl ObjectCache {
         unsafe { self.view.free_rcu(self.view.index_of(object)) };
     }
 
-    /// Takes an object, cutting new ones if there is none; `None` if the arena is full.
+    /// Takes an object, cutting new ones if there is none; `None` if the arena is full, or if for 100 ms readers kept
+    /// more than [`most_waiting`](Builder::most_waiting).
     ///
     /// # Context
     /// Target thread: takes a lock that the worker also takes, and may call the system.
     pub fn alloc_blocking(&self) -> Option<NonNull<u8>> {
-        for _ in 0..4 {
+        let (mut tries, end) = (0, Instant::now() + PATIENCE);
+        loop {
             if let Some(object) = self.alloc() {
                 return Some(object);
             }
+            tries += 1;
             let cpu = percpu::current_cpu() % self.view.head().copies;
             let mut tender = lock(&self.tender);
             tender.collect();
             tender.period_step();
             if tender.refill(cpu, self.view.head().batch) == 0 {
+                let is_held = tender.has_too_much_waiting();
+                drop(tender);
                 self.arena.0.worker.kick();
+                if tries > 4 && (!is_held || Instant::now() > end) {
+                    return None;
+                }
+                std::thread::sleep(Duration::from_micros(50));
             }
         }
-        None
     }
 
     /// Does what the worker would do next, at once.
@@ -224,9 +270,36 @@ impl ObjectCache {
         lock(&self.tender).pass();
     }
 
-    /// The cache as handlers use it: a copy of a few words. Not to be used after the cache is destroyed.
+    /// The cache as handlers use it: a copy of a few words, as long as the cache is borrowed.
+    ///
+    /// ```compile_fail,E0505
+    /// let cache = objcache::ObjectCache::builder(64).build()?;
+    /// let view = cache.view();
+    /// cache.destroy(); // not while there is a view
+    /// view.alloc();
+    /// # Ok::<(), objcache::Error>(())
+    /// ```
+    ///
+    /// ```compile_fail,E0597
+    /// let view = {
+    ///     let cache = objcache::ObjectCache::builder(64).build().unwrap();
+    ///     cache.view()
+    /// };
+    /// view.alloc();
+    /// ```
+    ///
+    /// A handler, which borrows nothing, takes the view of a cache in a `static`.
     #[inline(always)]
-    pub fn view(&self) -> View<'static> {
+    pub fn view(&self) -> View<'_> {
+        self.view
+    }
+
+    /// The same without the borrow, for what keeps the cache beside it.
+    ///
+    /// # Safety
+    /// The view must not be used once the cache has been dropped or destroyed.
+    #[inline(always)]
+    pub unsafe fn view_unbound(&self) -> View<'static> {
         self.view
     }
 

@@ -13,7 +13,19 @@ use rcu::{Domain, Flavour};
 use std::sync::{Arc, OnceLock};
 
 /// Grace periods that can be asked for and looked at, without waiting.
-pub trait Grace: Send + Sync {
+///
+/// ```compile_fail,E0200
+/// struct Never;
+/// impl objcache::Grace for Never { // not without `unsafe`
+///     fn start(&self, _: bool) -> rcu::Cookie { rcu::Cookie::COMPLETED }
+///     fn is_over(&self, _: rcu::Cookie) -> bool { true }
+/// }
+/// ```
+///
+/// # Safety
+/// [`is_over`](Self::is_over) must be true of a cookie of [`start`](Self::start) only after every reader that was inside
+/// when it was taken has left: objects are used again, and their memory returned, by its word.
+pub unsafe trait Grace: Send + Sync {
     /// A cookie of a grace period that begins after now and is sure to come; `hurry` if memory waits for it.
     fn start(&self, hurry: bool) -> Cookie;
 
@@ -21,8 +33,9 @@ pub trait Grace: Send + Sync {
     fn is_over(&self, cookie: Cookie) -> bool;
 }
 
+// SAFETY: a cookie is done after a whole grace period that began after it was taken (rcu S1, G1).
 #[cfg(not(loom))]
-impl Grace for Domain {
+unsafe impl Grace for Domain {
     fn start(&self, hurry: bool) -> Cookie {
         if hurry { self.start_poll_expedited() } else { self.start_poll() }
     }
@@ -32,7 +45,8 @@ impl Grace for Domain {
     }
 }
 
-impl<T: Grace + ?Sized> Grace for &T {
+// SAFETY: as for `T`.
+unsafe impl<T: Grace + ?Sized> Grace for &T {
     fn start(&self, hurry: bool) -> Cookie {
         (**self).start(hurry)
     }

@@ -5,6 +5,8 @@
 //! Context: control. Never waits for a grace period: it looks.
 //! Keeps:   W1 a retired object comes back to a depot after a grace period that began after it was retired.
 //!          W2 an object returns to its chunk after a grace period of the domain and one of tasks-trace.
+//!          W4 while more waits for a grace period than may, nothing new is cut: memory is bounded, and who wants more
+//!          than comes back gets none.
 //!          W3 depots are kept between the watermarks, which rise while objects are wanted and not got.
 //! Checked: tests/life.rs, `torture mem` (`--broken early-reuse`, `lost-list`, `forgotten-barrier`).
 //! Source:  kernel `kernel/bpf/memalloc.c` for the life cycle. Departs: batches wait in lists of the worker,
@@ -19,7 +21,7 @@ pub use audit::Census;
 use crate::chunk::Chunks;
 use crate::life::Life;
 use crate::stack::{Batch, Stack};
-use crate::{Grace, View, Watermarks};
+use crate::{Error, Grace, View, Watermarks};
 use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use rcu::Cookie;
 use std::sync::Arc;
@@ -65,6 +67,8 @@ pub struct Stats {
     pub periods: u64,
     /// Those asked for again with haste, because more waited.
     pub hurried: u64,
+    /// Refills that took no new memory because too much waited for a grace period.
+    pub held: u64,
     /// Times that the lists of all CPUs were closed and collected.
     pub folds: u64,
     /// The highest factor by which the watermarks of a CPU were raised.
@@ -99,6 +103,10 @@ pub struct Setup {
     pub chunks: Chunks,
     pub rcu: Arc<dyn Grace>,
     pub reserve: u32,
+    /// There are never fewer objects than this.
+    pub stock: u32,
+    /// Bytes of retired objects beyond which nothing is cut.
+    pub most_waiting: u64,
     pub is_fenceable: bool,
     pub on_leave: Option<fn(*mut u8)>,
     pub hurry: bool,
@@ -229,7 +237,8 @@ impl Tender {
             let boost = self.lanes[cpu as usize].boost as i32;
             let reserve = self.setup.reserve.div_ceil(self.lanes.len() as u32) as i32;
             let low = (self.marks.low as i32 * boost).max(reserve);
-            let high = (self.marks.high as i32 * boost).max(reserve * 2);
+            // What was made beforehand may all lie in one depot, and stays.
+            let high = (self.marks.high as i32 * boost).max(reserve * 2).max(self.setup.stock as i32);
             let cell = self.setup.view.cell(cpu);
             let has = cell.depot_len.load(Relaxed) + cell.loose_len.load(Relaxed);
             if has < low {
@@ -243,7 +252,8 @@ impl Tender {
                 // What came all at once after a grace period and is gone soon is no surplus.
                 let least = core::mem::replace(&mut lane.least, has);
                 if least > high {
-                    self.trim(cpu, least - (low + high) / 2);
+                    let keep = ((low + high) / 2).max(self.setup.stock as i32);
+                    self.trim(cpu, least - keep);
                 }
             }
         }
@@ -269,13 +279,17 @@ impl Tender {
 
     /// Adds objects to a depot: first those that were about to leave, which have seen enough already.
     pub fn refill(&mut self, cpu: u32, want: u32) -> u32 {
-        let mut got = 0;
+        let (mut got, mut is_held) = (0, None);
         while got < want {
             if let Some(batch) = self.trimmed.pop().or_else(|| self.leaving.pop()) {
                 self.stats.reused += u64::from(batch.len());
                 got += batch.len();
                 self.deposit(cpu, batch);
                 continue;
+            }
+            if *is_held.get_or_insert_with(|| self.has_too_much_waiting()) {
+                self.stats.held += 1;
+                break;
             }
             let batch = self.setup.chunks.cut(self.marks.batch);
             if batch.is_empty() {
@@ -286,6 +300,33 @@ impl Tender {
             self.deposit(cpu, batch);
         }
         got
+    }
+
+    /// True if retired objects take more memory than they may: new ones would be retired as fast as they are made.
+    pub fn has_too_much_waiting(&self) -> bool {
+        let queued = |cpu| self.setup.view.cell(cpu).retired_len.load(Relaxed).max(0) as u64;
+        let waiting = self.life.queued.iter().chain(&self.life.waiting).map(|(_, batch)| batch);
+        let objects = count(waiting) + self.cpus().map(queued).sum::<u64>();
+        objects * u64::from(self.setup.view.head().unit) > self.setup.most_waiting
+    }
+
+    /// Makes what there is to be beforehand, spread over the depots.
+    ///
+    /// # Errors
+    /// The arena has no room for it.
+    pub fn stock_up(&mut self) -> Result<(), Error> {
+        let cpus = self.lanes.len() as u64;
+        let wanted = u64::from(self.setup.stock);
+        for cpu in 0..cpus {
+            let target = wanted * (cpu + 1) / cpus;
+            let missing = target.saturating_sub(self.setup.chunks.out);
+            if missing > 0 && u64::from(self.refill(cpu as u32, missing as u32)) < missing {
+                // What was cut goes back, so it counts as free.
+                let wanted = wanted as usize * self.setup.view.head().unit as usize;
+                return Err(Error::ArenaFull { wanted, free: self.setup.chunks.bytes() });
+            }
+        }
+        Ok(())
     }
 
     /// Takes about so many objects out of a depot.

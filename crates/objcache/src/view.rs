@@ -16,8 +16,14 @@ use crate::link::Index;
 use crate::stack::{Batch, Stack};
 use core::marker::PhantomData;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
 use percpu::{RseqOffset, current_cpu};
+
+/// Where an arena's head has the number of its chunks.
+pub(crate) const CHUNKS_AT: usize = 8;
+
+/// The indexes of a chunk.
+pub(crate) const CHUNK_INDEXES: u32 = 64 * 1024 / 8;
 
 /// A cache's memory as one process sees it: objects out and in.
 #[derive(Clone, Copy)]
@@ -67,6 +73,17 @@ impl<'a> View<'a> {
         let cell = self.cells.wrapping_add((cpu as usize) << SHIFT).cast::<Cell>();
         // SAFETY: a cell lies there for every CPU below `copies`; all of it is atomic.
         unsafe { &*cell }
+    }
+
+    /// The last index that an object of the cache can have; what lies from there on is inside the arena.
+    ///
+    /// For who reads indexes from memory that may have changed hands meanwhile.
+    pub fn last_index(&self) -> u32 {
+        let arena = self.payloads.wrapping_sub(size_of::<u64>());
+        let chunks = arena.wrapping_add(CHUNKS_AT).cast::<AtomicU32>();
+        // SAFETY: an arena begins there, for `'a` (contract of `at`), with the number of its chunks.
+        let chunks = unsafe { &*chunks }.load(Relaxed);
+        chunks.saturating_mul(CHUNK_INDEXES).saturating_sub(self.head().unit / 8)
     }
 
     /// Bytes that each object has.

@@ -61,6 +61,10 @@ impl View<'_> {
         unsafe { self.free(index) };
     }
 
+    pub fn last_index(&self) -> u32 {
+        u32::MAX
+    }
+
     pub fn payload(&self, index: Index) -> NonNull<u8> {
         NonNull::without_provenance(
             core::num::NonZero::new(index.get() as usize * 8 + 8).unwrap_or(core::num::NonZero::<usize>::MIN),

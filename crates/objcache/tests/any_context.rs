@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Writes who has the object over all of it, and looks whether it stays so.
-fn use_object(view: View<'static>, index: Index, who: u64) {
+fn use_object(view: View<'_>, index: Index, who: u64) {
     let at = view.payload(index).as_ptr().cast::<u64>();
     let words = view.size() / 8;
     for n in 0..words {
@@ -21,7 +21,7 @@ fn use_object(view: View<'static>, index: Index, who: u64) {
 }
 
 /// Takes up to `n`, uses them, gives them back; how many there were.
-fn turn(view: View<'static>, n: usize, who: u64) -> u64 {
+fn turn(view: View<'_>, n: usize, who: u64) -> u64 {
     let mut held = [None; 160];
     for slot in held.iter_mut().take(n) {
         *slot = view.alloc();

@@ -212,3 +212,39 @@ fn objects_of_every_size_go_back_to_their_class() {
         assert_eq!(cache.audit().unwrap().live(), 0);
     }
 }
+
+/// Retired objects that a reader keeps, while more are taken and retired all the time.
+#[test]
+fn what_waits_for_a_reader_is_bounded_and_comes_back() {
+    const MOST: usize = 1 << 20;
+    let arena = Arena::private(64 << 20).unwrap();
+    let cache = ObjectCache::builder(248).arena(&arena).most_waiting(MOST).build().unwrap();
+    let section = objcache::domain().fast();
+    let (mut taken, mut refused) = (0u64, 0u64);
+    // 25 MiB and more, if nothing held it.
+    for _ in 0..100_000 {
+        match cache.alloc() {
+            // SAFETY: taken here, and nobody else knows it.
+            Some(object) => unsafe { cache.free_rcu(object) },
+            None => {
+                refused += 1;
+                cache.help();
+                continue;
+            }
+        }
+        taken += 1;
+    }
+    let census = cache.census();
+    let slack = 3 << 20; // lists and depots of the CPUs, trays
+    assert!(
+        refused > 0 && census.bytes < (MOST + slack) as u64,
+        "{taken} taken, {refused} refused, {census:?}"
+    );
+    assert!(cache.stats().held > 0);
+    assert_eq!(cache.alloc_blocking().is_some(), cache.census().in_depots > 0, "the reader keeps them all");
+    drop(section);
+    assert!(cache.drain(std::time::Duration::from_secs(60)));
+    let object = cache.alloc_blocking().expect("they came back");
+    // SAFETY: taken above.
+    unsafe { cache.free(object) };
+}

@@ -44,8 +44,11 @@ impl<const CAP: usize> List<CAP> {
         slots.chain((front != 0).then_some(front))
     }
 
-    /// Empties the list. For who keeps its CPU out: while L3 holds.
-    pub fn clear(&self) {
+    /// Empties the list. For who keeps its CPU out.
+    ///
+    /// # Safety
+    /// L3 must hold: no operation of the list may be under way, nor begin before this returns.
+    pub unsafe fn clear(&self) {
         self.front.store(0, Relaxed);
         self.word.store((self.word.load(Relaxed) | 0xffff).wrapping_add(1), Relaxed);
     }

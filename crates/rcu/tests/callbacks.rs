@@ -268,3 +268,18 @@ fn a_node_queued_twice_runs_once() {
     assert_eq!(RUNS.load(SeqCst), 1);
     assert!(!node.is_queued());
 }
+
+/// What docs/rcu.md promises of a burst of single calls, however long the machine takes for it.
+#[test]
+fn single_calls_take_a_grace_period_for_each_delay_that_they_last_and_two_more() {
+    const DELAY: Duration = Duration::from_millis(10);
+    let domain = Domain::builder("burst").flavour(Flavour::Lite).call_delay(DELAY).build().unwrap();
+    let (before, start) = (domain.block().periods(), Instant::now());
+    for _ in 0..if cfg!(miri) { 50 } else { 50_000 } {
+        domain.call(|| {});
+    }
+    let lasted = start.elapsed();
+    domain.barrier();
+    let periods = domain.block().periods() - before;
+    assert!(periods <= (lasted.as_nanos() / DELAY.as_nanos()) as u64 + 2, "{periods} in {lasted:?}");
+}

@@ -9,7 +9,7 @@
 use super::{BUCKETS, CACHE, COPIES, DATA, END, HEAD, Hash, KEY, KIND, LIMIT, LRU, PER_CPU, PLAIN, VALUE};
 use crate::Error;
 use crate::credit::Credits;
-use crate::place::{Place, words};
+use crate::place::{Place, length, sized, words};
 use core::sync::atomic::Ordering::Relaxed;
 use objcache::{Arena, Grace, ObjectCache, Ticket};
 use std::sync::Arc;
@@ -20,20 +20,31 @@ pub struct HashBuilder {
     value: usize,
     limit: u32,
     kind: u32,
-    preallocated: bool,
+    on_demand: bool,
     rcu: Option<Arc<dyn Grace>>,
     hurry: bool,
 }
 
 impl Hash {
-    /// Starts to describe a hash of at most `limit` keys.
+    /// Starts to describe a hash of at most `limit` keys, whose elements are made beforehand: any thread can bring it to
+    /// its limit.
+    ///
+    /// ```
+    /// # use map::{Flag, Hash};
+    /// let arena = objcache::Arena::private(4 << 20)?;
+    /// let map = Hash::builder(8, 8, 1000).build(&arena)?;
+    /// for n in 0..1000u64 {
+    ///     map.update(&n.to_ne_bytes(), &n.to_ne_bytes(), Flag::Any)?;
+    /// }
+    /// # Ok::<(), map::Error>(())
+    /// ```
     pub fn builder(key_bytes: usize, value_bytes: usize, limit: u32) -> HashBuilder {
         HashBuilder {
             key: key_bytes,
             value: value_bytes,
             limit,
             kind: 0,
-            preallocated: false,
+            on_demand: false,
             rcu: None,
             hurry: true,
         }
@@ -49,10 +60,30 @@ impl Hash {
         self.home.as_ref().map(|(cache, _)| cache)
     }
 
-    /// Ends the map; its elements' memory returns when readers have left.
+    /// Ends the map: its buckets' memory returns at once, that of its elements when readers have left.
     pub fn destroy(mut self) -> Option<Ticket> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Option<Ticket> {
+        let (cache, offset) = self.home.take()?;
         self.clear();
-        self.home.take().map(|(cache, _)| cache.destroy())
+        let bytes = HEAD + Credits::size(self.cpus()) + (self.mask as usize + 1) * 8;
+        // SAFETY: taken by `build` with this size; the one handle of this process ends, and who attached elsewhere
+        // has promised not to use the map any more.
+        unsafe { cache.arena().give_back(offset, bytes) };
+        Some(cache.destroy())
+    }
+
+    fn cpus(&self) -> u32 {
+        self.place.u32(COPIES).load(Relaxed)
+    }
+}
+
+impl Drop for Hash {
+    /// As [`destroy`](Hash::destroy), without a word about the end.
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -63,7 +94,7 @@ impl HashBuilder {
         self
     }
 
-    /// Forgets keys that were not used lately to make room for new ones; implies `preallocated`.
+    /// Forgets keys that were not used lately to make room for new ones; its elements go back without a grace period.
     pub fn lru(mut self) -> HashBuilder {
         self.kind |= LRU;
         self.preallocated()
@@ -71,8 +102,17 @@ impl HashBuilder {
 
     /// Elements for all keys are made beforehand, and go back without a grace period, as in the kernel.
     pub fn preallocated(mut self) -> HashBuilder {
-        self.preallocated = true;
+        self.on_demand = false;
         self.kind |= PLAIN;
+        self
+    }
+
+    /// Elements are made as they are wanted (BPF_F_NO_PREALLOC): for maps that are limited to far more keys than they
+    /// will have.
+    ///
+    /// The worker makes them. Whoever adds keys faster gets NoMemory until it has.
+    pub fn on_demand(mut self) -> HashBuilder {
+        self.on_demand = true;
         self
     }
 
@@ -99,37 +139,44 @@ impl HashBuilder {
     /// # Errors
     /// [`Error::Setup`].
     pub fn build(self, arena: &Arena) -> Result<Hash, Error> {
-        if self.key == 0 || self.value == 0 || self.limit == 0 {
+        if self.limit == 0 {
             return Err(Error::Setup(objcache::Error::ZeroSize));
         }
+        let (key, value) = (length(self.key)?, length(self.value)?);
         let cpus = percpu::possible_cpus();
         let stride =
             if self.kind & PER_CPU != 0 { self.value.next_multiple_of(64) } else { words(self.value) };
         let copies = if self.kind & PER_CPU != 0 { cpus as usize } else { 1 };
-        let mut builder = ObjectCache::builder(DATA + words(self.key) + copies * stride).arena(arena);
-        // Beyond the keys, one batch per CPU may lie on another CPU's list.
-        let ready =
-            if self.preallocated { self.limit.saturating_add(128 * cpus) } else { 256.min(self.limit) };
-        builder = builder.reserve(ready).hurry(self.hurry);
+        let too_many = Error::Setup(objcache::Error::TooBig { size: self.limit as usize, most: 1 << 31 });
+        let buckets = self.limit.checked_next_power_of_two().ok_or(too_many)?;
+        let bytes = sized(HEAD + Credits::size(cpus), buckets as usize, 8)?;
+        let mut builder = ObjectCache::builder(sized(DATA + words(self.key), copies, stride)?)
+            .arena(arena)
+            .hurry(self.hurry);
+        builder = builder.reserve(256.min(self.limit));
+        if !self.on_demand {
+            // Beyond the keys, one batch per CPU may lie on another CPU's list.
+            builder = builder.stock(self.limit.saturating_add(128 * cpus));
+        }
         if let Some(rcu) = &self.rcu {
             builder = builder.rcu(rcu.clone());
         }
         let cache = builder.build()?;
-        let buckets = self.limit.next_power_of_two();
-        let offset = arena.take(HEAD + Credits::size(cpus) + buckets as usize * 8)?;
+        let offset = arena.take(bytes)?;
         // SAFETY: taken just now; the cache keeps the arena.
         let place = unsafe { Place::new(arena.base()) }.at(offset);
         let words = [
             (BUCKETS, buckets),
-            (KEY, self.key as u32),
-            (VALUE, self.value as u32),
+            (KEY, key),
+            (VALUE, value),
             (LIMIT, self.limit),
             (COPIES, cpus),
             (KIND, self.kind),
             (CACHE, cache.offset() as u32),
         ];
         words.into_iter().for_each(|(at, word)| place.u32(at).store(word, Relaxed));
-        let mut map = Hash::over(place, cache.view());
+        // SAFETY: the map keeps the cache, in `home`, for as long as it uses the view.
+        let mut map = Hash::over(place, unsafe { cache.view_unbound() });
         map.credits.init(self.limit);
         (0..buckets).for_each(|b| map.bucket(b).head.store(END | b, Relaxed));
         map.home = Some((cache, offset));

@@ -104,6 +104,8 @@ impl Hash {
     /// Busy.
     pub fn get_batch(&self, cursor: &mut u32, most: usize) -> Result<Vec<Entry>, Error> {
         let mut out = Vec::new();
+        // A cursor is the caller's number: one that is no bucket's begins anew.
+        *cursor &= self.mask;
         while out.len() < most {
             out.extend(self.entries_of(*cursor)?);
             *cursor = if *cursor == self.mask { 0 } else { *cursor + 1 };

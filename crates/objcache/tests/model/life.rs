@@ -34,7 +34,8 @@ unsafe impl Sync for Published {}
 // SAFETY: as above.
 unsafe impl Send for Published {}
 
-impl Grace for &Published {
+// SAFETY: the block's cookies, which the model checks.
+unsafe impl Grace for &Published {
     fn start(&self, _: bool) -> Cookie {
         self.block.snap()
     }

@@ -278,7 +278,8 @@ fn a_closed_bound_a_full_list_and_an_empty_one_refuse() {
     assert_eq!(lists.all().len(), CAP + 1);
     lists.bound.0.store(0, Relaxed);
     assert!(lists.pop().is_none());
-    lists.cpus[0].0.clear();
+    // SAFETY: no other thread has the lists.
+    unsafe { lists.cpus[0].0.clear() };
     lists.bound.0.store(possible_cpus(), Relaxed);
     assert!(lists.pop().is_none() && lists.push(8) && lists.pop() == Some(8));
 }

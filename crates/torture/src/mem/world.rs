@@ -148,7 +148,7 @@ impl World {
         }
     }
 
-    fn view(&self, rng: &mut Rng) -> View<'static> {
+    fn view(&self, rng: &mut Rng) -> View<'_> {
         if rng.one_in(4) { self.slow } else { self.cache.view() }
     }
 
@@ -157,7 +157,7 @@ impl World {
     }
 
     /// Takes an object and fills it with a stamp.
-    fn take(&self, view: View<'static>, stamp: u64) -> Option<Index> {
+    fn take(&self, view: View<'_>, stamp: u64) -> Option<Index> {
         let index = view.alloc()?;
         self.counts.allocs.fetch_add(1, Relaxed);
         fill(view.payload(index), self.words(), stamp);
@@ -165,7 +165,7 @@ impl World {
     }
 
     /// Gives an object back that must still be ours alone.
-    fn give(&self, view: View<'static>, index: Index, stamp: u64) {
+    fn give(&self, view: View<'_>, index: Index, stamp: u64) {
         if !is_full_of(view.payload(index), self.words(), stamp) {
             self.error("an object that one thread has was written by another");
         }
@@ -174,7 +174,7 @@ impl World {
     }
 
     /// Takes some objects, holds them a little, gives them back.
-    fn hold(&self, view: View<'static>, rng: &mut Rng, most: u64) {
+    fn hold(&self, view: View<'_>, rng: &mut Rng, most: u64) {
         let mut held = [None; 150];
         let stamp = rng.next();
         let count = 1 + rng.below(most) as usize;
@@ -183,7 +183,7 @@ impl World {
     }
 
     /// Publishes a new object and retires the old one.
-    fn publish(&self, view: View<'static>, rng: &mut Rng) {
+    fn publish(&self, view: View<'_>, rng: &mut Rng) {
         let Some(index) = self.take(view, rng.next()) else { return };
         let slot = &self.slots[rng.below(SLOTS as u64) as usize];
         let old = slot.swap(view.payload(index).as_ptr() as usize, AcqRel);
