@@ -9,6 +9,7 @@
 //! Checked: `tests/engine.rs`, `torture xol`, `bench xol` (hits = calls x probes).
 
 use crate::error::ProbeError;
+use crate::handler::Busy;
 use crate::module::{Module, Modules, OwnFile};
 use crate::site::{Site, prepare};
 use crate::space::OwnSpace;
@@ -104,8 +105,20 @@ impl std::fmt::Debug for Engine {
 
 /// A probe on one address; given to [`Engine::remove`].
 pub struct Probe {
-    registered: Registered,
+    /// Until it is taken out.
+    registered: Option<Registered>,
     at: u64,
+}
+
+impl Drop for Probe {
+    /// Takes the probe out, and does not wait for consumers that run.
+    fn drop(&mut self) {
+        if let Some(registered) = self.registered.take() {
+            // A handler that ran on this thread meanwhile could wait for what this thread is changing.
+            let _busy = Busy::begin();
+            actions::with_all_blocked(|| drop(registered));
+        }
+    }
 }
 
 impl Probe {
@@ -175,9 +188,31 @@ impl Engine {
 
     /// Puts a probe on the instruction at an address of this process.
     ///
+    /// ```compile_fail,E0133
+    /// use probe::{Consumer, Regs, Verdict};
+    /// struct Nothing;
+    /// impl Consumer for Nothing {}
+    /// let engine = trap::Engine::start(trap::Config::default())?;
+    /// let probe = engine.probe(main as *const () as u64, std::sync::Arc::new(Nothing))?; // not without `unsafe`
+    /// # Ok::<(), trap::ProbeError>(())
+    /// ```
+    ///
+    /// Probes that are hit while the thread is in a consumer, or changes probes itself, run their instruction, and are
+    /// counted as nested.
+    ///
+    /// # Safety
+    /// * An instruction must begin at `at`, and no jump lead behind its first byte.
+    /// * The program must not read the byte there, nor write it.
+    /// * The consumer runs as a signal handler at that instruction, each time that any thread comes there: what it
+    ///   calls must be async-signal-safe there. It must not take a lock that the interrupted code may hold: so it
+    ///   must not allocate if the probe is inside an allocator, or is hit where one is called from.
+    /// * What the consumer leaves in the registers, `rip` and `rsp` among them, must be what the probed code can go on
+    ///   with.
+    ///
     /// # Errors
     /// Nothing was changed.
-    pub fn probe(&self, at: u64, consumer: Arc<dyn Consumer>) -> Result<Probe, ProbeError> {
+    pub unsafe fn probe(&self, at: u64, consumer: Arc<dyn Consumer>) -> Result<Probe, ProbeError> {
+        let _busy = Busy::begin();
         let module = self.module(at)?;
         let offset = module.offset_of(at);
         let file: Arc<dyn File> = Arc::new(OwnFile(module));
@@ -191,7 +226,7 @@ impl Engine {
         // A handler that ran on this thread now could wait for what this thread is changing.
         let registered =
             actions::with_all_blocked(|| self.0.registry.register(&file, offset, None, consumer))?;
-        Ok(Probe { registered, at })
+        Ok(Probe { registered: Some(registered), at })
     }
 
     /// The mapping of an address; all mappings of its file are put into the table.
@@ -228,6 +263,7 @@ impl Engine {
     /// # Errors
     /// /proc cannot be read.
     pub fn read_mappings(&self) -> Result<usize, ProbeError> {
+        let _busy = Busy::begin();
         let all = crate::module::all()?;
         let count = all.len();
         let _writing = lock(&self.0.space.writing);
@@ -238,10 +274,16 @@ impl Engine {
     }
 
     /// Takes probes out. When it returns, no consumer of theirs runs any more.
+    ///
+    /// # Panics
+    /// Called by a consumer: it would wait for itself.
     pub fn remove(&self, probes: impl IntoIterator<Item = Probe>) {
+        let _busy = Busy::begin();
         actions::with_all_blocked(|| {
-            for probe in probes {
-                let _ = self.0.registry.unregister_nosync(probe.registered);
+            for mut probe in probes {
+                if let Some(registered) = probe.registered.take() {
+                    let _ = self.0.registry.unregister_nosync(registered);
+                }
             }
         });
         self.0.registry.unregister_sync();
@@ -250,6 +292,7 @@ impl Engine {
 
     /// Takes out what all consumers said they want removed. How many breakpoints that were.
     pub fn tend(&self) -> usize {
+        let _busy = Busy::begin();
         let unwanted = self.0.space.unwanted();
         let gone = actions::with_all_blocked(|| {
             unwanted.into_iter().filter(|uprobe| uprobe.unhook(crate::space::ID)).count()

@@ -1,7 +1,7 @@
 //! The handlers that the kernel calls.
 //!
 //! For:     `actions`, which installs them.
-//! State:   how deep this thread is in consumers.
+//! State:   how deep this thread is in consumers, and in changes of probes.
 //! Context: signal, with all other signals blocked but faults, in `on_trap`; with what the program asked for in
 //!          `on_signal`.
 //! Keeps:   H1 errno is the program's afterwards.
@@ -22,6 +22,23 @@ use text::xol::Settled;
 
 thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+/// From here to the drop, hits of this thread run their instruction and are counted as nested: it is in a consumer, or
+/// changes what a hit would walk through.
+pub(crate) struct Busy(());
+
+impl Busy {
+    pub fn begin() -> Busy {
+        DEPTH.set(DEPTH.get() + 1);
+        Busy(())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        DEPTH.set(DEPTH.get() - 1);
+    }
 }
 
 unsafe extern "C" {
@@ -155,7 +172,7 @@ impl Inner {
             self.counters.nested.fetch_add(1, Relaxed);
             return true;
         }
-        DEPTH.set(1);
+        let busy = Busy::begin();
         let mut regs = to_regs(context, at);
         let before = regs;
         let hit = match site.lookup {
@@ -168,7 +185,7 @@ impl Inner {
                 }
             }
         };
-        DEPTH.set(0);
+        drop(busy);
         if regs != before {
             from_regs(&regs, context);
         }

@@ -33,7 +33,8 @@ fn every_instruction_of_a_function_is_probed_and_the_function_is_the_same() {
         let probes: Vec<_> = starts
             .iter()
             .zip(&counts)
-            .map(|(start, count)| engine.probe(at + *start as u64, count.clone()).unwrap())
+            // SAFETY: the code is the test's own, an instruction begins there, and the consumer counts or does what the test says.
+            .map(|(start, count)| unsafe { engine.probe(at + *start as u64, count.clone()) }.unwrap())
             .collect();
         for n in 1..=CALLS {
             assert_eq!(call(at, n, 2 * n), 9 * n + 1, "{config:?}");
@@ -59,7 +60,8 @@ fn more_threads_than_slots_all_make_progress() {
         let count = Count::new();
         let before = engine.counts();
         let probes: Vec<_> =
-            starts.iter().map(|start| engine.probe(at + *start as u64, count.clone()).unwrap()).collect();
+            // SAFETY: the code is the test's own, an instruction begins there, and the consumer counts or does what the test says.
+            starts.iter().map(|start| unsafe { engine.probe(at + *start as u64, count.clone()) }.unwrap()).collect();
         std::thread::scope(|s| {
             for thread in 0..THREADS {
                 s.spawn(move || {
@@ -94,7 +96,8 @@ fn probes_come_and_go_under_hits_and_no_trap_is_left_over() {
     let at = text(&bytes);
     let done = AtomicBool::new(false);
     let (stays, comes) = (Count::new(), Count::new());
-    let stays_probe = engine.probe(at + starts[5] as u64, stays.clone()).unwrap();
+    // SAFETY: the code is the test's own, an instruction begins there, and the consumer counts or does what the test says.
+    let stays_probe = unsafe { engine.probe(at + starts[5] as u64, stays.clone()) }.unwrap();
     let calls: u64 = std::thread::scope(|s| {
         let callers: Vec<_> = (0..3)
             .map(|_| {
@@ -110,7 +113,8 @@ fn probes_come_and_go_under_hits_and_no_trap_is_left_over() {
             .collect();
         for round in 0..150 {
             let start = starts[round % starts.len()] as u64;
-            let probe = engine.probe(at + start, comes.clone()).unwrap();
+            // SAFETY: the code is the test's own, an instruction begins there, and the consumer counts or does what the test says.
+            let probe = unsafe { engine.probe(at + start, comes.clone()) }.unwrap();
             std::thread::sleep(std::time::Duration::from_micros(500));
             engine.remove([probe]);
         }
@@ -134,22 +138,28 @@ fn a_handler_may_go_elsewhere_and_change_registers() {
     let (engine, _alone) = engine(Config::default());
     // mov eax,1; ret; mov eax,2; ret
     let at = text(&[0xb8, 1, 0, 0, 0, 0xc3, 0xb8, 2, 0, 0, 0, 0xc3]);
-    let skip = engine.probe(
-        at,
-        Arc::new(Does(move |regs: &mut probe::Regs| {
-            regs.rip = at + 6;
-            Verdict::Continue
-        })),
-    );
+    // SAFETY: the code is the test's own, an instruction begins there, and the consumer counts or does what the test says.
+    let skip = unsafe {
+        engine.probe(
+            at,
+            Arc::new(Does(move |regs: &mut probe::Regs| {
+                regs.rip = at + 6;
+                Verdict::Continue
+            })),
+        )
+    };
     assert_eq!(call(at, 0, 0), 2);
     engine.remove(skip);
-    let set = engine.probe(
-        at + 5,
-        Arc::new(Does(|regs: &mut probe::Regs| {
-            regs.rax = regs.rdi * 10;
-            Verdict::Continue
-        })),
-    );
+    // SAFETY: the code is the test's own, an instruction begins there, and the consumer counts or does what the test says.
+    let set = unsafe {
+        engine.probe(
+            at + 5,
+            Arc::new(Does(|regs: &mut probe::Regs| {
+                regs.rax = regs.rdi * 10;
+                Verdict::Continue
+            })),
+        )
+    };
     assert_eq!(call(at, 7, 0), 70);
     engine.remove(set);
     assert_eq!(call(at, 7, 0), 1);
@@ -162,13 +172,16 @@ fn what_handlers_want_removed_goes_when_the_engine_is_tended() {
     let hits = Arc::new(AtomicU64::new(0));
     let seen = hits.clone();
     // A consumer without a filter is always interested, so its wish alone removes nothing.
-    let probe = engine.probe(
-        at,
-        Arc::new(Does(move |_: &mut probe::Regs| {
-            seen.fetch_add(1, SeqCst);
-            Verdict::Remove
-        })),
-    );
+    // SAFETY: the code is the test's own, an instruction begins there, and the consumer counts or does what the test says.
+    let probe = unsafe {
+        engine.probe(
+            at,
+            Arc::new(Does(move |_: &mut probe::Regs| {
+                seen.fetch_add(1, SeqCst);
+                Verdict::Remove
+            })),
+        )
+    };
     call(at, 0, 0);
     assert_eq!((engine.tend(), hits.load(SeqCst)), (0, 1));
     call(at, 0, 0);
@@ -188,7 +201,8 @@ fn what_handlers_want_removed_goes_when_the_engine_is_tended() {
         }
     }
     static HIT: AtomicBool = AtomicBool::new(false);
-    let probe = engine.probe(at, Arc::new(Once));
+    // SAFETY: the code is the test's own, an instruction begins there, and the consumer counts or does what the test says.
+    let probe = unsafe { engine.probe(at, Arc::new(Once)) };
     call(at, 0, 0);
     HIT.store(true, SeqCst);
     assert_eq!(bytes_at(at, 1), [0xcc]);
@@ -204,15 +218,18 @@ fn a_probe_that_a_handler_hits_runs_and_is_counted_as_nested() {
     let before = engine.counts().nested;
     let count = Count::new();
     let inner = count.clone();
-    let probe = engine.probe(
-        at,
-        Arc::new(Does(move |regs: &mut probe::Regs| {
-            if regs.rdi < 100 {
-                inner.0.fetch_add(call(at, 200, 0), SeqCst);
-            }
-            Verdict::Continue
-        })),
-    );
+    // SAFETY: the code is the test's own, an instruction begins there, and the consumer counts or does what the test says.
+    let probe = unsafe {
+        engine.probe(
+            at,
+            Arc::new(Does(move |regs: &mut probe::Regs| {
+                if regs.rdi < 100 {
+                    inner.0.fetch_add(call(at, 200, 0), SeqCst);
+                }
+                Verdict::Continue
+            })),
+        )
+    };
     assert_eq!(call(at, 1, 0), 6);
     engine.remove(probe);
     assert_eq!((count.get(), engine.counts().nested - before), (205, 1));
@@ -223,13 +240,15 @@ fn what_cannot_run_out_of_line_is_refused_and_left_alone() {
     let (engine, _alone) = engine(Config::default());
     for bytes in [&[0x0f, 0x05][..], &[0xcc], &[0x06], &[0xf4], &[0xcd, 0x80], &[0x66, 0xe9, 0, 0, 0, 0]] {
         let at = text(bytes);
-        let refused = engine.probe(at, Count::new());
+        // SAFETY: the code is the test's own, an instruction begins there, and the consumer counts or does what the test says.
+        let refused = unsafe { engine.probe(at, Count::new()) };
         assert!(matches!(refused, Err(ProbeError::Refused(site, _)) if site == at), "{bytes:02x?}");
         assert_eq!(bytes_at(at, bytes.len()), bytes);
     }
     let data = [0x90u8; 8];
     let at = data.as_ptr() as u64;
-    assert!(matches!(engine.probe(at, Count::new()), Err(ProbeError::NotText(_))));
+    // SAFETY: the code is the test's own, an instruction begins there, and the consumer counts or does what the test says.
+    assert!(matches!(unsafe { engine.probe(at, Count::new()) }, Err(ProbeError::NotText(_))));
 }
 
 #[test]
@@ -240,7 +259,8 @@ fn a_forked_child_goes_on_with_probes_and_slots_of_its_own() {
         // lea rax,[rdi+1]; ret; and with another number for the child. With one slot, each would run the other's.
         let [mine, its] = [1, 2].map(|n| text(&[0x48, 0x8d, 0x87, n, 0, 0, 0, 0xc3]));
         let count = Count::new();
-        let probes = [mine, its].map(|at| engine.probe(at, count.clone()).unwrap());
+        // SAFETY: the code is the test's own, an instruction begins there, and the consumer counts or does what the test says.
+        let probes = [mine, its].map(|at| unsafe { engine.probe(at, count.clone()) }.unwrap());
         assert_eq!((call(mine, 1, 0), call(its, 1, 0)), (2, 3));
         // SAFETY: the child calls the probed function and ends.
         let child = unsafe { libc::fork() };

@@ -49,7 +49,8 @@ fn a_fault_in_a_slot_shows_the_probed_address_and_the_instruction_is_run_again()
         // nop; mov rax,[rdi]; ret
         let at = text(&[0x90, 0x48, 0x8b, 0x07, 0xc3]);
         let count = Count::new();
-        let probe = engine.probe(at + 1, count.clone()).unwrap();
+        // SAFETY: the code is the test's own, an instruction begins there, and the consumer counts or does what the test says.
+        let probe = unsafe { engine.probe(at + 1, count.clone()) }.unwrap();
         for n in 1..=20 {
             CALLED.store(0, SeqCst);
             assert_eq!(call(at, 0x10, 0), 4711);
@@ -69,7 +70,8 @@ fn a_division_by_zero_in_a_slot_has_the_probed_address_in_both_places() {
     // mov eax,100; xor edx,edx; mov ecx,esi; div ecx; ret
     let at = text(&[0xb8, 100, 0, 0, 0, 0x31, 0xd2, 0x89, 0xf1, 0xf7, 0xf1, 0xc3]);
     let count = Count::new();
-    let probe = engine.probe(at + 9, count.clone()).unwrap();
+    // SAFETY: the code is the test's own, an instruction begins there, and the consumer counts or does what the test says.
+    let probe = unsafe { engine.probe(at + 9, count.clone()) }.unwrap();
     assert_eq!(call(at, 0, 7), 14);
     CALLED.store(0, SeqCst);
     assert_eq!(call(at, 0, 0), 100, "the handler made the divisor 1");
@@ -97,7 +99,8 @@ fn in_child(body: impl FnOnce()) -> i32 {
 fn without_a_handler_a_fault_in_a_slot_and_a_foreign_breakpoint_kill_as_ever() {
     let (engine, _alone) = engine(Config::default());
     let at = text(&[0x48, 0x8b, 0x07, 0xc3]);
-    let probe = engine.probe(at, Count::new()).unwrap();
+    // SAFETY: the code is the test's own, an instruction begins there, and the consumer counts or does what the test says.
+    let probe = unsafe { engine.probe(at, Count::new()) }.unwrap();
     let fault = in_child(|| {
         // SAFETY: the default action.
         unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
@@ -167,8 +170,10 @@ fn signals_during_steps_see_the_programs_addresses_and_no_hit_is_lost_or_doubled
         let rep = text(&[0x48, 0x89, 0xf9, 0x48, 0x89, 0xf7, 0xf3, 0xa4, 0x48, 0x89, 0xc8, 0xc3]);
         let (count, repeats) = (Count::new(), Count::new());
         let mut probes: Vec<_> =
-            starts.iter().map(|start| engine.probe(at + *start as u64, count.clone()).unwrap()).collect();
-        probes.push(engine.probe(rep + 6, repeats.clone()).unwrap());
+            // SAFETY: the code is the test's own, an instruction begins there, and the consumer counts or does what the test says.
+            starts.iter().map(|start| unsafe { engine.probe(at + *start as u64, count.clone()) }.unwrap()).collect();
+        // SAFETY: the code is the test's own, an instruction begins there, and the consumer counts or does what the test says.
+        probes.push(unsafe { engine.probe(rep + 6, repeats.clone()) }.unwrap());
         LOW.store(at, SeqCst);
         HIGH.store(at + bytes.len() as u64, SeqCst);
         assert!(find_slots() > 0);
@@ -225,7 +230,8 @@ fn a_handler_that_does_not_come_back_leaves_no_slot_taken() {
         set_handler(libc::SIGSEGV, on_leave as *const () as usize, 0);
         let at = text(&[0x48, 0x8b, 0x07, 0x31, 0xc0, 0xc3]);
         GOOD.store(at + 3, SeqCst);
-        let probe = engine.probe(at, Count::new()).unwrap();
+        // SAFETY: the code is the test's own, an instruction begins there, and the consumer counts or does what the test says.
+        let probe = unsafe { engine.probe(at, Count::new()) }.unwrap();
         // With one slot, a second step would wait for ever if the first had kept it.
         (0..5).for_each(|_| assert_eq!(call(at, 0x10, 0), 0));
         assert_eq!(engine.in_slots(), 0);
@@ -251,7 +257,8 @@ fn the_programs_own_sigaction_and_sigprocmask_take_no_probe_away() {
     let at = text(&bytes);
     let count = Count::new();
     let probes: Vec<_> =
-        starts.iter().map(|start| engine.probe(at + *start as u64, count.clone()).unwrap()).collect();
+        // SAFETY: the code is the test's own, an instruction begins there, and the consumer counts or does what the test says.
+        starts.iter().map(|start| unsafe { engine.probe(at + *start as u64, count.clone()) }.unwrap()).collect();
     TRAPS.store(0, SeqCst);
     set_handler(libc::SIGTRAP, on_trap as *const () as usize, 0);
     // SAFETY: all zeros is a valid sigaction, which the call fills.
@@ -310,7 +317,8 @@ fn a_program_that_steps_itself_gets_a_trap_for_each_instruction() {
         let starts = [9, 10, 11, 14];
         find_slots();
         let probes: Vec<_> =
-            starts.iter().map(|start| engine.probe(at + start, count.clone()).unwrap()).collect();
+            // SAFETY: the code is the test's own, an instruction begins there, and the consumer counts or does what the test says.
+            starts.iter().map(|start| unsafe { engine.probe(at + start, count.clone()) }.unwrap()).collect();
         find_slots();
         assert_eq!(call(at, 4, 0), 5);
         engine.remove(probes);
@@ -337,7 +345,8 @@ fn a_push_to_a_bad_stack_faults_as_the_push_itself() {
     }
     set_handler(libc::SIGSEGV, on_bad_stack as *const () as usize, libc::SA_ONSTACK);
     let count = Count::new();
-    let probe = engine.probe(at + 6, count.clone()).unwrap();
+    // SAFETY: the code is the test's own, an instruction begins there, and the consumer counts or does what the test says.
+    let probe = unsafe { engine.probe(at + 6, count.clone()) }.unwrap();
     let mut room = vec![0u8; 1 << 16];
     let stack = libc::stack_t { ss_sp: room.as_mut_ptr().cast(), ss_flags: 0, ss_size: room.len() };
     // SAFETY: all zeros is a valid stack_t, which the call fills.

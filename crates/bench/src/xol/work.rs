@@ -103,7 +103,8 @@ impl Work {
         let Some((scheme, sync, lookup)) = setting.probe else { return Ok(None) };
         self.engine.configure(Config { scheme, sync, lookup, ..Config::default() });
         let other = |error: trap::ProbeError| Error::other(error.to_string());
-        let probe = self.engine.probe(self.function, count).map_err(other)?;
+        // SAFETY: the code is made for it, an instruction begins there, and the consumer only counts.
+        let probe = unsafe { self.engine.probe(self.function, count) }.map_err(other)?;
         self.engine.read_mappings().map_err(other)?;
         Ok(Some(probe))
     }
