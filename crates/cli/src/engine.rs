@@ -16,6 +16,7 @@ use crate::stop::{Stop, Woke};
 use crate::trace::{self, Calls};
 use image::Spec;
 use session::{Broken, Ending, Launched, Receipt, Verb};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// How often we look whether the target is still there.
@@ -34,12 +35,12 @@ pub struct Job {
     pub args: RunArgs,
 }
 
-pub fn run(job: Job, stop: Stop, guard: &mut Guard) -> i32 {
+pub fn run(job: Job, mut stop: Stop, guard: &mut Guard) -> i32 {
     let mut writer = match Writer::open(&job.args) {
         Ok(writer) => writer,
         Err(why) => return advice::fail(&why, &[], &[]),
     };
-    let (launched, pid) = match subject(&job.args, &stop) {
+    let (launched, pid) = match subject(&job.args, &mut stop) {
         Ok(subject) => subject,
         Err(code) => return code,
     };
@@ -59,11 +60,11 @@ pub fn run(job: Job, stop: Stop, guard: &mut Guard) -> i32 {
 ///
 /// # Errors
 /// The exit code, with everything said.
-pub fn subject(args: &RunArgs, stop: &Stop) -> Result<(Option<Launched>, i32), i32> {
+pub fn subject(args: &RunArgs, stop: &mut Stop) -> Result<(Option<Launched>, i32), i32> {
     let Some((program, words)) = args.command.split_first() else {
         return Ok((None, args.pid.unwrap_or(0)));
     };
-    let launched = Launched::start(program, words, || stop.is_asked()).map_err(|broken| {
+    let launched = Launched::start(program, words, stop.heritage, || stop.is_asked()).map_err(|broken| {
         let code = advice::cannot_attach(&broken);
         match broken {
             Broken::EndedEarly { ending, .. } => ending.exit_code(),
@@ -71,6 +72,7 @@ pub fn subject(args: &RunArgs, stop: &Stop) -> Result<(Option<Launched>, i32), i
         }
     })?;
     let pid = launched.pid();
+    stop.command = pid;
     Ok((Some(launched), pid))
 }
 
@@ -89,10 +91,15 @@ struct Engine<'g> {
 impl Engine<'_> {
     fn run(mut self) -> i32 {
         let cpu_before = cpu_ticks(self.pid);
+        let others: BTreeSet<i32> = self.probes.sessions().iter().map(|s| s.pid()).collect();
+        others.into_iter().filter(|pid| *pid != self.pid).for_each(|pid| self.guard.tell(pid));
         if let Some(launched) = &self.launched {
             launched.go();
         }
         let woke = self.wait();
+        if !self.job.args.follow {
+            self.writer.children = session::children(self.pid).len();
+        }
         // After the detach nothing of ours is left in the process by which to know it.
         let is_over = !self.probes.is_alive();
         let cpu = cpu_ticks(self.pid).zip(cpu_before).map(|(now, before)| now.saturating_sub(before));

@@ -1,16 +1,19 @@
 //! Two processes: the front that you see, and the engine that attaches.
 //!
 //! For:     restoring the target whatever happens to the command that was typed, SIGKILL included.
-//! State:   a pipe from front to engine: a byte is a signal, its end is the front's death.
+//! State:   a pipe from front to engine: a word is who has asked for the end, its end is the front's death.
 //! Context: control.
 //! Keeps:   F1 no ptrace stop is ever owned by the process that users kill.
 //!          F2 the front exits with the engine's code.
 //!          F3 if the engine is killed, the front frees the target; if both are, the guard does (guard.rs).
 //! Checked: testkit `traces`.
 
+use crate::asked::{self, Asked, Came};
 use crate::guard::Guard;
 use crate::stop::Stop;
+use session::Heritage;
 use std::fs;
+use std::io::{PipeWriter, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::process::exit;
@@ -20,10 +23,12 @@ pub const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// Runs `work` in an engine process and exits with its code.
 ///
-/// With a `pid` to attach to, the engine leaves the terminal's process group, so that Ctrl-C reaches the front
-/// alone. A launched program must stay in it, and its engine with it.
+/// The engine leaves the terminal's process group, so that Ctrl-C reaches the front alone, and a launched program, which
+/// stays in it. With a `pid` to attach to it leaves the session too; to launch it must not, since nobody may enter a
+/// group of another session.
 pub fn run(pid: Option<i32>, work: impl FnOnce(Stop, &mut Guard) -> i32) -> i32 {
     // Before the pipe, of which it must hold no end.
+    let heritage = Heritage::of_this_process();
     let mut guard = Guard::start(pid);
     let (reader, writer) = match std::io::pipe() {
         Ok(ends) => ends,
@@ -33,25 +38,25 @@ pub fn run(pid: Option<i32>, work: impl FnOnce(Stop, &mut Guard) -> i32) -> i32 
         }
     };
     // A signal that comes before either side can take it must wait, not end us.
-    hold_signals(true);
+    asked::hold(true);
     // SAFETY: this process has one thread (main, before anything starts another), so the child may use all of
     // std; both sides go on from here with their own copies of everything.
     match unsafe { libc::fork() } {
         -1 => {
-            hold_signals(false);
+            asked::hold(false);
             eprintln!("nanoprobe: cannot fork: {}", std::io::Error::last_os_error());
             1
         }
         0 => {
             drop(writer);
             become_engine(pid.is_some());
-            let code = work(Stop::new(OwnedFd::from(reader)), &mut guard);
+            let code = work(Stop::new(OwnedFd::from(reader), heritage), &mut guard);
             guard.tell(0);
             exit(code)
         }
         engine => {
             drop(reader);
-            let (code, was_killed) = wait(engine, OwnedFd::from(writer), pid);
+            let (code, was_killed) = wait(engine, writer, pid, &heritage);
             match was_killed && pid.is_none() {
                 // The engine has told it which program was started.
                 true => guard.take_over(),
@@ -66,6 +71,8 @@ fn become_engine(is_apart: bool) {
     if is_apart {
         // SAFETY: setsid takes no argument; a forked child is never a group leader, so it succeeds.
         unsafe { libc::setsid() };
+    } else {
+        let _ = sys::set_process_group(0);
     }
     rename(session::ENGINE_NAME);
     for signal in ENDING {
@@ -73,20 +80,11 @@ fn become_engine(is_apart: bool) {
         // SAFETY: the handler does nothing, which is safe wherever the signal arrives.
         let _ = unsafe { signal_hook::low_level::register(signal, || ()) };
     }
-    hold_signals(false);
-}
-
-/// Blocks or unblocks the signals that end us.
-fn hold_signals(is_held: bool) {
-    let how = if is_held { libc::SIG_BLOCK } else { libc::SIG_UNBLOCK };
-    // SAFETY: a signal set is plain data, for which all zeroes is a value.
-    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
-    for signal in ENDING {
-        // SAFETY: `set` is a valid set, borrowed for the call.
-        unsafe { libc::sigaddset(&raw mut set, signal) };
-    }
-    // SAFETY: `set` is valid and the old mask is not asked for.
-    unsafe { libc::sigprocmask(how, &raw const set, std::ptr::null_mut()) };
+    // Were it ignored, nobody would learn how the command ended.
+    // SAFETY: the default action is no function.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+    // Not in the foreground, we still write to the terminal, whatever it says to that.
+    sys::signal::set_mask(sys::signal::bit(libc::SIGTTOU));
 }
 
 /// Gives this process another name, so that who kills `nanoprobe` by name kills the front.
@@ -107,18 +105,12 @@ pub fn rename(name: &str) {
 }
 
 /// The exit code, and whether the engine was killed.
-fn wait(engine: i32, writer: OwnedFd, pid: Option<i32>) -> (i32, bool) {
-    for signal in ENDING {
-        if let Ok(end) = writer.try_clone() {
-            let _ = signal_hook::low_level::pipe::register(signal, end);
-        }
-    }
-    hold_signals(false);
+fn wait(engine: i32, writer: PipeWriter, pid: Option<i32>, heritage: &Heritage) -> (i32, bool) {
+    let mut asked = Asked::listen(heritage);
+    asked::hold(false);
+    let mut writer = Some(writer);
     loop {
-        let mut status = 0;
-        // SAFETY: waitpid writes one int to `status`.
-        let got = unsafe { libc::waitpid(engine, &raw mut status, 0) };
-        if got == engine {
+        if let Some(status) = end_of(engine, asked.is_ok()) {
             drop(writer);
             return if libc::WIFEXITED(status) {
                 (libc::WEXITSTATUS(status), false)
@@ -130,8 +122,21 @@ fn wait(engine: i32, writer: OwnedFd, pid: Option<i32>) -> (i32, bool) {
                 (128 + libc::WTERMSIG(status), true)
             };
         }
-        if got == -1 && std::io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
-            return (1, false);
+        let Ok(came) = asked.as_mut().map_or_else(|_| Ok(Came::Child), Asked::next) else { continue };
+        if let (Came::Ask { sender }, Some(pipe)) = (came, &mut writer)
+            && !(sender != 0 && asked::descends_from(sender, engine))
+        {
+            // An engine that does not read any more is about to end.
+            let _ = pipe.write_all(&sender.to_le_bytes());
         }
     }
+}
+
+/// The engine's status, if it has ended; without signals to wait for, waits for that.
+fn end_of(engine: i32, is_listening: bool) -> Option<i32> {
+    let mut status = 0;
+    let options = if is_listening { libc::WNOHANG } else { 0 };
+    // SAFETY: waitpid writes one int to `status`.
+    let got = unsafe { libc::waitpid(engine, &raw mut status, options) };
+    (got == engine).then_some(status)
 }

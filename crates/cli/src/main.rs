@@ -2,6 +2,7 @@
 
 mod advice;
 mod args;
+mod asked;
 mod bpf;
 mod engine;
 mod front;

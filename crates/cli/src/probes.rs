@@ -23,6 +23,11 @@ const EXECS_LOOK: Duration = Duration::from_millis(50);
 /// So many programs are followed that were hit or run.
 const FOLLOWED_MAX: usize = 300;
 
+/// How often we look for children until none is new.
+const LOOKS_FOR_CHILDREN: usize = 20;
+/// Of a process with more we look at some.
+const DESCENDANTS_MAX: usize = 10_000;
+
 /// Path and lowest address of each module.
 type Modules = BTreeSet<(String, u64)>;
 
@@ -98,8 +103,11 @@ impl Probes {
             let plan = session::plan_with(&mut self.images, self.pid, &here, job.verb)
                 .map_err(|e| advice::nowhere(&e, shown))?;
             let (session, refused, missed) = put_in(job, self.pid, plan)?;
-            writer.attached(&session, &refused, &missed);
             self.add(session, job);
+            self.take_in_children(job, writer);
+            writer.attached(&self.sessions, &refused, &missed);
+        } else if self.take_in_children(job, writer) {
+            writer.attached(&self.sessions, &[], &[]);
         }
         if !awaited.is_empty() {
             writer.waiting(&awaited, self.sessions.is_empty());
@@ -108,7 +116,8 @@ impl Probes {
     }
 
     fn add(&mut self, mut session: Session, job: &Job) {
-        if job.args.follow {
+        // Calls of forked children are counted, but nobody times or shows them: they must not look as if.
+        if job.args.follow && !matches!(job.verb, Verb::Latency | Verb::Trace) {
             session.follow_forks();
         }
         self.sessions.push(session);
@@ -177,6 +186,51 @@ impl Probes {
             self.add(session, job);
         }
         Ok(())
+    }
+
+    /// With `--follow`, probes the children of the process, and theirs, that were there before us; true if there are such. Those
+    /// that are forked meanwhile inherit the probes from a parent that has them, or are found by looking again.
+    fn take_in_children(&mut self, job: &Job, writer: &mut Writer) -> bool {
+        let before = self.sessions.len();
+        let mut seen = BTreeSet::from([self.pid]);
+        for _ in 0..if job.args.follow && job.args.pid.is_some() { LOOKS_FOR_CHILDREN } else { 0 } {
+            let new: Vec<i32> = descendants(self.pid).into_iter().filter(|pid| seen.insert(*pid)).collect();
+            if new.is_empty() {
+                break;
+            }
+            for pid in new {
+                if self.sessions.iter().any(|s| s.is_inherited_by(pid)) {
+                    continue;
+                }
+                if let Err(why) = self.take_in(pid, job, writer) {
+                    writer.not_taken_in(pid, &why);
+                }
+            }
+        }
+        self.sessions.len() > before
+    }
+
+    fn take_in(&mut self, pid: i32, job: &Job, writer: &mut Writer) -> Result<(), String> {
+        if self.sessions.len() >= FOLLOWED_MAX {
+            return Err(format!("{FOLLOWED_MAX} processes are followed already"));
+        }
+        let Ok(process) = Process::read(pid as u32) else { return Ok(()) };
+        let here = present(job, &process);
+        self.listen_to_execs(pid, writer);
+        if here.is_empty() {
+            return Ok(());
+        }
+        let plan = match session::plan_with(&mut self.images, pid, &here, job.verb) {
+            Ok(plan) => plan,
+            Err(PlanError::NoMatch(..)) => return Ok(()),
+            Err(error) => return Err(error.to_string()),
+        };
+        match self.put_more(job, pid, plan, |_, _| (), writer) {
+            Err(broken) if !matches!(broken, Broken::Gone { .. } | Broken::NoProcess { .. }) => {
+                Err(broken.to_string())
+            }
+            _ => Ok(()),
+        }
     }
 
     fn listen_to_execs(&mut self, pid: i32, writer: &mut Writer) {
@@ -295,6 +349,21 @@ impl Probes {
             None => Ok(self.receipt.clone().unwrap_or_default()),
         }
     }
+}
+
+/// The children of a process, and theirs.
+fn descendants(pid: i32) -> Vec<i32> {
+    let mut all = Vec::new();
+    let mut parents = vec![pid];
+    while let Some(parent) = parents.pop() {
+        let children = session::children(parent);
+        all.extend(&children);
+        parents.extend(children);
+        if all.len() > DESCENDANTS_MAX {
+            break;
+        }
+    }
+    all
 }
 
 /// The specifications whose library or program the process has.

@@ -11,7 +11,7 @@ use crate::engine::Job;
 use image::Spec;
 use serde_json::{Map, Value, json};
 use session::{OpenCalls, Receipt, Rung, Session, SiteView, Verb};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Write};
 use std::time::Duration;
@@ -92,7 +92,7 @@ impl Report {
         if job.args.hit_only {
             rows.retain(|r| r.hits > 0);
         }
-        let children = sum(sites().map(|s| s.children_hits()));
+        let children = sum(rows_of(sessions).map(|s| s.children_hits()));
         Report { rows, hits, handled, lost, children, verb: job.verb }
     }
 
@@ -158,6 +158,8 @@ pub struct Writer {
     is_verbose: bool,
     is_launched: bool,
     left_out: usize,
+    /// Children of the process that are not followed.
+    pub children: usize,
     /// Records of the target that could not be believed.
     pub damaged: u64,
 }
@@ -177,6 +179,7 @@ impl Writer {
             is_verbose: args.verbose,
             is_launched: !args.command.is_empty(),
             left_out: 0,
+            children: 0,
             damaged: 0,
         })
     }
@@ -194,18 +197,30 @@ impl Writer {
     }
 
     /// The first line: what is armed, how, and at what price.
-    pub fn attached(&mut self, session: &Session, refused: &[(String, String)], missed: &[(String, String)]) {
+    pub fn attached(
+        &mut self,
+        sessions: &[Session],
+        refused: &[(String, String)],
+        missed: &[(String, String)],
+    ) {
         self.left_out = refused.len() + missed.len();
-        let probes: usize = session.rungs().iter().map(|(_, n)| n).sum();
-        let rungs: Vec<String> = session.rungs().iter().map(|(r, n)| format!("{n} {r}")).collect();
-        let (took, stall) = (session.attach_time(), session.longest_stall());
+        let mut by_rung: BTreeMap<u8, (Rung, usize)> = BTreeMap::new();
+        for (rung, n) in sessions.iter().flat_map(Session::rungs) {
+            by_rung.entry(rung as u8).or_insert((rung, 0)).1 += n;
+        }
+        let probes: usize = by_rung.values().map(|(_, n)| n).sum();
+        let rungs: Vec<String> = by_rung.values().map(|(r, n)| format!("{n} {r}")).collect();
+        let took: Duration = sessions.iter().map(Session::attach_time).sum();
+        let stall = sessions.iter().map(Session::longest_stall).max().unwrap_or_default();
+        let processes: BTreeSet<i32> = sessions.iter().map(Session::pid).collect();
         if self.format == Format::Json {
-            let by_rung: Map<String, Value> =
-                session.rungs().iter().map(|(r, n)| (r.to_string(), json!(n))).collect();
+            let rungs: Map<String, Value> =
+                by_rung.values().map(|(r, n)| (r.to_string(), json!(n))).collect();
             let pair = |(name, why): &(String, String)| json!({"name": name, "reason": why});
             let left_out: Vec<Value> = refused.iter().chain(missed).map(pair).collect();
             let data = json!({
-                "probes": probes, "rungs": by_rung, "left_out": left_out, "pid": session.pid(),
+                "probes": probes, "rungs": rungs, "left_out": left_out, "pid": sessions.first().map(Session::pid),
+                "processes": processes.len(),
                 "attach_us": took.as_micros() as u64, "longest_stall_us": stall.as_micros() as u64,
             });
             self.line(&json!({"type": "attached_probes", "data": data}).to_string());
@@ -213,14 +228,16 @@ impl Writer {
         if !self.is_quiet {
             let noun = if probes == 1 { "probe" } else { "probes" };
             let rungs = rungs.join(", ");
+            let of = if processes.len() > 1 {
+                format!(" of {} processes", processes.len())
+            } else {
+                String::new()
+            };
             let end = if self.is_launched { "Ctrl-C or its end to end." } else { "Ctrl-C to end." };
-            eprintln!(
-                "Attached {probes} {noun} in {} ({rungs}); longest stall {}. {end}",
-                time(took),
-                time(stall)
-            );
+            let (took, stall) = (time(took), time(stall));
+            eprintln!("Attached {probes} {noun}{of} in {took} ({rungs}); longest stall {stall}. {end}");
         }
-        let by_kernel = session.rungs().iter().find(|(r, _)| *r == Rung::Kernel).map_or(0, |(_, n)| *n);
+        let by_kernel = by_rung.get(&(Rung::Kernel as u8)).map_or(0, |(_, n)| *n);
         if by_kernel > 0 && !self.is_quiet {
             let what = if by_kernel == 1 { "1 probe is" } else { &format!("{by_kernel} probes are") };
             eprintln!(
@@ -229,6 +246,11 @@ impl Writer {
             );
         }
         self.say_left_out(refused, missed);
+    }
+
+    /// A child that was there already could not be probed.
+    pub fn not_taken_in(&mut self, pid: i32, why: &str) {
+        eprintln!("nanoprobe: process {pid}, which was started before, is not probed: {why}");
     }
 
     /// Libraries that are not there yet; the first line if nothing else is.
@@ -409,7 +431,12 @@ impl Writer {
         }
         if report.children > 0 {
             let n = report.children;
-            eprintln!("nanoprobe: {n} hits in forked children are not counted above");
+            let what = match report.verb {
+                Verb::Latency => "calls in forked children were not timed, and are not counted above",
+                Verb::Trace => "calls in forked children are not shown",
+                _ => "hits in forked children are not counted above; --follow counts them",
+            };
+            eprintln!("nanoprobe: {n} {what}");
         }
         for name in &receipt.foreign {
             eprintln!("nanoprobe: {name} was changed by somebody else meanwhile and left alone");
@@ -426,6 +453,10 @@ impl Writer {
         }
         if report.hits == 0 {
             eprintln!("{}", why_nothing(receipt, cpu_ticks));
+            if self.children > 0 {
+                let (n, noun) = (self.children, if self.children == 1 { "child" } else { "children" });
+                eprintln!("nanoprobe: it has {n} {noun} that may do the work; --follow takes them in");
+            }
         }
         eprintln!("{}", detach_line(receipt));
     }

@@ -6,6 +6,7 @@
 //! Keeps:   nothing beyond the call.
 //! Checked: testkit `faces`.
 
+use session::Heritage;
 use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -14,6 +15,10 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct Stop {
     pipe: std::fs::File,
+    /// What a command takes over from whoever started us.
+    pub heritage: Heritage,
+    /// The command that was started, 0 if none: what it sends to its own group is not meant for us.
+    pub command: i32,
 }
 
 /// Why waiting ended.
@@ -28,8 +33,8 @@ pub enum Woke {
 }
 
 impl Stop {
-    pub fn new(pipe: OwnedFd) -> Stop {
-        Stop { pipe: pipe.into() }
+    pub fn new(pipe: OwnedFd, heritage: Heritage) -> Stop {
+        Stop { pipe: pipe.into(), heritage, command: 0 }
     }
 
     /// The front has said something, or is gone; [`Stop::wait`] says what.
@@ -48,10 +53,18 @@ impl Stop {
             // SAFETY: one pollfd, alive for the call.
             let got = unsafe { libc::poll(&raw mut fd, 1, millis) };
             if got > 0 {
-                return match self.pipe.read(&mut [0u8; 16]) {
-                    Ok(0) | Err(_) => Woke::FrontGone,
-                    Ok(_) => Woke::Signal,
-                };
+                // The front writes who has asked, a word each.
+                let mut words = [[0u8; 4]; 16];
+                match self.pipe.read(words.as_flattened_mut()) {
+                    Ok(0) | Err(_) => return Woke::FrontGone,
+                    Ok(n) => {
+                        let senders = words[..n / 4].iter().map(|w| i32::from_le_bytes(*w));
+                        // It may have ended by now, when only we knew it.
+                        if senders.into_iter().any(|sender| sender == 0 || sender != self.command) {
+                            return Woke::Signal;
+                        }
+                    }
+                }
             }
             if Instant::now() >= until {
                 return Woke::Time;

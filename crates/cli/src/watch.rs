@@ -40,12 +40,12 @@ pub fn watch(args: WatchArgs) -> i32 {
     front::run(args.run.pid, |stop, guard| run(&args, &specs, stop, guard))
 }
 
-fn run(args: &WatchArgs, specs: &[WatchSpec], stop: Stop, guard: &mut Guard) -> i32 {
+fn run(args: &WatchArgs, specs: &[WatchSpec], mut stop: Stop, guard: &mut Guard) -> i32 {
     let writer = match Writer::open(&args.run) {
         Ok(writer) => writer,
         Err(why) => return advice::fail(&why, &[], &[]),
     };
-    let (launched, pid) = match subject(&args.run, &stop) {
+    let (launched, pid) = match subject(&args.run, &mut stop) {
         Ok(subject) => subject,
         Err(code) => return code,
     };

@@ -8,7 +8,7 @@
 //!          X3 rings are answered in their order, each once.
 //!          X4 a thread is traced only if it maps our arena at our address, looked at again once it stands: what the ring says
 //!             is the target's word.
-//! Checked: tests below; testkit `follows`, `launching`.
+//! Checked: testkit `follows`, `launching`, `family` (X4).
 //!
 //! A program that makes the call by itself, as Go's runtime does, is not heard of.
 
@@ -19,8 +19,6 @@ use crate::process::{self, Status as Process};
 use crate::reports::{self, NOHANG};
 use crate::session::{Session, SiteView};
 use crate::world::{Held, undo_interruption};
-use std::fs::File;
-use std::io::{BufRead, BufReader};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use sys::ptrace::{self, event};
@@ -100,7 +98,8 @@ impl Execs {
     /// Seizes a thread that has rung, and waits for it to stand.
     fn trace(&mut self, tid: i32) -> Option<Caller> {
         let pid = Process::of(tid)?.tgid;
-        if !self.is_ours(tid) {
+        let arena = &self.bell.session.regions.arena;
+        if !arena.is_mapped_by(tid) {
             self.forged += 1;
             return None;
         }
@@ -110,7 +109,7 @@ impl Execs {
             return None;
         }
         // Its number may have become another's before we had it. One that waited too long has gone on by itself.
-        let is_ours = Process::of(tid).is_some_and(|now| now.tgid == pid) && self.is_ours(tid);
+        let is_ours = Process::of(tid).is_some_and(|now| now.tgid == pid) && arena.is_mapped_by(tid);
         self.forged += u64::from(!is_ours);
         let Some(mut regs) = ptrace::regs(tid).ok().filter(|regs| is_ours && self.is_in_our_code(regs.rip))
         else {
@@ -126,19 +125,6 @@ impl Execs {
 
     fn is_in_our_code(&self, pc: u64) -> bool {
         self.bell.session.regions.regions.iter().any(|region| region.code.contains(&pc))
-    }
-
-    /// The thread's process maps our arena, at the address at which we made the target map it: the target, or a child that it
-    /// forked.
-    fn is_ours(&self, tid: i32) -> bool {
-        let arena = &self.bell.session.regions.arena;
-        let Ok(maps) = File::open(format!("/proc/{tid}/maps")) else { return false };
-        let lines = BufReader::new(maps).split(b'\n').map_while(Result::ok);
-        let found = lines.map(|line| Place::of(&line)).find(|p| p.start >= arena.remote);
-        let is_arena = |p: &Place| {
-            p.start == arena.remote && p.is_shared && p.inode == arena.inode && p.device == arena.device
-        };
-        found.as_ref().is_some_and(is_arena)
     }
 
     /// How many rings named a thread that is not of this process.
@@ -181,32 +167,6 @@ impl Execs {
 struct Caller {
     tid: i32,
     pid: i32,
-}
-
-/// What a line of /proc/PID/maps says; zeroes where it says nothing that can be read.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Place {
-    start: u64,
-    is_shared: bool,
-    device: (u32, u32),
-    inode: u64,
-}
-
-impl Place {
-    fn of(line: &[u8]) -> Place {
-        Place::parse(line).unwrap_or_default()
-    }
-
-    fn parse(line: &[u8]) -> Option<Place> {
-        // All that comes before the path is ASCII.
-        let end = line.iter().position(|b| !b.is_ascii()).unwrap_or(line.len());
-        let mut fields = std::str::from_utf8(&line[..end]).ok()?.split_ascii_whitespace();
-        let start = u64::from_str_radix(fields.next()?.split_once('-')?.0, 16).ok()?;
-        let is_shared = fields.next()?.ends_with('s');
-        let (major, minor) = fields.nth(1)?.split_once(':')?;
-        let device = (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?);
-        Some(Place { start, is_shared, device, inode: fields.next()?.parse().ok()? })
-    }
 }
 
 /// Has a seized thread stop; false if it does not, which then may be let go only later.
@@ -300,21 +260,4 @@ fn next_stop(tid: i32, pid: i32) -> Option<Option<(i32, Status)>> {
 fn begins_exec(tid: i32) -> bool {
     ptrace::is_at_entry(tid) == Ok(true)
         && ptrace::regs(tid).is_ok_and(|r| matches!(r.orig_rax as usize, nr::EXECVE | nr::EXECVEAT))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_of_maps_is_read_up_to_its_path() {
-        let line = b"7f00-8000 rw-s 00000000 00:01 1057 /memfd:nanoprobe (deleted)";
-        let place = Place { start: 0x7f00, is_shared: true, device: (0, 1), inode: 1057 };
-        assert_eq!(Place::of(line), place);
-        assert_eq!(Place::of(b"7f00-8000 rw-s 00000000 00:01 1057 /\xff\xfe x"), place);
-        assert_eq!(Place::of(b"7f00-8000 r-xp 0 fd:0a 7").device, (0xfd, 10));
-        for odd in [&b""[..], b"7f00", b"\xff", b"7f00-8000 rw-s 0 0001 7"] {
-            assert_eq!(Place::of(odd), Place::default());
-        }
-    }
 }

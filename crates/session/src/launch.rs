@@ -4,7 +4,7 @@
 //! State:   a child, stopped at its ELF entry point until `go`.
 //! Context: control.
 //! Keeps:   L1 the child's arguments, environment, descriptors, signals and process group are what they would
-//!             be without us.
+//!             be without us: `Heritage`.
 //!          L3 once it has ended, nobody is signalled for it, and its status is known.
 //!          L2 at the entry point all start-up libraries are mapped and relocated, and one thread exists.
 //! Checked: testkit `lives`, `launching`.
@@ -12,6 +12,7 @@
 //! Constructors of shared libraries run before the entry point, in the dynamic loader: their hits are not seen.
 
 use crate::error::Broken;
+use crate::heritage::Heritage;
 use crate::memory::Memory;
 use crate::process;
 use crate::reports::{self, NOHANG};
@@ -109,13 +110,14 @@ impl Launched {
     pub fn start(
         program: &str,
         args: &[String],
+        heritage: Heritage,
         mut is_asked: impl FnMut() -> bool,
     ) -> Result<Launched, Broken> {
         let failed = |why: String| Broken::Launch { command: program.to_owned(), why };
         let mut command = Command::new(program);
         command.args(args);
-        // SAFETY: the closure makes one system call and allocates nothing, as a forked child must.
-        unsafe { command.pre_exec(trace_me) };
+        // SAFETY: the closure makes system calls and allocates nothing, as a forked child must.
+        unsafe { command.pre_exec(move || begin(&heritage)) };
         let pid = command.spawn().map_err(|e| failed(e.to_string()))?.id() as i32;
         reports::adopt(pid);
         let process = match PidFd::open(pid) {
@@ -265,8 +267,9 @@ fn await_stop(
     }
 }
 
-fn trace_me() -> std::io::Result<()> {
-    ptrace::trace_me().map_err(|e| std::io::Error::from_raw_os_error(e.0))
+fn begin(heritage: &Heritage) -> std::io::Result<()> {
+    let begun = heritage.pass_on().and_then(|()| ptrace::trace_me());
+    begun.map_err(|e| std::io::Error::from_raw_os_error(e.0))
 }
 
 /// Where the program's own code begins, from the auxiliary vector.

@@ -15,11 +15,13 @@ mod execs;
 mod foothold;
 mod footing;
 mod frame;
+mod heritage;
 mod hijack;
 mod identity;
 mod kernel;
 mod launch;
 mod loads;
+mod mapped;
 mod memory;
 mod numbers;
 mod pages;
@@ -48,6 +50,7 @@ pub use detach::Receipt;
 pub use error::Broken;
 pub use events::Event;
 pub use execs::Execs;
+pub use heritage::Heritage;
 pub use insn::Rung;
 pub use launch::{Ending, Launched};
 pub use loads::Loads;
@@ -55,7 +58,7 @@ pub use plan::{
     Explained, FileCoverage, Images, Listed, Plan, PlanError, RefusedSite, Verb, coverage, explain, list,
     plan, plan_with,
 };
-pub use process::{check_process, check_readable};
+pub use process::{check_process, check_readable, children};
 pub use recover::recover;
 pub use reports::tidy;
 pub use session::{Calls, OpenCalls, Session, SiteView};

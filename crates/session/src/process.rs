@@ -226,6 +226,16 @@ pub(crate) fn check_untraced(pid: i32, tid: i32) -> Result<(), Broken> {
     }
 }
 
+/// The children of a process that live.
+pub fn children(pid: i32) -> Vec<i32> {
+    let of_thread = |tid: i32| {
+        let list = fs::read_to_string(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default();
+        list.split_whitespace().filter_map(|c| c.parse().ok()).collect::<Vec<i32>>()
+    };
+    let all = threads(pid).into_iter().flat_map(of_thread);
+    all.filter(|child| Status::of(*child).is_some_and(|s| s.has_memory)).collect()
+}
+
 /// Another process that shares the address space of `pid` (a vfork child before its exec).
 pub(crate) fn memory_sharer(pid: i32) -> Option<i32> {
     let children = threads(pid).into_iter().flat_map(|tid| {

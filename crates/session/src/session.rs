@@ -120,10 +120,17 @@ impl SiteView<'_> {
     pub fn children_hits(&self) -> u64 {
         match self.counts {
             Counts::Own(arena) => {
-                self.own_cells().fold(0u64, |sum, cell| sum.saturating_add(arena.children(cell)))
+                let cells = self.own_cells().chain(self.lost_cell());
+                cells.fold(0u64, |sum, cell| sum.saturating_add(arena.children(cell)))
             }
             Counts::Kernel(_) => 0,
         }
+    }
+
+    /// Where a traced call is counted that could not be written down, as none can in a forked child.
+    fn lost_cell(&self) -> Option<u32> {
+        let is_traced = matches!(self.plan.consumers().next(), Some(Consumer::Trace { .. }));
+        is_traced.then_some(self.first_cell + self.counts.step() * wire::TRACE_LOST)
     }
 
     /// The cells that a hit adds one to.
@@ -212,6 +219,12 @@ impl Session {
     /// From now on hits of forked children are counted with their parent's, and not apart.
     pub fn follow_forks(&mut self) {
         self.regions.arena.follows_forks = true;
+    }
+
+    /// True if a process has the memory of this session mapped: it is the target's, or that of a child that was forked since the
+    /// attach.
+    pub fn is_inherited_by(&self, pid: i32) -> bool {
+        self.regions.arena.is_mapped_by(pid)
     }
 
     /// Hits of the general path and of the kernel's probes so far, counted before any handler ran.

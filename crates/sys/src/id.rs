@@ -6,7 +6,7 @@
 //! Keeps:   nothing of its own.
 //! Checked: tests below.
 
-use crate::{nr, syscall};
+use crate::{Errno, check, nr, syscall};
 
 /// The process id.
 pub fn getpid() -> u32 {
@@ -18,6 +18,21 @@ pub fn getpid() -> u32 {
 pub fn gettid() -> u32 {
     // SAFETY: the call has no argument and cannot fail.
     unsafe { syscall(nr::GETTID, [0; 6]) as u32 }
+}
+
+/// The process group.
+pub fn process_group() -> i32 {
+    // SAFETY: the call takes a number, and of the caller itself it cannot fail.
+    unsafe { syscall(nr::GETPGID, [0; 6]) as i32 }
+}
+
+/// Enters a process group of this session; with 0, founds one.
+///
+/// # Errors
+/// `EPERM` there is no such group in this session, or the caller leads the session.
+pub fn set_process_group(group: i32) -> Result<(), Errno> {
+    // SAFETY: the call takes numbers only.
+    check(unsafe { syscall(nr::SETPGID, [0, group as usize, 0, 0, 0, 0]) }).map(drop)
 }
 
 #[cfg(test)]

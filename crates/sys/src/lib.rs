@@ -25,7 +25,7 @@ pub use clock::thread_cpu_ns;
 pub use cpu::{getcpu, membarrier, membarrier_cmd};
 pub use errno::Errno;
 pub use futex::{futex_wait, futex_wait_shared, futex_wake, futex_wake_shared};
-pub use id::{getpid, gettid};
+pub use id::{getpid, gettid, process_group, set_process_group};
 pub use memfd::{close, memfd, memfd_inheritable, seal_length};
 pub use pidfd::PidFd;
 pub use raw::{check, nr, syscall};

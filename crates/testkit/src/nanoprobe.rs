@@ -56,6 +56,11 @@ impl Nanoprobe {
         }
     }
 
+    /// Where the binary is.
+    pub fn path(&self) -> &Path {
+        &self.binary
+    }
+
     /// The same, run through another command such as setpriv.
     pub fn through<const N: usize>(&self, prefix: [&str; N]) -> Self {
         Self { binary: self.binary.clone(), prefix: prefix.map(str::to_owned).to_vec() }

@@ -46,6 +46,8 @@ pub enum Program {
     Preempted,
     /// Execs that fail or lead to itself, and signals to its own process group.
     Restless,
+    /// A server whose forked workers do the work.
+    Prefork,
 }
 
 /// How a C program is linked. Go, Rust and C++ programs have their own way and ignore it.
@@ -76,7 +78,7 @@ pub(crate) struct Compiler {
 
 impl Program {
     /// Every program.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Counted,
         Self::CountedGo,
         Self::CountedRust,
@@ -94,6 +96,7 @@ impl Program {
         Self::Refusing,
         Self::Preempted,
         Self::Restless,
+        Self::Prefork,
     ];
 
     /// Files under `targets/`, the ones to compile first.
@@ -116,6 +119,7 @@ impl Program {
             Self::Refusing => &["refusing.c"],
             Self::Preempted => &["preempted.go"],
             Self::Restless => &["restless.c"],
+            Self::Prefork => &["prefork.c"],
         }
     }
 

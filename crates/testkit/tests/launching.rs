@@ -97,3 +97,58 @@ fn thread_whose_exec_a_filter_refuses_by_a_signal_is_not_left_traced() -> Result
     assert!(outcome.stdout.contains("tracer=0 traps=1\n"), "{outcome}");
     Ok(())
 }
+
+#[test]
+fn signals_that_a_command_sends_to_its_own_group_are_its_own() -> Result<()> {
+    let target = Target::build(Program::Restless, Link::Pie)?;
+    let (path, spec) = (target.path().display().to_string(), target.spec("work"));
+    // A group of its own, or the test would get them too.
+    let nanoprobe = Nanoprobe::find()?.through(["setsid"]);
+    let all =
+        [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGALRM];
+    for signal in all {
+        let number = (signal as i32).to_string();
+        let outcome = nanoprobe.run(["count", &spec, "--", &path, "group", &number])?;
+        assert_eq!(outcome.code(), Some(3), "{signal}: {outcome}");
+        assert!(outcome.stdout.contains("alive handled=1\n"), "{signal}: {outcome}");
+        assert_eq!(outcome.count("work"), 1_000, "{signal}: {outcome}");
+    }
+    Ok(())
+}
+
+#[test]
+fn signals_from_elsewhere_end_the_run_properly() -> Result<()> {
+    let target = Target::build(Program::Restless, Link::Pie)?;
+    let (path, spec) = (target.path().display().to_string(), target.spec("work"));
+    for signal in [Signal::SIGTERM, Signal::SIGQUIT, Signal::SIGUSR1] {
+        let mut tracing = Nanoprobe::find()?.start(["count", &spec, "--", &path, "spin"])?;
+        tracing.attached()?;
+        tracing.expect("ready ")?;
+        tracing.signal(signal)?;
+        let outcome = tracing.finish()?.success()?;
+        assert!(outcome.says_detach_verified(), "{signal}: {outcome}");
+    }
+    Ok(())
+}
+
+#[test]
+fn command_has_the_group_and_the_ignored_signals_that_it_would_have() -> Result<()> {
+    let script =
+        "trap '' HUP USR1; \"$@\" sh -c 'cut -d\" \" -f5 /proc/$$/stat; grep SigIgn /proc/$$/status'";
+    let said = |by: &[&str]| -> Result<String> {
+        // The shell leads the group.
+        let all = ["setsid", "-w", "sh", "-c", &format!("echo $$; {script}"), "sh"];
+        let output = Command::new(all[0]).args(&all[1..]).args(by).output().map_err(Error::io("setsid"))?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let nanoprobe = Nanoprobe::find()?;
+    let path = nanoprobe.path().display().to_string();
+    let (without, with) =
+        (said(&["env"])?, said(&[&path, "count", "-o", "/dev/null", "u:libc:malloc", "--"])?);
+    let words = |text: &str| -> Vec<String> { text.split_whitespace().map(str::to_owned).collect() };
+    let (without, with) = (words(&without), words(&with));
+    assert_eq!(with[0], with[1], "the group is that of the shell: {with:?}");
+    assert_eq!(without[0], without[1], "{without:?}");
+    assert_eq!(with[3], without[3], "ignored signals: {with:?} {without:?}");
+    Ok(())
+}

@@ -34,6 +34,7 @@ pub mod nr {
     pub const SETPRIORITY: usize = 140;
     pub const GETPRIORITY: usize = 141;
     pub const SETPGID: usize = 154;
+    pub const GETPGID: usize = 155;
     pub const PRCTL: usize = 167;
     pub const GETCPU: usize = 168;
     pub const GETPID: usize = 172;

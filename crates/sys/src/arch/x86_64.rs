@@ -37,6 +37,7 @@ pub mod nr {
     pub const PTRACE: usize = 101;
     pub const SETPGID: usize = 109;
     pub const GETPPID: usize = 110;
+    pub const GETPGID: usize = 121;
     pub const SIGALTSTACK: usize = 131;
     pub const GETPRIORITY: usize = 140;
     pub const SETPRIORITY: usize = 141;
