@@ -184,7 +184,10 @@ pub struct RunArgs {
     /// Fail if any site that matches cannot be probed
     #[arg(long)]
     pub strict: bool,
-    /// Leave out sites where only a kernel uprobe fits: each of its hits traps
+    /// Take a kernel uprobe where no jump fits, also at sites that only a pattern matches: each of its hits traps
+    #[arg(long, conflicts_with = "no_kernel")]
+    pub kernel: bool,
+    /// Leave out all sites where only a kernel uprobe fits, also functions given by their whole name
     #[arg(long)]
     pub no_kernel: bool,
     /// Follow children: forked ones are counted with their parent, programs that are started are probed before they run

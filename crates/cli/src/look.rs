@@ -142,7 +142,7 @@ fn placed(e: &Explained, args: &LookArgs) -> String {
         let data = json!({
             "name": e.site.name, "path": e.site.module, "addr": p.site, "rung": p.rung as u8,
             "rung_name": p.rung.to_string(), "displaced_bytes": p.displaced_len,
-            "flags_dead": p.hooks[0].flags_dead, "why_not": e.why_not,
+            "flags_dead": p.hooks.first().is_some_and(|hook| hook.flags_dead), "why_not": e.why_not,
         });
         return json!({"type": "site", "data": data}).to_string();
     }

@@ -371,10 +371,30 @@ fn present(job: &Job, process: &Process) -> Vec<Spec> {
     job.specs.iter().filter(|s| !is_missing(s, process)).cloned().collect()
 }
 
-/// Not left out by `--no-kernel`.
+/// Whether the kernel may place it, if nobody else can: a hit of such a probe costs a hundred times what a jump costs, so
+/// it is for sites that were asked for by name, or for all with `--kernel`.
 fn is_wanted(job: &Job, site: &SitePlan) -> bool {
-    !(job.args.no_kernel && site.placement.rung == Rung::Kernel)
+    let is_allowed = !job.args.no_kernel && (job.args.kernel || site.is_named);
+    is_allowed || site.placement.rung != Rung::Kernel
 }
+
+/// The one line about sites that only the kernel could probe.
+fn say_kernel_left_out(job: &Job, unwanted: usize) {
+    if unwanted > 0 && !job.args.no_kernel && !job.args.quiet {
+        let noun = if unwanted == 1 { "site" } else { "sites" };
+        eprintln!(
+            "nanoprobe: left out {unwanted} {noun} that only a kernel probe could serve (--kernel takes them; about \
+             {KERNEL_PRICE}x dearer a hit)"
+        );
+    }
+}
+
+/// How many times a hit of a jump a hit of a kernel uprobe costs where the kernel emulates the instruction; more where it
+/// steps. docs/bench.md: 139 on a nop, 251 on a push (2026-11-20).
+const KERNEL_PRICE: u32 = 140;
+
+/// How the reason ends where the kernel was not asked.
+pub const NO_KERNEL_ASKED: &str = "and no --kernel";
 
 /// Sites that were left out: name and reason.
 type LeftOut = Vec<(String, String)>;
@@ -384,10 +404,12 @@ fn put_in(job: &Job, pid: i32, plan: Plan) -> Result<(Session, LeftOut, LeftOut)
     let Plan { sites, refused } = plan;
     let (sites, unwanted): (Vec<SitePlan>, Vec<SitePlan>) =
         sites.into_iter().partition(|s| is_wanted(job, s));
+    say_kernel_left_out(job, unwanted.len());
+    let end = if job.args.no_kernel { "and --no-kernel" } else { NO_KERNEL_ASKED };
     let unwanted = unwanted.into_iter().map(|s| {
         // Of a Go instruction that may fault there is no more to say.
         let why = s.placement.why_not.last().map_or(String::new(), |(rung, why)| format!(" ({rung}: {why})"));
-        (s.name, format!("no jump fits{why}, and --no-kernel"))
+        (s.name, format!("no jump fits{why}, {end}"))
     });
     let refused: LeftOut = refused.into_iter().map(|r| (r.name, r.why)).chain(unwanted).collect();
     if sites.is_empty() {
@@ -420,10 +442,12 @@ fn strict(left_out: &[(String, String)]) -> i32 {
 
 /// Nothing is left to be probed.
 fn none_left(job: &Job, left_out: &[(String, String)]) -> i32 {
-    let tries: &[String] = match job.args.no_kernel {
-        true => &["without --no-kernel: the kernel can probe what no jump fits".into()],
-        false => &["nanoprobe explain SPEC, for the reasons site by site".into()],
-    };
+    let tries: &[String] =
+        match (job.args.no_kernel, left_out.iter().any(|(_, why)| why.ends_with(NO_KERNEL_ASKED))) {
+            (true, _) => &["without --no-kernel: the kernel can probe what no jump fits".into()],
+            (false, true) => &["with --kernel: the kernel can probe what no jump fits".into()],
+            (false, false) => &["nanoprobe explain SPEC, for the reasons site by site".into()],
+        };
     cannot_probe(left_out, tries)
 }
 

@@ -8,6 +8,7 @@
 
 use crate::args::{Format, RunArgs};
 use crate::engine::Job;
+use crate::probes::NO_KERNEL_ASKED;
 use image::Spec;
 use serde_json::{Map, Value, json};
 use session::{OpenCalls, Receipt, Rung, Session, SiteView, Verb};
@@ -240,9 +241,11 @@ impl Writer {
         let by_kernel = by_rung.get(&(Rung::Kernel as u8)).map_or(0, |(_, n)| *n);
         if by_kernel > 0 && !self.is_quiet {
             let what = if by_kernel == 1 { "1 probe is" } else { &format!("{by_kernel} probes are") };
+            let stepped = sessions.iter().flat_map(|s| s.sites()).filter(|s| s.plan.is_stepped()).count();
+            let twice = if stepped > 0 { &format!(" (at {stepped} of them twice)") } else { "" };
             eprintln!(
-                "nanoprobe: {what} the kernel's (rung 7): a hit traps and costs a microsecond or more; --no-kernel \
-                 leaves such sites out"
+                "nanoprobe: {what} the kernel's (rung 7): a hit traps{twice} and costs a microsecond or more; \
+                 --no-kernel leaves such sites out"
             );
         }
         self.say_left_out(refused, missed);
@@ -334,11 +337,14 @@ impl Writer {
             return;
         }
         let shown = if self.is_verbose { usize::MAX } else { 3 };
-        for (name, why) in refused.iter().chain(missed).take(shown) {
+        // Of what only the kernel could probe there is one line already.
+        let is_new = |one: &&(String, String)| self.is_verbose || !one.1.ends_with(NO_KERNEL_ASKED);
+        let all: Vec<_> = refused.iter().chain(missed).filter(is_new).collect();
+        for (name, why) in all.iter().take(shown) {
             eprintln!("nanoprobe: left out {name}: {why}");
         }
-        if self.left_out > shown {
-            eprintln!("nanoprobe: left out {} more; -v shows them", self.left_out - shown);
+        if all.len() > shown {
+            eprintln!("nanoprobe: left out {} more; -v shows them", all.len() - shown);
         }
     }
 
@@ -408,6 +414,7 @@ impl Writer {
                 "detach_verified": receipt.is_verified && !receipt.was_gone,
                 "target_gone": receipt.was_gone, "restored": receipt.restored,
                 "handed_over": receipt.handed_over, "unloaded": receipt.unmapped, "foreign": receipt.foreign,
+                "breakpoints_left": receipt.breakpoints,
                 "memory_returned": receipt.is_unmapped, "kernel_page_stays": receipt.has_kernel_page, "children_freed": receipt.children,
                 "detach_us": receipt.took.as_micros() as u64,
                 "longest_stall_us": receipt.longest_stall.as_micros() as u64,
@@ -440,6 +447,9 @@ impl Writer {
         }
         for name in &receipt.foreign {
             eprintln!("nanoprobe: {name} was changed by somebody else meanwhile and left alone");
+        }
+        for at in &receipt.breakpoints {
+            eprintln!("nanoprobe: a breakpoint stands at {at:#x} that nobody is known to own");
         }
         if self.is_quiet {
             return;
@@ -495,6 +505,9 @@ pub fn detach_line(receipt: &Receipt) -> String {
     }
     if receipt.unmapped > 0 {
         parts.push(format!("{} unloaded meanwhile", receipt.unmapped));
+    }
+    if !receipt.breakpoints.is_empty() {
+        parts.push(format!("{} kernel breakpoints stay", receipt.breakpoints.len()));
     }
     if receipt.children > 0 {
         parts.push(format!("{} forked children freed", receipt.children));

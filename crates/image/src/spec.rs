@@ -47,6 +47,17 @@ pub struct Spec {
     pub place: Place,
 }
 
+impl Spec {
+    /// Whether it names one thing, by a whole name or an address, and is no pattern that may fit many.
+    pub fn is_exact(&self) -> bool {
+        match &self.place {
+            Place::Function(function) => function.pattern.is_exact(),
+            Place::Address(_) => true,
+            Place::Mark(mark) => mark.name.is_exact(),
+        }
+    }
+}
+
 /// When a probe is hit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum When {

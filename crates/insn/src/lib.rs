@@ -19,7 +19,8 @@ pub use arch::x86_64::{
     At, Emulation, NoSlot, RELEASE_FRAME_BYTES, RSP, Registers, Resume, SLOT_CODE_BYTES, SlotCode, Store,
 };
 pub use arch::x86_64::{
-    MemoryAccess, Misrun, RegSet, accessor_before, has_plain_stack, kernel_misruns, memory_accesses,
+    KernelWay, MemoryAccess, Misrun, RegSet, accessor_before, has_plain_stack, kernel_misruns, kernel_way,
+    memory_accesses,
 };
 pub use code::{Code, Insn};
 pub use coverage::{Coverage, coverage_of_entries, coverage_of_instructions, instructions};

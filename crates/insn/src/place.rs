@@ -151,12 +151,13 @@ impl Placement {
         self.site..self.site + u64::from(self.patch_len)
     }
 
-    /// A placement without a jump, for a probe that the kernel places.
-    pub fn by_kernel(site: u64, why_not: Vec<(Rung, Reason)>) -> Placement {
+    /// A placement without a jump, for a probe that the kernel places on an instruction of `len` bytes: all of them are
+    /// its own.
+    pub fn by_kernel(site: u64, len: u8, why_not: Vec<(Rung, Reason)>) -> Placement {
         Placement {
             site,
             rung: Rung::Kernel,
-            patch_len: 1,
+            patch_len: len,
             displaced: Vec::new(),
             displaced_len: 0,
             padding_used: 0,

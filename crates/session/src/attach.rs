@@ -9,6 +9,7 @@
 //!          A3 on an error everything made in the target is unmade.
 //! Checked: testkit `counting`, `signals`; `torture attach`.
 
+use crate::chain::Leavers;
 use crate::detach::Receipt;
 use crate::error::Broken;
 use crate::kernel::KernelProbes;
@@ -32,7 +33,7 @@ use std::mem::offset_of;
 use std::time::{Duration, Instant};
 use sys::ptrace;
 use text::Body;
-use wire::{ConsumerDesc, SiteDesc};
+use wire::{ConsumerDesc, SiteDesc, TrampolineHeader};
 
 impl Session {
     /// Puts probes on all `sites` of the process.
@@ -65,28 +66,30 @@ impl Session {
         let mut stall = setup.stall;
         setup.ns_per_tick = ns_per_tick;
         let mut session = setup.build(memory, mappings, sites)?;
+        if let Err(why) = session.prepare_kernel(by_kernel) {
+            return Err(session.give_up(why));
+        }
         let mut armed = session.arm_all();
         if let Err(ArmFailure::RseqDiffers) = armed {
             // Threads differ in their rseq areas: locked adds are right for all of them.
             let sites = session.take_plans();
             setup.rseq_offset = None;
             session.rebuild(&mut setup, sites)?;
+            session.write_records()?;
             armed = session.arm_all();
         }
         match armed {
             Ok(longest) => stall = stall.max(longest),
             Err(failure) => return Err(session.give_up(failure.into())),
         }
-        if !by_kernel.is_empty() {
-            let (probes, missed) = KernelProbes::open(pid, &session.mappings, by_kernel);
-            session.kernel = probes;
-            session.missed.extend(missed);
-        }
         session.longest_stall = stall;
         session.attach_time = began.elapsed();
         Ok(session)
     }
 }
+
+/// How long we wait for the last threads of a nanoprobe that leaves, before we miss the sites where they come out.
+const LEAVERS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A vfork child runs in the memory that we are to patch: it has milliseconds to exec.
 fn wait_for_exec(pid: i32, with: i32) -> Result<(), Broken> {
@@ -145,7 +148,11 @@ impl Session {
     }
 
     fn take_plans(&mut self) -> Vec<SitePlan> {
-        let dropped = std::mem::take(&mut self.missed).into_iter().map(|(plan, _)| plan);
+        let is_by_kernel = |(plan, _): &(SitePlan, Missed)| plan.placement.rung == Rung::Kernel;
+        let (by_kernel, dropped) = std::mem::take(&mut self.missed).into_iter().partition(is_by_kernel);
+        self.missed = by_kernel;
+        let dropped: Vec<_> = dropped;
+        let dropped = dropped.into_iter().map(|(plan, _)| plan);
         std::mem::take(&mut self.armed).into_iter().map(|a| a.plan).chain(dropped).collect()
     }
 
@@ -269,15 +276,41 @@ impl Session {
     }
 
     /// Stops the world and writes every patch. Returns the longest stall.
+    ///
+    /// Where another nanoprobe leaves at this moment, its last threads are let out first.
     fn arm_all(&mut self) -> Result<Duration, ArmFailure> {
+        let own = self.regions.arena.remote;
+        let mut longest = Duration::ZERO;
+        let end = Instant::now() + LEAVERS_PATIENCE;
+        let mut pause = Duration::from_millis(1);
+        let warmth = self.kernel.as_ref().and_then(KernelProbes::warm_up);
+        loop {
+            let world = World::stop(self.pid())?;
+            self.memory.check()?;
+            self.check_rseq(&world)?;
+            let mut pages = Pages::of(&self.memory);
+            let leavers = Leavers::find(&self.memory, &mut pages, own, &world, &self.armed)?;
+            let is_waiting = Instant::now() < end && self.armed.iter().any(|armed| leavers.meet(armed));
+            drop(pages);
+            if !is_waiting {
+                longest = longest.max(self.arm(world, &leavers)?);
+                drop(warmth);
+                return Ok(longest);
+            }
+            longest = longest.max(world.resume());
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(50));
+        }
+    }
+
+    /// Writes every patch, in a stop.
+    fn arm(&mut self, mut world: World, leavers: &Leavers) -> Result<Duration, ArmFailure> {
         let windows = Windows::of(&self.armed);
-        let mut world = World::stop(self.pid())?;
-        self.memory.check()?;
-        self.check_rseq(&world)?;
         let mut pages = Pages::of(&self.memory);
         for armed in &mut self.armed {
             let is_there = armed.patches().all(|p| pages.is_mapped(p.addr));
             armed.missed = match is_there {
+                true if leavers.meet(armed) => Some(Missed::Leaving),
                 true => chain::join(&self.memory, &mut pages, armed)?,
                 false => Some(Missed::Unmapped),
             };
@@ -304,6 +337,12 @@ impl Session {
         pages.flush()?;
         for semaphore in self.armed.iter().filter(|a| a.is_live).filter_map(|a| a.plan.semaphore) {
             semaphore::raise(&self.memory, semaphore)?;
+        }
+        for armed in self.armed.iter().filter(|a| !a.is_live) {
+            self.memory.write(armed.trampoline.header_addr(), &[0; TrampolineHeader::LEN])?;
+        }
+        if let Some(kernel) = &mut self.kernel {
+            self.missed.extend(kernel.link(&self.memory, &mut pages));
         }
         let stall = world.resume();
         let (live, dropped): (Vec<_>, Vec<_>) =
@@ -382,7 +421,7 @@ impl Windows {
     }
 }
 
-fn reaches(region: &Region, plan: &SitePlan) -> bool {
+pub(crate) fn reaches(region: &Region, plan: &SitePlan) -> bool {
     let middle = region.code.start;
     let span = (1u64 << 31) - (2 << 20);
     plan.module_range.start.abs_diff(middle) < span && plan.module_range.end.abs_diff(middle) < span

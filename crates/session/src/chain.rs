@@ -4,20 +4,25 @@
 //! State:   the jump at the site leads to the trampoline that came last; the tail of each leads to the one
 //!          before it; the tail of the first is a nop.
 //! Context: control, in a stopped world: only one tracer can stop a thread, which keeps controllers apart.
+//!          What the kernel places is placed in such a stop too (kernel.rs).
 //! Keeps:   N1 every trampoline on the chain counts each hit once.
 //!          N2 leaving takes out one link and touches no other controller's counts.
 //!          N3 unless they stand at one place, no two controllers' jumps share a byte, nor does one stand in what
 //!             another has displaced.
 //!          N4 while a thread is in a trampoline that has left the chain, its tail leads to what is there.
-//! Checked: testkit `two`, controllers on one site that leave in either order; `tests/uprobe_live.rs` of torture, an
+//!          N5 no jump is written over the place where such a thread will come out.
+//!          N6 no kernel breakpoint and no jump share a byte.
+//! Checked: testkit `crowd` (N3 to N6); testkit `two`, controllers on one site that leave in either order; `tests/uprobe_live.rs` of torture, an
 //!          entry and a tail jump (N3); `torture uprobe`, whose target crashes without N4.
 
 use crate::attach::image_maps;
+use crate::detach::is_occupied;
 use crate::error::Broken;
 use crate::footing::Footing;
 use crate::memory::Memory;
-use crate::pages::Pages;
+use crate::pages::{BREAKPOINT, Pages};
 use crate::site::{Armed, Link, Missed};
+use crate::world::World;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use text::{JUMP_LEN, jump, jump_target};
@@ -85,10 +90,10 @@ pub(crate) fn join(
             None => None,
         };
         if let Some(found) = differs {
-            return Ok(Some(Missed::Changed { found }));
+            return Ok(Some(changed(found, armed.short.as_ref().map_or(&[], |short| &short.old))));
         }
-        let meets = covered(armed).any(|range| is_anothers(memory, pages, range));
-        return Ok(meets.then_some(Missed::OtherHook));
+        let mut covered = covered(armed);
+        return Ok(covered.any(|range| is_anothers(memory, pages, range)).then_some(Missed::OtherHook));
     }
     let site = armed.plan.addr();
     let theirs = jump_target(armed.jump.addr, &found);
@@ -106,8 +111,103 @@ pub(crate) fn join(
             }
             Ok(None)
         }
-        None => Ok(Some(Missed::Changed { found })),
+        None => Ok(Some(changed(found, &armed.jump.old))),
     }
+}
+
+/// Why bytes differ from the file's.
+fn changed(found: Vec<u8>, file: &[u8]) -> Missed {
+    let is_breakpoint = |(found, file): (&u8, &u8)| *found == BREAKPOINT && *file != BREAKPOINT;
+    match found.iter().zip(file).any(is_breakpoint) {
+        true => Missed::Breakpoint,
+        false => Missed::Changed { found },
+    }
+}
+
+/// Whether the kernel may put its breakpoint on the instruction that is `original` in the file. One that stands there
+/// already, a debugger's or another probe's, it shares.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn check_for_kernel(
+    memory: &Memory,
+    pages: &mut Pages<'_>,
+    site: u64,
+    original: &[u8],
+) -> Result<Breakpoint, Missed> {
+    let found = pages.bytes(site, original.len()).unwrap_or_default();
+    // Of a punned jump the last bytes are the file's: it may begin before.
+    if is_anothers(memory, pages, site..site + original.len() as u64) {
+        return Err(Missed::UnderJump);
+    }
+    match (found.as_slice(), original) {
+        (found, original) if found == original => Ok(Breakpoint::Ours),
+        ([BREAKPOINT, found @ ..], [_, original @ ..]) if found == original => Ok(Breakpoint::Shared),
+        _ => Err(Missed::Changed { found }),
+    }
+}
+
+/// Whose the breakpoint is that the kernel places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Breakpoint {
+    /// It comes and goes with us.
+    Ours,
+    /// It was there before.
+    Shared,
+}
+
+/// Where threads will come out that are in trampolines of others which lead to no site any more.
+///
+/// Those have left, or were killed and their sites restored, and wait for these threads. The text there is the file's: a
+/// jump could be written over the place. Return addresses are no such places: they are instructions' starts for all.
+#[derive(Debug, Default)]
+pub(crate) struct Leavers(Vec<u64>);
+
+impl Leavers {
+    /// Looks at all trampolines of others whose window ends inside one of `ours`, and to which no jump leads.
+    pub fn find(
+        memory: &Memory,
+        pages: &mut Pages<'_>,
+        own: u64,
+        world: &World,
+        ours: &[Armed],
+    ) -> Result<Leavers, Broken> {
+        let mappings = image_maps(memory.pid)?;
+        let others = Footing::all(memory, &mappings).into_iter().map(|found| found.footing);
+        let mut windows: Vec<Range<u64>> =
+            ours.iter().map(Armed::interior).filter(|w| !w.is_empty()).collect();
+        windows.sort_unstable_by_key(|window| window.start);
+        let is_inside = |end: u64| {
+            let after = windows.partition_point(|window| window.start <= end);
+            after.checked_sub(1).is_some_and(|last| end < windows[last].end)
+        };
+        let mut ends = Vec::new();
+        for other in others.filter(|other| other.arena.start != own) {
+            // One that is still being mapped has nobody inside.
+            let Ok(code) = other.read_code(memory) else { continue };
+            let inside =
+                code.trampolines().map(|(_, header)| header).filter(|header| is_inside(end_of(header)));
+            let left = inside.filter(|header| !is_anothers(memory, pages, header.site..header.site + 1));
+            let left: Vec<u64> = left.map(|header| end_of(&header)).collect();
+            if !left.is_empty() && is_occupied(world, &other, &mappings) {
+                ends.extend(left);
+            }
+        }
+        ends.sort_unstable();
+        Ok(Leavers(ends))
+    }
+
+    /// Whether a thread will come out inside this one's window.
+    pub fn meet(&self, armed: &Armed) -> bool {
+        let interior = armed.interior();
+        let first = self.0.partition_point(|end| *end < interior.start);
+        self.0.get(first).is_some_and(|end| *end < interior.end)
+    }
+}
+
+/// Where a thread goes on that has run a trampoline's displaced instructions.
+fn end_of(header: &TrampolineHeader) -> u64 {
+    header.site.wrapping_add(u64::from(header.window))
 }
 
 /// The bytes that a site's jumps and displaced instructions cover. The last instruction may reach beyond the jump: with

@@ -53,6 +53,9 @@ pub struct Receipt {
     pub handed_over: usize,
     /// Sites that somebody else had changed; left alone. Names.
     pub foreign: Vec<String>,
+    /// Addresses where a breakpoint of the kernel's still stands though ours are taken out: nobody owns it, or one that we
+    /// do not know.
+    pub breakpoints: Vec<u64>,
     /// Sites whose module the process has unmapped meanwhile.
     pub unmapped: usize,
     /// Pages of a soft watch that have their own protection again.
@@ -81,6 +84,7 @@ impl Receipt {
         self.restored += other.restored;
         self.handed_over += other.handed_over;
         self.foreign.extend(other.foreign);
+        self.breakpoints.extend(other.breakpoints);
         self.unmapped += other.unmapped;
         self.pages += other.pages;
         self.is_verified &= other.is_verified;
@@ -108,7 +112,8 @@ impl Session {
         let mut receipt = Receipt { is_verified: true, ..Receipt::default() };
         self.is_over = true;
         if let Some(kernel) = &mut self.kernel {
-            kernel.close();
+            receipt.breakpoints = kernel.close(&self.memory);
+            receipt.is_verified = receipt.breakpoints.is_empty();
         }
         match self.leave(&mut receipt) {
             Err(
@@ -134,7 +139,7 @@ impl Session {
         let stall = leave_process(target, &self.links(), &self.footing(), &self.foothold, receipt);
         self.longest_stall = self.longest_stall.max(stall?);
         let by_kernel = self.kernel.as_ref().map_or(&[][..], |kernel| &kernel.sites);
-        receipt.restored += by_kernel.len();
+        receipt.restored += by_kernel.len() - receipt.breakpoints.len().min(by_kernel.len());
         receipt.has_kernel_page = !by_kernel.is_empty()
             && image_maps(self.pid())?.iter().any(|m| m.path.as_os_str() == "[uprobes]");
         if receipt.restored > 0 && !self.is_text_restored() {
@@ -367,6 +372,11 @@ fn by_number(regs: &mut Regs, number: u8) -> Option<&mut u64> {
         11 => &mut regs.r11,
         _ => return None,
     })
+}
+
+/// Whether a thread is in this memory of ours or another controller's, or will come back to it.
+pub(crate) fn is_occupied(world: &World, footing: &Footing, mappings: &[Mapping]) -> bool {
+    !occupants(world, footing, mappings).is_empty()
 }
 
 /// The threads that are in our memory, or will come back to it.

@@ -14,7 +14,7 @@ use crate::memory::Memory;
 use crate::remote::Remote;
 use image::Mapping;
 use std::ops::Range;
-use wire::{ArenaHeader, NO_RSEQ, REGIONS_BYTES_MAX, RegionDesc, TrampolineHeader};
+use wire::{ArenaHeader, KernelSite, NO_RSEQ, REGIONS_BYTES_MAX, RegionDesc, TrampolineHeader};
 
 /// An arena and its regions, by address.
 #[derive(Clone, Debug)]
@@ -110,13 +110,19 @@ pub(crate) struct Code(pub Vec<(u64, Vec<u8>)>);
 impl Code {
     /// Every trampoline, by its entry.
     pub fn trampolines(&self) -> impl Iterator<Item = (u64, TrampolineHeader)> + '_ {
+        self.heads().filter_map(|(entry, head)| Some((entry, TrampolineHeader::parse(head)?)))
+    }
+
+    /// Every site where a breakpoint of the kernel's may stand for this controller.
+    pub fn kernel_sites(&self) -> impl Iterator<Item = KernelSite> + '_ {
+        self.heads().filter_map(|(_, head)| KernelSite::parse(head))
+    }
+
+    /// What stands before each place where an entry may be. Blocks stand at multiples of 64, and so do their entries.
+    fn heads(&self) -> impl Iterator<Item = (u64, &[u8])> + '_ {
         self.0.iter().flat_map(|(start, bytes)| {
-            // Blocks stand at multiples of 64, and so do their entries.
-            (64..bytes.len()).step_by(64).filter_map(move |entry| {
-                let header =
-                    bytes.get(entry - TrampolineHeader::LEN..entry).and_then(TrampolineHeader::parse);
-                Some((start + entry as u64, header?))
-            })
+            let entries = (64..=bytes.len()).step_by(64);
+            entries.map(move |entry| (start + entry as u64, &bytes[entry - TrampolineHeader::LEN..entry]))
         })
     }
 

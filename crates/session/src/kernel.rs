@@ -4,22 +4,31 @@
 //! State:   one table with a copy for each CPU, a program for each kind of action, a link for each file and program.
 //! Context: control; a hit traps.
 //! Keeps:   K1 hits of the process's own threads are counted, of no other process and of no forked child.
-//!          K2 dropped, the breakpoints are out, also if the controller is killed.
-//! Checked: testkit `kernel`.
+//!          K2 dropped, the breakpoints are out, also if the controller is killed: the last to hold a link is a file
+//!             system that ends with us, so that a thread of the kernel's ends the link. One that is being killed cannot
+//!             write the process's memory any more: its breakpoints would stay ("failed to unregister, leaking uprobe").
+//!          K3 a breakpoint is placed in a stop of ours, where no other nanoprobe writes a jump, and only where none is.
+//! Checked: testkit `kernel`, `crowd`.
 //! Source:  the kernel's multi-uprobe links (6.6). A perf event alone counts one thread, and makes clone(2) fail in
 //!          the target if threads inherit it (seen on 6.18).
 //!
 //! What stays: the kernel's page for displaced instructions, `[uprobes]`, is mapped until the process ends.
 
 use crate::arena::possible_cpus;
+use crate::chain::{self, Breakpoint};
 use crate::descriptor::owned;
+use crate::memory::Memory;
+use crate::pages::Pages;
 use crate::site::{Action, Consumer, Missed, SitePlan};
 use image::Mapping;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd};
 use sys::Errno;
 use sys::bpf::{add_one, helper, instruction};
+use wire::KernelSite;
+
+pub(crate) mod stray;
 
 /// Entry of the table that every hit adds one to, before its action.
 const ENTERED: u32 = 0;
@@ -27,14 +36,27 @@ const ENTERED: u32 = 0;
 /// Sites of one process under kernel uprobes.
 #[derive(Debug)]
 pub(crate) struct KernelProbes {
+    pid: i32,
     counts: OwnedFd,
     cpus: usize,
     /// Each with the first of its entries.
     pub sites: Vec<(SitePlan, u32)>,
-    links: Vec<OwnedFd>,
+    /// The records of those whose breakpoints come and go with us.
+    own: Vec<KernelSite>,
+    groups: Vec<Group>,
+    links: Links,
+}
+
+/// Sites of one file that run one program.
+#[derive(Debug)]
+struct Group {
+    path: String,
+    program: OwnedFd,
+    wanted: Vec<Wanted>,
 }
 
 /// A site to be linked.
+#[derive(Debug)]
 struct Wanted {
     site: SitePlan,
     /// The first of its entries.
@@ -43,9 +65,15 @@ struct Wanted {
     offset: u64,
 }
 
+impl Wanted {
+    fn record(&self) -> KernelSite {
+        KernelSite::new(self.site.addr(), self.offset, &self.site.original)
+    }
+}
+
 impl KernelProbes {
-    /// Puts probes on `sites`; those that the kernel refuses come back with the reason.
-    pub fn open(
+    /// Makes all that needs no stop; sites that cannot be probed come back with the reason.
+    pub fn prepare(
         pid: i32,
         mappings: &[Mapping],
         sites: Vec<SitePlan>,
@@ -58,57 +86,112 @@ impl KernelProbes {
                 return (None, sites.into_iter().map(|site| (site, why.clone())).collect());
             }
         };
-        let (sites_in, links) = (Vec::new(), Vec::new());
-        let mut probes = KernelProbes { counts, cpus: possible_cpus(), sites: sites_in, links };
         let mut missed = Vec::new();
-        let mut groups: BTreeMap<(String, Option<u32>), Vec<Wanted>> = BTreeMap::new();
+        let mut wanted: BTreeMap<(String, Option<u32>), Vec<Wanted>> = BTreeMap::new();
         let mut next = ENTERED + 1;
         for site in sites {
             match place(pid, mappings, &site) {
                 Some((path, offset)) => {
                     let cells = site.cells();
-                    let wanted = Wanted { entry: next, offset, site };
-                    groups.entry((path, register(&wanted.site))).or_default().push(wanted);
+                    let one = Wanted { entry: next, offset, site };
+                    wanted.entry((path, register(&one.site))).or_default().push(one);
                     next += cells;
                 }
                 None => missed.push((site, Missed::Kernel("its file is not mapped there".into()))),
             }
         }
-        for ((path, register), group) in groups {
-            probes.add(pid, &path, register, group, &mut missed);
+        let mut groups = Vec::new();
+        for ((path, register), wanted) in wanted {
+            let program = sys::bpf::load_uprobes_program(&program(counts.as_raw_fd(), register));
+            match owned(program) {
+                Ok(program) => groups.push(Group { path, program, wanted }),
+                Err(errno) => {
+                    let why = Missed::Kernel(not_allowed(errno));
+                    missed.extend(wanted.into_iter().map(|w| (w.site, why.clone())));
+                }
+            }
         }
-        let any = !probes.sites.is_empty();
+        let any = !groups.is_empty();
+        let (sites, own, links) = (Vec::new(), Vec::new(), Links::new());
+        let probes = KernelProbes { pid, counts, cpus: possible_cpus(), sites, own, groups, links };
         (any.then_some(probes), missed)
     }
 
-    /// All sites of a file in one link; if the kernel refuses it, each by itself, to find out which.
-    fn add(
-        &mut self,
-        pid: i32,
-        path: &str,
-        register: Option<u32>,
-        group: Vec<Wanted>,
-        missed: &mut Vec<(SitePlan, Missed)>,
-    ) {
-        let program = sys::bpf::load_uprobes_program(&program(self.counts.as_raw_fd(), register));
-        let refused = match owned(program) {
-            Err(errno) => errno,
-            Ok(program) => match link(&program, path, &group, pid) {
-                Ok(link) => {
-                    self.links.push(link);
-                    self.sites.extend(group.into_iter().map(|w| (w.site, w.entry)));
-                    return;
+    /// What is to be written into the process before [`KernelProbes::link`].
+    pub fn records(&self) -> impl Iterator<Item = KernelSite> {
+        let wanted = self.groups.iter().flat_map(|group| &group.wanted);
+        wanted.map(Wanted::record)
+    }
+
+    /// Where each site lies that is still to be linked.
+    pub fn waiting(&self) -> impl Iterator<Item = &SitePlan> {
+        self.groups.iter().flat_map(|group| group.wanted.iter().map(|wanted| &wanted.site))
+    }
+
+    /// The kernel lets nobody fork while it places a breakpoint, which takes a grace period, unless it has just done so:
+    /// who does it before the stop does not wait in it. Held until the stop is over.
+    pub fn warm_up(&self) -> Option<[OwnedFd; 2]> {
+        let file = owned(sys::memfd(c"nanoprobe-nop", 64)).ok()?;
+        let nop = std::fs::File::from(file.try_clone().ok()?);
+        std::os::unix::fs::FileExt::write_all_at(&nop, &[0x90; 64], 0).ok()?;
+        let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+        let program = self.groups.first()?.program.as_raw_fd();
+        let us = sys::getpid().cast_signed();
+        let link = owned(sys::bpf::link_uprobes(program, &path, &[0], &[0], us)).ok()?;
+        Some([link, file])
+    }
+
+    /// Puts the breakpoints in, in a stop; sites where that cannot be come back with the reason.
+    pub fn link(&mut self, memory: &Memory, pages: &mut Pages<'_>) -> Vec<(SitePlan, Missed)> {
+        let mut missed = Vec::new();
+        for mut group in std::mem::take(&mut self.groups) {
+            let mut free = Vec::new();
+            for wanted in group.wanted {
+                let (addr, original) = (wanted.site.addr(), &wanted.site.original);
+                match chain::check_for_kernel(memory, pages, addr, original) {
+                    Ok(breakpoint) => free.push((wanted, breakpoint)),
+                    Err(why) => missed.push((wanted.site, why)),
                 }
-                Err(errno) => errno,
-            },
-        };
-        if group.len() == 1 {
-            missed.extend(group.into_iter().map(|w| (w.site, Missed::Kernel(not_allowed(refused)))));
+            }
+            // One that is shared with a nanoprobe goes with the last of them; another's may stay.
+            let is_shared = free.iter().any(|(_, breakpoint)| *breakpoint == Breakpoint::Shared);
+            let others = if is_shared { stray::others(memory) } else { BTreeSet::new() };
+            let ours = free.iter().filter(|(wanted, breakpoint)| {
+                *breakpoint == Breakpoint::Ours || others.contains(&wanted.site.addr())
+            });
+            self.own.extend(ours.map(|(wanted, _)| wanted.record()));
+            group.wanted = free.into_iter().map(|(wanted, _)| wanted).collect();
+            self.add(group, &mut missed);
+        }
+        missed
+    }
+
+    /// All sites of a file in one link; if the kernel refuses it, each by itself, to find out which.
+    fn add(&mut self, group: Group, missed: &mut Vec<(SitePlan, Missed)>) {
+        let Group { path, program, wanted } = group;
+        if wanted.is_empty() {
             return;
         }
-        for one in group {
-            self.add(pid, path, register, vec![one], missed);
+        let Err(refused) = self.link_all(&path, &program, &wanted) else {
+            return self.sites.extend(wanted.into_iter().map(|w| (w.site, w.entry)));
+        };
+        if wanted.len() == 1 {
+            missed.extend(wanted.into_iter().map(|w| (w.site, Missed::Kernel(not_allowed(refused)))));
+            return;
         }
+        for one in wanted {
+            match self.link_all(&path, &program, std::slice::from_ref(&one)) {
+                Ok(()) => self.sites.push((one.site, one.entry)),
+                Err(refused) => missed.push((one.site, Missed::Kernel(not_allowed(refused)))),
+            }
+        }
+    }
+
+    fn link_all(&mut self, path: &str, program: &OwnedFd, wanted: &[Wanted]) -> Result<(), Errno> {
+        let offsets: Vec<u64> = wanted.iter().map(|w| w.offset).collect();
+        let cookies: Vec<u64> = wanted.iter().map(|w| u64::from(w.entry)).collect();
+        self.links.add(link(program, path, &offsets, &cookies, self.pid)?);
+        Ok(())
     }
 
     /// Hits that have entered the kernel's program.
@@ -119,25 +202,61 @@ impl KernelProbes {
     /// The sum of one entry over all CPUs.
     pub fn read(&self, entry: u32) -> u64 {
         let mut values = vec![0u64; self.cpus];
-        // SAFETY: the descriptor is of the array that `open` made, and `values` has an element for each CPU that this
+        // SAFETY: the descriptor is of the array that `prepare` made, and `values` has an element for each CPU that this
         // machine may ever have.
         let read = unsafe { sys::bpf::read_percpu_array(self.counts.as_raw_fd(), entry, &mut values) };
         if read.is_ok() { values.iter().sum() } else { 0 }
     }
 
-    /// Takes all breakpoints out; counts stay readable.
-    pub fn close(&mut self) {
-        self.links.clear();
+    /// Takes all breakpoints out; counts stay readable. The addresses of those that are there all the same.
+    pub fn close(&mut self, memory: &Memory) -> Vec<u64> {
+        self.links = Links::default();
+        stray::mend(memory, &self.own)
+    }
+}
+
+/// The links of one session, and who holds them.
+#[derive(Debug, Default)]
+struct Links {
+    /// A file system of our own in which links are pinned.
+    home: Option<OwnedFd>,
+    /// How many are pinned.
+    pinned: usize,
+    /// Those that could not be.
+    held: Vec<OwnedFd>,
+}
+
+impl Links {
+    /// Without the right to mount there is no file system: then we hold the links ourselves.
+    fn new() -> Links {
+        Links { home: owned(sys::bpf::file_system()).ok(), ..Links::default() }
+    }
+
+    fn add(&mut self, link: OwnedFd) {
+        let name = CString::new(self.pinned.to_string()).unwrap_or_default();
+        let pin = |home: &OwnedFd| sys::bpf::pin(link.as_raw_fd(), home.as_raw_fd(), &name).is_ok();
+        match self.home.as_ref().is_some_and(pin) {
+            true => self.pinned += 1,
+            false => self.held.push(link),
+        }
     }
 }
 
 /// The file that holds the site, by a name that the kernel finds, and the site's offset in it.
 fn place(pid: i32, mappings: &[Mapping], site: &SitePlan) -> Option<(String, u64)> {
-    let addr = site.addr();
+    let (mapping, offset) = file_place(mappings, site.addr())?;
+    Some((path_of(pid, mapping), offset))
+}
+
+/// The mapping of a file that holds `addr`, and where that is in the file.
+fn file_place(mappings: &[Mapping], addr: u64) -> Option<(&Mapping, u64)> {
     let mapping = mappings.iter().find(|m| m.range.start.0 <= addr && addr < m.range.end.0)?;
     mapping.file.as_ref()?;
-    let path = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.range.start.0, mapping.range.end.0);
-    Some((path, mapping.offset.0 + (addr - mapping.range.start.0)))
+    Some((mapping, mapping.offset.0 + (addr - mapping.range.start.0)))
+}
+
+fn path_of(pid: i32, mapping: &Mapping) -> String {
+    format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.range.start.0, mapping.range.end.0)
 }
 
 /// The register whose histogram is made; none: a count.
@@ -158,11 +277,9 @@ pub(crate) fn can(action: &Action) -> bool {
     }
 }
 
-fn link(program: &OwnedFd, path: &str, group: &[Wanted], pid: i32) -> Result<OwnedFd, Errno> {
+fn link(program: &OwnedFd, path: &str, offsets: &[u64], cookies: &[u64], pid: i32) -> Result<OwnedFd, Errno> {
     let path = CString::new(path).map_err(|_| Errno::EINVAL)?;
-    let offsets: Vec<u64> = group.iter().map(|w| w.offset).collect();
-    let cookies: Vec<u64> = group.iter().map(|w| u64::from(w.entry)).collect();
-    owned(sys::bpf::link_uprobes(program.as_raw_fd(), &path, &offsets, &cookies, pid))
+    owned(sys::bpf::link_uprobes(program.as_raw_fd(), &path, offsets, cookies, pid))
 }
 
 /// Adds one to entry `ENTERED` and to the site's: its cookie, and for a histogram as many on as the register has

@@ -332,6 +332,8 @@ struct Match {
     function: Option<Range<u64>>,
     name: String,
     mark: Option<Mark>,
+    /// The specification names it, and not a pattern that fits many.
+    is_named: bool,
 }
 
 struct Planner<'p> {
@@ -370,6 +372,7 @@ impl<'p> Planner<'p> {
         let loaded = &self.images[&index];
         let selection = select(spec, &loaded.image);
         let mut found: Vec<Match> = Vec::new();
+        let is_named = spec.is_exact();
         for s in &selection.selected {
             let choice = s.ifunc.and_then(|f| Some((f, *chosen.get(&f.addr.0)?)));
             // Of an ifunc's implementations only the one counts that the loader chose, by the ifunc's name.
@@ -379,7 +382,14 @@ impl<'p> Planner<'p> {
                 None => name_of(s),
             };
             let function = s.function.map(|f| f.range().start.0..f.range().end.0);
-            found.push(Match { module: index, addr: s.addr.0, function, name, mark: s.mark.clone() });
+            found.push(Match {
+                module: index,
+                addr: s.addr.0,
+                function,
+                name,
+                mark: s.mark.clone(),
+                is_named,
+            });
         }
         for refused in &selection.refused {
             let name = refused.name.map_or_else(|| refused.addr.to_string(), |n| n.text.to_string());
@@ -394,7 +404,7 @@ impl<'p> Planner<'p> {
             };
             let function = loaded.image.function_at(ImageAddr(addr));
             let function = function.map(|f| f.range().start.0..f.range().end.0);
-            found.push(Match { module: index, addr, function, name, mark: None });
+            found.push(Match { module: index, addr, function, name, mark: None, is_named });
         }
         Ok(found)
     }

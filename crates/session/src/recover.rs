@@ -6,7 +6,8 @@
 //! Keeps:   R1 probes of a controller that lives are left alone.
 //!          R2 what is found is left as a detach leaves it, except that threads inside trampolines are
 //!             waited for and not moved.
-//! Checked: testkit `traces`.
+//!          R3 no breakpoint that the kernel could not take out is passed over in silence.
+//! Checked: testkit `traces`, `kernel`.
 
 use crate::attach::image_maps;
 use crate::belief::Originals;
@@ -14,6 +15,7 @@ use crate::detach::{Receipt, leave_process};
 use crate::error::Broken;
 use crate::foothold::Foothold;
 use crate::footing::{Code, Footing, Found};
+use crate::kernel::stray;
 use crate::memory::Memory;
 use crate::process::{self, Controller};
 use crate::remote::Remote;
@@ -24,7 +26,7 @@ use std::path::Path;
 use std::time::Instant;
 use sys::nr;
 use text::JUMP_LEN;
-use wire::TrampolineHeader;
+use wire::{KernelSite, TrampolineHeader};
 
 /// Frees `pid` of the probes and the page protection of controllers that are gone; a receipt for each.
 ///
@@ -52,6 +54,7 @@ pub(crate) fn recover_quickly(pid: i32) -> Result<Vec<Receipt>, Broken> {
         let links = links(&memory, &orphan.footing, Originals::of(pid, &mappings))?;
         let began = Instant::now();
         let mut receipt = Receipt { is_verified: true, ..Receipt::default() };
+        free_of_kernel(&memory, &orphan.footing, &mut receipt)?;
         receipt.longest_stall =
             leave_process((&memory, &[]), &links, &orphan.footing, &foothold, &mut receipt)?;
         receipt.is_verified &= receipt.foreign.is_empty();
@@ -92,7 +95,18 @@ fn open_arenas(pid: i32) -> Vec<u64> {
     arenas.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-fn is_alive(found: &Found) -> bool {
+/// Takes out what the kernel placed and could not take out when its owner was killed.
+fn free_of_kernel(memory: &Memory, footing: &Footing, receipt: &mut Receipt) -> Result<(), Broken> {
+    let code = footing.read_code(memory)?;
+    let sites: Vec<KernelSite> = code.kernel_sites().take(stray::SITES_MAX).collect();
+    let left = stray::mend(memory, &sites);
+    receipt.restored += sites.len() - left.len();
+    receipt.is_verified &= left.is_empty();
+    receipt.breakpoints.extend(left);
+    Ok(())
+}
+
+pub(crate) fn is_alive(found: &Found) -> bool {
     let Found { controller: pid, controller_start: start_time, pid_namespace, .. } = *found;
     Controller { pid, start_time, pid_namespace }.is_alive()
 }

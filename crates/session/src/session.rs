@@ -7,6 +7,7 @@
 //! Checked: testkit.
 
 use crate::arena::Arena;
+use crate::attach::reaches;
 use crate::clock;
 use crate::error::Broken;
 use crate::events::{Bounds, Event, Reader};
@@ -14,12 +15,14 @@ use crate::foothold::Foothold;
 use crate::kernel::KernelProbes;
 use crate::memory::Memory;
 use crate::region::Regions;
+use crate::setup::RECORD_LEN;
 use crate::site::{Action, Armed, Consumer, Missed, SitePlan};
 use image::Mapping;
 use insn::Rung;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use wire::KernelSite;
 use wire::frames::latency;
 
 /// Probes in one process.
@@ -280,6 +283,30 @@ impl Session {
             inside: arena.open_calls(),
             no_room: arena.sum(wire::cell::FRAMES_NO_ROOM),
         }
+    }
+
+    /// Makes ready what the kernel is to probe, and writes the records of it, by which others find it if we die.
+    pub(crate) fn prepare_kernel(&mut self, sites: Vec<SitePlan>) -> Result<(), Broken> {
+        if sites.is_empty() {
+            return Ok(());
+        }
+        let (probes, missed) = KernelProbes::prepare(self.pid(), &self.mappings, sites);
+        self.missed.extend(missed);
+        self.kernel = probes;
+        self.write_records()
+    }
+
+    pub(crate) fn write_records(&mut self) -> Result<(), Broken> {
+        let Some(kernel) = &self.kernel else { return Ok(()) };
+        for (site, record) in kernel.waiting().zip(kernel.records()) {
+            let region = self.regions.regions.iter_mut().find(|region| reaches(region, site));
+            let Some(region) = region else { continue };
+            let at = region.next + RECORD_LEN - KernelSite::LEN as u64;
+            self.memory.write(at, &record.bytes())?;
+            region.next += RECORD_LEN;
+            debug_assert!(region.next <= region.code.end);
+        }
+        Ok(())
     }
 
     /// Planned sites that were not armed.

@@ -28,6 +28,8 @@ const NEIGHBOURHOOD: u64 = 1 << 30;
 pub(crate) const PUNS_MAX: usize = wire::REGIONS_MAX / 2;
 /// Bytes of trampolines; a region has more than these.
 const CODE_BYTES_MAX: u64 = wire::REGIONS_BYTES_MAX / 4 * 3;
+/// Room for the record of a site that the kernel probes.
+pub(crate) const RECORD_LEN: u64 = 64;
 const RSEQ_SIGNATURE: u32 = 0x5305_3053;
 
 /// What the first stop finds out and makes.
@@ -57,8 +59,8 @@ impl SetUp {
         let counts =
             Counts { hooks: general, consumers, cell_bytes: cells as usize * 8, has_frames, has_rings };
         let layout = Layout::new(possible_cpus(), &counts);
-        // Without a jump of ours, one region all the same: the process shows by it that it is traced.
-        let wishes = wishes(if sites.is_empty() { by_kernel } else { sites });
+        // Without a jump of ours, a region all the same: it has records of what the kernel places.
+        let wishes = wishes(sites.iter().chain(by_kernel));
         if let Some(wish) = wishes.get(wire::REGIONS_MAX - PUNS_MAX) {
             return Err(Broken::NoRoom { module: wish.module.clone(), bytes: wish.bytes });
         }
@@ -92,13 +94,14 @@ impl SetUp {
 }
 
 /// Neighbourhoods of modules, with the room that their trampolines take.
-fn wishes(sites: &[SitePlan]) -> Vec<Wish> {
-    let mut sorted: Vec<&SitePlan> = sites.iter().collect();
+fn wishes<'a>(sites: impl Iterator<Item = &'a SitePlan>) -> Vec<Wish> {
+    let mut sorted: Vec<&SitePlan> = sites.collect();
     sorted.sort_by_key(|s| s.module_range.start);
     let mut wishes: Vec<Wish> = Vec::new();
     for site in sorted {
         let bytes = match site.placement.rung {
-            Rung::Punned | Rung::Kernel => 0,
+            Rung::Punned => 0,
+            Rung::Kernel => RECORD_LEN,
             _ => Trampoline::len_bound(&site.placement) as u64,
         };
         match wishes.last_mut() {

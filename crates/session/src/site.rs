@@ -163,6 +163,8 @@ pub struct SitePlan {
     pub actions: Vec<Action>,
     /// Address of the 16-bit count of tracers that must not be 0 for the program to come by.
     pub semaphore: Option<u64>,
+    /// A specification names it, and not a pattern that fits many.
+    pub is_named: bool,
     /// Where its trampoline stands, if its jump is punned; found when it is armed.
     pub(crate) block: Option<u64>,
     /// Where its jump leads if it can lead to one address only: there a jump to the trampoline stands.
@@ -188,6 +190,12 @@ impl SitePlan {
     /// Its hits are counted in the trampoline, without a handler.
     pub fn is_compiled_count(&self) -> bool {
         self.actions == [Action::Count] && self.placement.rung != Rung::Kernel
+    }
+
+    /// It is the kernel's, and each hit traps twice: the kernel steps the instruction.
+    pub fn is_stepped(&self) -> bool {
+        let way = insn::kernel_way(&self.original).map(|(_, way)| way);
+        self.placement.rung == Rung::Kernel && way == Some(insn::KernelWay::Steps)
     }
 
     /// It only closes calls that another site opens.
@@ -252,6 +260,12 @@ pub enum Missed {
     },
     /// Another nanoprobe has a probe under the same jump, but before another instruction.
     OtherHook,
+    /// A breakpoint stands under the jump: a kernel uprobe's, or a debugger's.
+    Breakpoint,
+    /// The kernel's breakpoint would stand in a jump of another nanoprobe.
+    UnderJump,
+    /// A thread that is still in the trampoline of another nanoprobe, which has left, will come out inside the window.
+    Leaving,
     /// The kernel cannot place it either. Why.
     Kernel(String),
     /// Another probe of the function whose calls are timed or shown, or whose returns are counted, was missed.
@@ -280,6 +294,16 @@ impl std::fmt::Display for Missed {
                 )
             }
             Missed::Unmapped => write!(f, "the process has unmapped its module meanwhile"),
+            Missed::Breakpoint => {
+                write!(f, "a breakpoint stands there already, a kernel uprobe's or a debugger's")
+            }
+            Missed::UnderJump => {
+                write!(f, "another nanoprobe has a jump there that no second one can be chained to")
+            }
+            Missed::Leaving => write!(
+                f,
+                "a thread is still in the code of another nanoprobe that has left, and will come out inside the window"
+            ),
             Missed::NoRoom => write!(f, "the process has no room left where alone the jump could lead"),
             Missed::Kernel(why) => write!(f, "no jump fits, and {why}"),
             Missed::TooFar(e) => write!(f, "{e}"),

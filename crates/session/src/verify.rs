@@ -3,15 +3,16 @@
 //! For:     `Session::detach`, which believes its eyes alone.
 //! State:   none.
 //! Context: control.
-//! Keeps:   V1 text that differs from the file is anothers' only if a jump of another controller is seen there, or
-//!             another file.
+//! Keeps:   V1 text that differs from the file is anothers' only if a jump of another controller is seen there, a
+//!             breakpoint that one's record names, or another file.
 //! Checked: tests below; testkit `two`; `torture uprobe`, where others come between the detach and the look.
 
 use crate::attach::image_maps;
 use crate::chain;
 use crate::detach::TRACER_PATIENCE;
 use crate::error::Broken;
-use crate::pages::Pages;
+use crate::kernel::stray;
+use crate::pages::{BREAKPOINT, Pages};
 use crate::session::Session;
 use crate::site::Armed;
 use crate::world::World;
@@ -23,11 +24,8 @@ impl Session {
     /// Reads every site back and compares it with the file.
     pub(crate) fn is_text_restored(&self) -> bool {
         let mut pages = Pages::of(&self.memory);
-        let is_by_kernel_restored = self.kernel.iter().flat_map(|kernel| &kernel.sites).all(|(site, _)| {
-            !pages.is_mapped(site.addr())
-                || pages.bytes(site.addr(), site.original.len()).is_ok_and(|found| found == site.original)
-        });
-        is_by_kernel_restored && (self.differing(&mut pages).is_empty() || self.is_difference_anothers())
+        // What the kernel has placed is looked at where it is closed.
+        self.differing(&mut pages).is_empty() || self.is_difference_anothers()
     }
 
     /// The patches under which other bytes lie than the file's.
@@ -62,7 +60,19 @@ impl Session {
         differing.into_iter().all(|patch| {
             chain::is_anothers(&self.memory, &mut pages, patch.addr..patch.addr + patch.old.len() as u64)
                 || !is_same_place(&self.mappings, &now, patch.addr)
+                || self.is_under_breakpoints(&mut pages, patch)
         })
+    }
+}
+
+impl Session {
+    /// Whether nothing differs but where other controllers' records say that the kernel's breakpoint stands.
+    fn is_under_breakpoints(&self, pages: &mut Pages<'_>, patch: &Patch) -> bool {
+        let Ok(found) = pages.bytes(patch.addr, patch.old.len()) else { return false };
+        let differing =
+            (patch.addr..).zip(found.iter().zip(&patch.old)).filter(|(_, (found, old))| found != old);
+        let sites = stray::others(&self.memory);
+        differing.into_iter().all(|(at, (found, _))| *found == BREAKPOINT && sites.contains(&at))
     }
 }
 

@@ -11,6 +11,7 @@ use crate::{Errno, check, nr, syscall};
 const MAP_CREATE: usize = 0;
 const MAP_LOOKUP_ELEM: usize = 1;
 const PROG_LOAD: usize = 5;
+const OBJ_PIN: usize = 6;
 const LINK_CREATE: usize = 28;
 const MAP_TYPE_ARRAY: u32 = 2;
 const MAP_TYPE_PERCPU_ARRAY: u32 = 6;
@@ -19,6 +20,10 @@ const PROG_TYPE_KPROBE: u32 = 2;
 const TRACE_UPROBE_MULTI: u32 = 48;
 const UPROBE_MULTI_RETURN: u32 = 1;
 const PROG_TYPE_PERF_EVENT: u32 = 7;
+const PATH_IS_OF_FD: u32 = 1 << 14;
+const FSOPEN_CLOEXEC: usize = 1;
+const FSCONFIG_CMD_CREATE: usize = 6;
+const FSMOUNT_CLOEXEC: usize = 1;
 
 /// Numbers of the helpers that programs call, as the kernel has them (table).
 #[allow(missing_docs, reason = "the names are the kernel's")]
@@ -79,6 +84,14 @@ struct UprobeLinkAttr {
     uprobe_flags: u32,
     pid: u32,
     reserved: u32,
+}
+
+#[repr(C)]
+struct PinAttr {
+    path: u64,
+    object: u32,
+    flags: u32,
+    directory: u32,
 }
 
 /// One instruction, as the kernel takes it.
@@ -254,6 +267,40 @@ fn link(
     check(fd).map(|fd| fd as i32)
 }
 
+/// A descriptor of an empty file system for [`pin`], mounted nowhere: it ends with its last descriptor, and with it what
+/// is pinned there.
+///
+/// # Errors
+/// `EPERM` not allowed (it takes CAP_SYS_ADMIN), `ENODEV` this kernel has none.
+pub fn file_system() -> Result<i32, Errno> {
+    // SAFETY: the kernel reads a constant string.
+    let context = unsafe { syscall(nr::FSOPEN, [c"bpf".as_ptr() as usize, FSOPEN_CLOEXEC, 0, 0, 0, 0]) };
+    let context = check(context)?;
+    // SAFETY: numbers only; the command takes no key and no value.
+    let made = check(unsafe { syscall(nr::FSCONFIG, [context, FSCONFIG_CMD_CREATE, 0, 0, 0, 0]) });
+    // SAFETY: numbers only.
+    let mounted =
+        made.and_then(|_| check(unsafe { syscall(nr::FSMOUNT, [context, FSMOUNT_CLOEXEC, 0, 0, 0, 0]) }));
+    // SAFETY: the descriptor is the one that fsopen made above, and nobody else has it.
+    let _ = unsafe { syscall(nr::CLOSE, [context, 0, 0, 0, 0, 0]) };
+    mounted.map(|fd| fd as i32)
+}
+
+/// Keeps a link in [`file_system`] under this name, since Linux 6.5.
+///
+/// Its last descriptor may then be closed; it ends with the file system, and in a thread of the kernel's.
+///
+/// # Errors
+/// `EEXIST` the name is taken, `EPERM` not allowed, `EINVAL` not in this kernel.
+pub fn pin(link: i32, file_system: i32, name: &core::ffi::CStr) -> Result<(), Errno> {
+    let (path, object, directory) = (name.as_ptr() as u64, link as u32, file_system as u32);
+    let attr = PinAttr { path, object, flags: PATH_IS_OF_FD, directory };
+    // SAFETY: the kernel reads `attr` and the string, borrowed for the call.
+    let pinned =
+        unsafe { syscall(nr::BPF, [OBJ_PIN, (&raw const attr) as usize, size_of_val(&attr), 0, 0, 0]) };
+    check(pinned).map(drop)
+}
+
 fn load(kind: u32, code: &[u64], expected_attach_type: u32) -> Result<i32, Errno> {
     let attr = ProgramAttr {
         kind,
@@ -285,6 +332,18 @@ mod tests {
         assert_eq!(instruction(0x07, 2, 0, 0, -4).to_le_bytes(), [0x07, 0x02, 0, 0, 0xfc, 0xff, 0xff, 0xff]);
         assert_eq!(instruction(0x95, 0, 0, 0, 0), 0x95);
         assert_eq!(instruction(0xdb, 0, 1, -8, 0).to_le_bytes(), [0xdb, 0x10, 0xf8, 0xff, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_file_system_of_its_own_is_made_or_refused() {
+        match file_system() {
+            Ok(fd) => {
+                assert!(pin(-1, fd, c"link").is_err());
+                // SAFETY: the descriptor was made above, and nobody else has it.
+                assert_eq!(unsafe { syscall(nr::CLOSE, [fd as usize, 0, 0, 0, 0, 0]) }, 0);
+            }
+            Err(why) => assert!(matches!(why, Errno::EPERM | Errno::ENODEV | Errno::ENOSYS), "{why:?}"),
+        }
     }
 
     #[test]

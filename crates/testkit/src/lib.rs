@@ -14,7 +14,7 @@ mod target;
 
 pub use deadline::wait_until;
 pub use error::{Error, Result};
-pub use nanoprobe::{Attached, Nanoprobe, Tracing, kill_guard_of};
+pub use nanoprobe::{Attached, Engine, Nanoprobe, Tracing, kill_guard_of};
 pub use outcome::{Outcome, Receipt};
 pub use program::{Link, Program};
 pub use rounds::rounds;

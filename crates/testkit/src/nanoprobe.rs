@@ -93,6 +93,20 @@ impl Nanoprobe {
     }
 }
 
+/// The process that does a nanoprobe's work.
+#[derive(Debug)]
+pub struct Engine(Pid);
+
+impl Engine {
+    /// Kills it by SIGKILL, if it is still there, and waits until it is gone.
+    pub fn kill(self) -> Result<()> {
+        let exe = format!("/proc/{}/exe", self.0);
+        // Nobody reaps it before its parent's end: the number is still its own, or free.
+        let _ = kill(self.0, Signal::SIGKILL);
+        wait_until("the end of an engine", Duration::from_secs(5), || !std::path::Path::new(&exe).exists())
+    }
+}
+
 /// A nanoprobe that runs.
 pub struct Tracing {
     name: String,
@@ -183,6 +197,12 @@ impl Tracing {
     /// Kills the processes that it started to do its work.
     pub fn kill_children(&self) -> Result<()> {
         self.signal_children(Signal::SIGKILL)
+    }
+
+    /// The one that does the work.
+    pub fn engine(&self) -> Result<Engine> {
+        let wanted = || Error::Unexpected { wanted: "an engine".into(), seen: "none".into() };
+        self.children()?.first().copied().map(Engine).ok_or_else(wanted)
     }
 
     /// Sends a signal to the processes that it started to do its work.

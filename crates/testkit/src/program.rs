@@ -40,6 +40,8 @@ pub enum Program {
     Marked,
     /// 64 threads that call 50,000 functions.
     Many,
+    /// Many threads that call tiny neighbouring functions and check every result.
+    Crowd,
     /// Runs another program with one system call refused.
     Refusing,
     /// Goroutines that are stopped by signals at any instruction, in Go.
@@ -78,7 +80,7 @@ pub(crate) struct Compiler {
 
 impl Program {
     /// Every program.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Counted,
         Self::CountedGo,
         Self::CountedRust,
@@ -93,6 +95,7 @@ impl Program {
         Self::Watched,
         Self::Marked,
         Self::Many,
+        Self::Crowd,
         Self::Refusing,
         Self::Preempted,
         Self::Restless,
@@ -116,6 +119,7 @@ impl Program {
             Self::Watched => &["watched.c"],
             Self::Marked => &["marked.c"],
             Self::Many => &["many.c", "many_x86_64.S"],
+            Self::Crowd => &["crowd.c", "crowd_x86_64.S"],
             Self::Refusing => &["refusing.c"],
             Self::Preempted => &["preempted.go"],
             Self::Restless => &["restless.c"],

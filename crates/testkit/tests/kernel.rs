@@ -3,8 +3,11 @@
 //! For:     rung 7 of the ladder.
 //! Keeps:   hits of all threads are counted exactly, those of no other process; whoever dies, the breakpoint goes.
 
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
-use testkit::{Link, Nanoprobe, Program, Result, Running, Snapshot, Target, Tracing};
+use testkit::{
+    Link, Nanoprobe, Program, Result, Running, Snapshot, Target, Tracing, kill_guard_of, rounds, wait_until,
+};
 
 const CALLS: u64 = 80_000;
 
@@ -50,7 +53,7 @@ fn jumps_and_the_kernel_share_a_run() -> Result<()> {
     let target = Target::build(Program::Counted, Link::Pie)?;
     let mut running = target.spawn()?;
     let spec = target.spec("work_r*");
-    let mut tracing = Nanoprobe::find()?.start(["count", &spec, "-p", &running.pid_text()])?;
+    let mut tracing = Nanoprobe::find()?.start(["count", &spec, "--kernel", "-p", &running.pid_text()])?;
     tracing.attached()?;
     let mut wanted = Vec::new();
     for function in ["work_ret", "work_ret_next", "work_redzone", "work_rip", "work_rep"] {
@@ -107,6 +110,98 @@ fn who_wants_no_trap_says_so() -> Result<()> {
     assert_eq!(outcome.code(), Some(1), "{outcome}");
     assert!(outcome.stderr.contains("--no-kernel"), "{outcome}");
     Ok(())
+}
+
+/// A pattern asks for no trap: 796 hot sites of a Go server made it thirty times slower.
+#[test]
+fn a_pattern_takes_no_kernel_probe_unless_asked() -> Result<()> {
+    let target = Target::build(Program::Counted, Link::Pie)?;
+    let mut running = target.spawn()?;
+    let (spec, pid) = (target.spec("work_r*"), running.pid_text());
+    let mut tracing = Nanoprobe::find()?.start(["count", &spec, "-p", &pid])?;
+    tracing.attached()?;
+    assert_eq!(running.run(CALLS, SITE)?, CALLS);
+    let beside = running.run(CALLS, "work_rip")?;
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    assert_eq!((outcome.count(SITE), outcome.count("work_rip")), (0, beside), "{outcome}");
+    let about: Vec<&str> = outcome.stderr.lines().filter(|line| line.contains("--kernel")).collect();
+    assert!(matches!(about[..], [line] if line.contains("only a kernel probe could serve")), "{outcome}");
+    // Named, or asked for, it is taken, and its price is said.
+    for arguments in [[target.spec(SITE), "-v".into()], [spec, "--kernel".into()]] {
+        let [spec, more] = arguments;
+        let mut tracing = Nanoprobe::find()?.start(["count", &spec, &more, "-p", &pid])?;
+        tracing.attached()?;
+        assert_eq!(running.run(CALLS, SITE)?, CALLS);
+        let outcome = tracing.interrupt_and_finish()?.success()?;
+        assert_eq!(outcome.count(SITE), CALLS, "{outcome}");
+        assert!(outcome.stderr.contains("(at 1 of them twice)"), "{outcome}");
+    }
+    let explained = Nanoprobe::find()?.run(["explain", &target.spec(SITE), "-p", &pid])?.success()?;
+    assert!(explained.stdout.contains("traps twice") && explained.stdout.contains("--kernel"), "{explained}");
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
+
+/// A task that is being killed cannot take its breakpoints out; the kernel says "failed to unregister, leaking uprobe".
+#[test]
+fn kill_of_all_during_the_detach_leaves_no_breakpoint() -> Result<()> {
+    let target = Target::build(Program::Counted, Link::Pie)?;
+    let mut running = target.spawn()?;
+    let before = Snapshot::take(running.pid())?;
+    for round in 0..rounds(4, 200) {
+        let mut tracing = count(&target, &running, &[])?;
+        tracing.attached()?;
+        kill_guard_of(running.pid())?;
+        let engine = tracing.engine()?;
+        // The front's death makes the engine leave; at some instant of that it dies too.
+        tracing.kill()?;
+        std::thread::sleep(Duration::from_micros((round as u64 * 1_931) % 20_000));
+        engine.kill()?;
+        let recovered = Nanoprobe::find()?.run(["recover", "-p", &running.pid_text()])?;
+        assert_eq!(recovered.code(), Some(0), "round {round}: {recovered}");
+        assert_eq!(differences(&before)?, [""; 0], "round {round}: {recovered}");
+        assert_eq!(running.run(8, SITE)?, 8, "round {round}");
+    }
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
+
+#[test]
+fn recover_takes_out_a_breakpoint_that_the_kernel_left() -> Result<()> {
+    let target = Target::build(Program::Counted, Link::Pie)?;
+    let mut running = target.spawn()?;
+    let before = Snapshot::take(running.pid())?;
+    let mut tracing = count(&target, &running, &[])?;
+    tracing.attached()?;
+    kill_guard_of(running.pid())?;
+    let site = code_differs_at(&before)?;
+    tracing.kill_with_children()?;
+    wait_until("the kernel's own clean-up", Duration::from_secs(5), || {
+        differences(&before).is_ok_and(|lines| !lines.iter().any(|line| line.contains("code")))
+    })?;
+    // As the kernel leaves it: a breakpoint, and nobody whose it is. Nobody comes by it meanwhile.
+    let memory = std::fs::OpenOptions::new().write(true).open(format!("/proc/{}/mem", running.pid()));
+    memory.and_then(|m| m.write_all_at(&[0xcc], site)).expect("write of one byte");
+    let recovered = Nanoprobe::find()?.run(["recover", "-p", &running.pid_text()])?;
+    assert_eq!(differences(&before)?, [""; 0], "{recovered}");
+    assert!(recovered.stderr.contains("Detach verified: yes"), "{recovered}");
+    assert_eq!(running.run(CALLS, SITE)?, CALLS);
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
+
+/// The address of the one byte of code that differs.
+fn code_differs_at(before: &Snapshot) -> Result<u64> {
+    let lines = differences(before)?;
+    let word = |line: &String| {
+        let words = line.split(|c: char| !c.is_ascii_hexdigit() && c != 'x');
+        words.filter_map(|w| u64::from_str_radix(w.strip_prefix("0x")?, 16).ok()).next()
+    };
+    Ok(lines
+        .iter()
+        .filter(|line| line.contains("code"))
+        .find_map(word)
+        .expect("an address in the difference"))
 }
 
 #[test]

@@ -169,6 +169,11 @@ impl Trampoline {
         (bodies + crate::JUMP_LEN + relocate_len_bound(placement)).next_multiple_of(64)
     }
 
+    /// Where its [`TrampolineHeader`] stands.
+    pub fn header_addr(&self) -> u64 {
+        self.entry_addr() - HEADER_LEN as u64
+    }
+
     /// Address of the first instruction.
     pub fn entry_addr(&self) -> u64 {
         self.at + self.entry as u64
@@ -343,7 +348,8 @@ impl<'a> Builder<'a> {
             site: self.site(),
             jump_at: island.unwrap_or(self.site()),
             semaphore: request.semaphore,
-            tail: (tail - self.entry) as u32,
+            tail: (tail - self.entry) as u16,
+            window: request.placement.displaced_len,
             body: self.before.first().map_or(0, |(_, part)| part.bytes.len()) as u16,
             hook: match request.placement.hooks.as_slice() {
                 [one] => u16::from(one.offset),

@@ -3,6 +3,7 @@
 
 mod arena;
 pub mod frames;
+mod kernel_site;
 pub mod rings;
 mod site;
 pub mod table;
@@ -13,6 +14,7 @@ pub use arena::{
     ARENA_HEAD, ARENA_MAGIC, ARENA_NAME, ArenaHeader, COPY_CHILDREN, COPY_CPU0, COPY_SHARED, DOORBELL,
     Doorbell, NO_RSEQ, REGIONS_BYTES_MAX, REGIONS_MAX, RegionDesc, VERSION, cell,
 };
+pub use kernel_site::{KERNEL_SITE_MAGIC, KernelSite};
 pub use site::{
     ARG_OFFSET, ARG_SHIFT, AgentExports, AgentTable, ConsumerDesc, HANDLERS_LEN, HandlerKind, SiteDesc,
     TRACE_GO, TRACE_LOST,

@@ -6,16 +6,14 @@
 //! Context: control.
 //! Keeps:   H1 the tail of a trampoline is one 5-byte instruction: a nop, or a jump to the next
 //!             trampoline of the same site.
-//! Checked: testkit `two`, controllers on one site.
+//!          H2 of a site that was not armed there is no header, once the others run again.
+//! Checked: testkit `two`, controllers on one site; `crowd`.
 
 /// First word of a [`TrampolineHeader`].
-pub const TRAMPOLINE_MAGIC: u64 = u64::from_le_bytes(*b"nprobeT2");
+pub const TRAMPOLINE_MAGIC: u64 = u64::from_le_bytes(*b"nprobeT3");
 
 /// [`TrampolineHeader::hook`] of a trampoline that no other can be chained to.
 pub const NO_CHAIN: u16 = u16::MAX;
-
-/// No trampoline is longer.
-const TAIL_MAX: u32 = 1 << 16;
 
 /// Stands directly before a trampoline's entry.
 #[repr(C)]
@@ -30,7 +28,9 @@ pub struct TrampolineHeader {
     /// Address of the 16-bit count of tracers that this probe has raised by one, 0 for none.
     pub semaphore: u64,
     /// Offset of the tail from the entry.
-    pub tail: u32,
+    pub tail: u16,
+    /// Bytes from the site to where a thread goes on that comes out of the displaced instructions.
+    pub window: u8,
     /// Offset of the first probe's code from the entry: displaced instructions before it run first.
     pub body: u16,
     /// Bytes from the site to the instruction before which the probe runs; [`NO_CHAIN`] if there are several.
@@ -55,7 +55,8 @@ impl TrampolineHeader {
             site: word(8)?,
             jump_at: word(16)?,
             semaphore: word(24)?,
-            tail: word(32)? as u32,
+            tail: word(32)? as u16,
+            window: (word(32)? >> 16) as u8,
             body: (word(32)? >> 32) as u16,
             hook: (word(32)? >> 48) as u16,
             jump_original: bytes.get(40..45)?.try_into().ok()?,
@@ -73,7 +74,7 @@ impl TrampolineHeader {
             1 => i8::try_from(self.jump_at.wrapping_sub(self.site.wrapping_add(2)).cast_signed()).is_ok(),
             _ => false,
         };
-        is_jump_in_place && u32::from(self.body) <= self.tail && self.tail <= TAIL_MAX
+        is_jump_in_place && self.body <= self.tail
     }
 
     /// The bytes of this header.
@@ -83,7 +84,8 @@ impl TrampolineHeader {
         bytes[8..16].copy_from_slice(&self.site.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.jump_at.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.semaphore.to_le_bytes());
-        bytes[32..36].copy_from_slice(&self.tail.to_le_bytes());
+        bytes[32..34].copy_from_slice(&self.tail.to_le_bytes());
+        bytes[34] = self.window;
         bytes[36..38].copy_from_slice(&self.body.to_le_bytes());
         bytes[38..40].copy_from_slice(&self.hook.to_le_bytes());
         bytes[40..45].copy_from_slice(&self.jump_original);
@@ -107,6 +109,7 @@ mod tests {
             jump_at: 0x5555_0000_1240,
             semaphore: 0x5555_0000_4056,
             tail: 57,
+            window: 8,
             body: 9,
             hook: 4,
             jump_original: [1, 2, 3, 4, 5],
@@ -119,7 +122,6 @@ mod tests {
             TrampolineHeader { has_short: 2, ..header },
             TrampolineHeader { jump_at: header.site + 130, ..header },
             TrampolineHeader { tail: 8, ..header },
-            TrampolineHeader { tail: u32::MAX, ..header },
         ] {
             assert_eq!(TrampolineHeader::parse(&wrong.bytes()), None, "{wrong:?}");
         }

@@ -30,7 +30,7 @@ use crate::reason::Forbidden;
 
 pub(crate) use depth::Depths;
 pub use emulate::{Emulation, RSP, Registers, Store};
-pub use kernel::{Misrun, kernel_misruns};
+pub use kernel::{KernelWay, Misrun, kernel_misruns, kernel_way};
 pub use live::RegSet;
 pub(crate) use live::liveness;
 pub use memory::{MemoryAccess, memory_accesses};

@@ -7,13 +7,13 @@
 //! Checked: testkit `faces`.
 
 use super::calls::{find_exits, refused_exit, unknown_exits};
-use super::site::refusal;
+use super::site::{by_kernel_alone, refusal};
 use super::{Loaded, PlanError, RefusedSite, Verb, codes, name_of, no_match, plan};
 use crate::site::{Action, SitePlan};
 use image::lookup::find_file;
 use image::select::Selected;
 use image::{ElfImage, Process, Spec, When, select};
-use insn::{Asked, Placement, place};
+use insn::{Asked, Placement, Rung, place};
 use std::collections::BTreeMap;
 
 /// One placed site with the reasons against higher rungs, for `explain`.
@@ -41,7 +41,10 @@ pub fn explain(pid: Option<i32>, specs: &[Spec]) -> Result<(Vec<Explained>, Vec<
                 Loaded::new(module.open(process.pid).map_err(PlanError::Image)?),
             );
         }
-        let why_not = reasons(&loaded[&site.module], &mut site.placement);
+        let mut why_not = reasons(&loaded[&site.module], &mut site.placement);
+        if site.placement.rung == Rung::Kernel {
+            why_not.push(by_kernel_alone(&loaded[&site.module].image, site.placement.site));
+        }
         explained.push(Explained { site, why_not });
     }
     Ok((explained, plan.refused))
@@ -126,6 +129,7 @@ fn without_process(name: String, module: String, placement: Placement) -> SitePl
         semaphore: None,
         block: None,
         landing: None,
+        is_named: false,
         actions: vec![Action::Count],
     }
 }

@@ -9,9 +9,9 @@
 use super::consumer::{check_faults, check_stack, consumer};
 use super::{Match, Placed, Planner, Verb, codes};
 use crate::site::{Action, SitePlan};
-use crate::{chain, kernel, puns};
+use crate::{kernel, puns};
 use image::{ElfImage, ImageAddr, Module, When};
-use insn::{Asked, Misrun, Placement, Pun, Refusal, place};
+use insn::{Asked, KernelWay, Misrun, Placement, Pun, Refusal, place};
 use std::ops::Range;
 use text::JUMP_LEN;
 
@@ -35,21 +35,18 @@ impl Planner<'_> {
     /// The probe placed by the kernel, if that is what `why` leaves.
     fn by_kernel(&self, wanted: &Match, placed: &Placed, why: NoJump) -> Result<Placement, String> {
         let (bias, image) = (self.module(wanted.module).bias.0, &self.images[&wanted.module].image);
-        let is_taken = placed.is_taken(wanted.addr..wanted.addr + 1, bias);
+        let Some((len, _)) = kernel_way(image, wanted.addr) else { return Err(self.in_words(wanted, &why)) };
+        let is_taken = placed.is_taken(wanted.addr..wanted.addr + u64::from(len), bias);
         match why {
             // A link of ours does not raise a mark's semaphore.
             why if wanted.mark.is_some() || misrun(image, wanted.addr).is_some() => {
                 Err(self.in_words(wanted, &why))
             }
-            // The kernel would put its breakpoint over a jump that is not in the file, and the file's byte over that.
-            _ if self.has_foreign_jump(wanted) => {
-                Err("another nanoprobe has a jump there that no second one can be chained to".into())
-            }
             NoJump::Refused(Refusal::NoRung { why_not, .. }) if !is_taken => {
-                Ok(Placement::by_kernel(wanted.addr, why_not))
+                Ok(Placement::by_kernel(wanted.addr, len, why_not))
             }
             NoJump::MayFault(_) | NoJump::TooLittleStack if !is_taken => {
-                Ok(Placement::by_kernel(wanted.addr, Vec::new()))
+                Ok(Placement::by_kernel(wanted.addr, len, Vec::new()))
             }
             other => Err(self.in_words(wanted, &other)),
         }
@@ -79,15 +76,6 @@ impl Planner<'_> {
         let placement = place(&loaded.flow, &codes(&loaded.image), &asked).map_err(NoJump::Refused)?;
         check_faults(&loaded.image, wanted, &placement)?;
         Ok(placement)
-    }
-
-    /// Whether the process has a jump at the site, and the file has none.
-    fn has_foreign_jump(&self, wanted: &Match) -> bool {
-        const JUMPS: [u8; 2] = [chain::LONG_JUMP, chain::SHORT_JUMP];
-        let in_file = self.images[&wanted.module].image.bytes(ImageAddr(wanted.addr), 1);
-        let mut found = [0];
-        let read = self.memory.read(wanted.addr.wrapping_add(self.module(wanted.module).bias.0), &mut found);
-        read.is_ok() && JUMPS.contains(&found[0]) && in_file.is_some_and(|bytes| bytes != found)
     }
 
     pub(super) fn has_room(&self, wanted: &Match, pun: Pun) -> bool {
@@ -123,6 +111,7 @@ impl Planner<'_> {
             semaphore: wanted.mark.as_ref().and_then(|m| Some(module.bias.0.wrapping_add(m.semaphore?.0))),
             block: None,
             landing: None,
+            is_named: wanted.is_named,
             actions,
         })
     }
@@ -152,9 +141,25 @@ impl std::fmt::Display for NoJump {
     }
 }
 
+/// The length of the instruction there, and how the kernel gets past it.
+fn kernel_way(image: &ElfImage, addr: u64) -> Option<(u8, KernelWay)> {
+    codes(image).iter().find_map(|code| insn::kernel_way(code.from_addr(addr)))
+}
+
 /// What the kernel's probe would do to the instruction there.
 fn misrun(image: &ElfImage, addr: u64) -> Option<Misrun> {
     codes(image).iter().find_map(|code| insn::kernel_misruns(code.from_addr(addr)).err())
+}
+
+/// What is left where no jump fits, and its price.
+pub(super) fn by_kernel_alone(image: &ElfImage, site: u64) -> String {
+    let price = match kernel_way(image, site) {
+        Some((_, KernelWay::Emulates)) => "each hit traps",
+        _ => "each hit traps twice, since the kernel steps this instruction",
+    };
+    format!(
+        "rung 7, a kernel uprobe, serves count and hist of a function by its whole name, or with --kernel: {price}"
+    )
 }
 
 /// A refusal in words, with what is left.
@@ -162,7 +167,7 @@ pub(super) fn refusal(image: &ElfImage, why: &Refusal) -> String {
     let Refusal::NoRung { site, .. } = why else { return why.to_string() };
     match misrun(image, *site) {
         Some(misrun) => format!("{why}; {misrun}"),
-        None => format!("{why} (count and hist of u: can use rung 7, a kernel uprobe)"),
+        None => format!("{why} ({})", by_kernel_alone(image, *site)),
     }
 }
 

@@ -59,6 +59,9 @@ pub mod nr {
     pub const KCMP: usize = 272;
     pub const MEMFD_CREATE: usize = 279;
     pub const BPF: usize = 280;
+    pub const FSOPEN: usize = 430;
+    pub const FSCONFIG: usize = 431;
+    pub const FSMOUNT: usize = 432;
     pub const EXECVEAT: usize = 281;
     pub const MEMBARRIER: usize = 283;
     pub const PKEY_MPROTECT: usize = 288;

@@ -60,6 +60,9 @@ pub mod nr {
     pub const KCMP: usize = 312;
     pub const MEMFD_CREATE: usize = 319;
     pub const BPF: usize = 321;
+    pub const FSOPEN: usize = 430;
+    pub const FSCONFIG: usize = 431;
+    pub const FSMOUNT: usize = 432;
     pub const EXECVEAT: usize = 322;
     pub const MEMBARRIER: usize = 324;
     pub const PKEY_MPROTECT: usize = 329;

@@ -75,6 +75,33 @@ pub fn kernel_misruns(bytes: &[u8]) -> Result<(), Misrun> {
     }
 }
 
+/// How a kernel uprobe gets a thread past an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelWay {
+    /// The kernel does what the instruction does: one trap a hit.
+    Emulates,
+    /// The thread runs a copy under the trap flag: a second trap.
+    Steps,
+}
+
+/// The length of the instruction at the start of `bytes`, and how the kernel gets past it; none if it is no instruction.
+pub fn kernel_way(bytes: &[u8]) -> Option<(u8, KernelWay)> {
+    let insn = decode_raw(bytes, 0)?;
+    let bytes = &bytes[..insn.len()];
+    // A push may have a REX prefix; a branch with any other prefix is stepped.
+    let is_emulated = matches!(
+        bytes,
+        [0x50..=0x57]
+            | [0x40..=0x4f, 0x50..=0x57]
+            | [0x90]
+            | [0xeb | 0x70..=0x7f, _]
+            | [0xe8 | 0xe9, _, _, _, _]
+            | [0x0f, 0x80..=0x8f, _, _, _, _]
+    );
+    let way = if is_emulated { KernelWay::Emulates } else { KernelWay::Steps };
+    Some((bytes.len() as u8, way))
+}
+
 /// The one-byte opcodes that the kernel treats in a way of its own.
 fn is_branch_byte(opcode: u8) -> bool {
     matches!(
