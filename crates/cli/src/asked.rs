@@ -4,7 +4,8 @@
 //! State:   a pipe to ourselves, on which the handler of every signal writes what came and from whom.
 //! Context: control; `note` runs at any instruction.
 //! Keeps:   K1 a signal that the command, or a process that it has started, sends to its own group ends nobody of us.
-//!          K2 every other one that would have ended us asks for a proper end; one that was ignored before us still is.
+//!          K2 every other one that would have ended us asks for a proper end; one that was ignored before us still is, but for
+//!             SIGINT and SIGTERM.
 //! Checked: testkit `launching`.
 
 use session::Heritage;
@@ -24,6 +25,8 @@ const NOT_ASKING: [i32; 8] = [
     libc::SIGWINCH,
     libc::SIGCHLD,
 ];
+/// Signals by which a script ends what it has started in the background, where a shell has them ignored.
+const ALWAYS: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
 /// Signals that an instruction of our own can raise.
 const FAULTS: [i32; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
@@ -50,7 +53,8 @@ impl Asked {
     pub fn listen(heritage: &Heritage) -> std::io::Result<Asked> {
         let (pipe, writer) = std::io::pipe()?;
         PIPE.store(writer.into_raw_fd(), Ordering::Relaxed);
-        let asking = (1..=libc::SIGRTMAX()).filter(|s| !NOT_ASKING.contains(s) && !heritage.ignores(*s));
+        let is_wanted = |s: &i32| ALWAYS.contains(s) || !heritage.ignores(*s);
+        let asking = (1..=libc::SIGRTMAX()).filter(|s| !NOT_ASKING.contains(s) && is_wanted(s));
         for signal in asking.chain([libc::SIGCHLD]) {
             // SAFETY: an action is plain data, for which all zeroes is a value.
             let mut action: libc::sigaction = unsafe { std::mem::zeroed() };

@@ -316,8 +316,8 @@ impl Writer {
     pub fn forged(&mut self, rings: u64) {
         if rings > 0 {
             eprintln!(
-                "nanoprobe: {rings} times a followed process named a thread that is not one of its own, and nothing was \
-                 traced for it"
+                "nanoprobe: {rings} times the thread that a followed process named as about to exec was not, or not any \
+                 more, one of its own; it was not traced"
             );
         }
     }

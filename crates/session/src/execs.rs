@@ -98,9 +98,7 @@ impl Execs {
     /// Seizes a thread that has rung, and waits for it to stand.
     fn trace(&mut self, tid: i32) -> Option<Caller> {
         let pid = Process::of(tid)?.tgid;
-        let arena = &self.bell.session.regions.arena;
-        if !arena.is_mapped_by(tid) {
-            self.forged += 1;
+        if !self.is_ours(tid) {
             return None;
         }
         ptrace::seize(tid, ptrace::O_TRACESYSGOOD | ptrace::O_TRACEEXEC).ok()?;
@@ -108,26 +106,35 @@ impl Execs {
             reports::let_go(tid, 0);
             return None;
         }
+        let regs = ptrace::regs(tid).ok().map(|mut regs| {
+            if undo_interruption(tid, &mut regs) {
+                let _ = ptrace::set_regs(tid, &regs);
+            }
+            regs
+        });
         // Its number may have become another's before we had it. One that waited too long has gone on by itself.
-        let is_ours = Process::of(tid).is_some_and(|now| now.tgid == pid) && arena.is_mapped_by(tid);
-        self.forged += u64::from(!is_ours);
-        let Some(mut regs) = ptrace::regs(tid).ok().filter(|regs| is_ours && self.is_in_our_code(regs.rip))
-        else {
+        let is_ours = Process::of(tid).is_some_and(|now| now.tgid == pid) && self.is_ours(tid);
+        if !is_ours || !regs.is_some_and(|regs| self.is_in_our_code(regs.rip)) {
             reports::let_go(tid, 0);
             return None;
-        };
-        if undo_interruption(tid, &mut regs) {
-            let _ = ptrace::set_regs(tid, &regs);
         }
         let _ = ptrace::cont_to_syscall(tid, 0);
         Some(Caller { tid, pid })
+    }
+
+    /// The thread runs in the memory of this session; counts those that live and do not.
+    fn is_ours(&mut self, tid: i32) -> bool {
+        let is_ours = self.bell.session.is_inherited_by(tid);
+        // One that is about to end has no memory any more.
+        self.forged += u64::from(!is_ours && Process::of(tid).is_some_and(|s| s.has_memory));
+        is_ours
     }
 
     fn is_in_our_code(&self, pc: u64) -> bool {
         self.bell.session.regions.regions.iter().any(|region| region.code.contains(&pc))
     }
 
-    /// How many rings named a thread that is not of this process.
+    /// How many rings named a thread that lives and is not, or not any more, of this session's processes.
     pub fn forged(&self) -> u64 {
         self.forged
     }
