@@ -10,7 +10,9 @@
 //!
 //! An indirect jump is taken for a tail call unless it looks like a switch: a scaled index, a notrack prefix, an
 //! address that was just added up, or a frame that still stands. A wrong guess cannot corrupt anything: a probe runs
-//! there or it does not.
+//! there or it does not, and it uses nothing that a jump within the function would need, the red zone included. Only what
+//! is said of the function's calls would be wrong: where labels of the function are formed and no switch explains them,
+//! nothing is said.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -42,6 +44,11 @@ pub enum NoExits {
         /// Where.
         at: u64,
     },
+    /// It forms addresses of places within itself and jumps away indirectly: to one of these, or for good.
+    ComputedJump {
+        /// The jump.
+        at: u64,
+    },
     /// Its parts elsewhere are too large.
     TooLarge,
 }
@@ -54,6 +61,9 @@ impl fmt::Display for NoExits {
                 write!(f, "the conditional jump at {at:#x} leaves it for another function")
             }
             NoExits::Undecodable { at } => write!(f, "it does not decode at {at:#x}"),
+            NoExits::ComputedJump { at } => {
+                write!(f, "the jump at {at:#x} may lead to another place within it, or leave it")
+            }
             NoExits::TooLarge => write!(f, "its parts elsewhere are too large"),
         }
     }
@@ -68,6 +78,8 @@ pub struct Exits {
     insns: Vec<Class>,
     exits: Vec<usize>,
     function: Range<u64>,
+    /// It is Go code, which keeps nothing below the stack pointer.
+    is_go: bool,
 }
 
 impl Exits {
@@ -93,6 +105,8 @@ impl Exits {
             insns: vec![],
             exits: vec![],
             seen: BTreeSet::new(),
+            has_labels: false,
+            has_switch: false,
         };
         let parts = search.own_range()?;
         search.follow(parts)?;
@@ -103,9 +117,13 @@ impl Exits {
             }
             search.follow(parts)?;
         }
-        let Search { insns, mut exits, .. } = search;
+        let Search { insns, mut exits, has_labels, has_switch, .. } = search;
         let depths = Depths::of(&insns, function.start);
         exits.retain(|(number, leave)| *leave != Leave::TailCall || depths.is_tail_call(*number));
+        let jump = exits.iter().find(|(_, leave)| *leave == Leave::TailCall);
+        if let Some((number, _)) = jump.filter(|_| has_labels && !has_switch) {
+            return Err(NoExits::ComputedJump { at: insns[*number].insn.addr });
+        }
         let is_branch = |leave: &Leave| matches!(leave, Leave::Branch(_));
         if let Some((number, _)) =
             exits.iter().find(|(n, leave)| is_branch(leave) && !depths.is_tail_call(*n))
@@ -115,7 +133,7 @@ impl Exits {
         let exits: Vec<usize> = exits.into_iter().map(|(number, _)| number).collect();
         match exits.is_empty() {
             true => Err(NoExits::NeverReturns),
-            false => Ok(Exits { insns, exits, function }),
+            false => Ok(Exits { insns, exits, function, is_go: flow.has_parked_threads() }),
         }
     }
 
@@ -216,11 +234,13 @@ impl Exits {
 
     fn hook(&self, codes: &[Code<'_>], site: u64, exit: u64) -> Hook {
         let class = self.exits.iter().map(|i| &self.insns[*i]).find(|class| class.insn.addr == exit);
-        let taken = class.and_then(|class| match native::leave(&class.insn, None) {
+        let leave = class.map_or(Leave::No, |class| native::leave(&class.insn, None));
+        let taken = match leave {
             Leave::Branch(to) => Some(to),
             _ => None,
-        });
-        Hook { taken, ..Hook::new(codes, site, exit, true) }
+        };
+        let is_red_zone_free = self.is_go && leave == Leave::Return;
+        Hook { taken, ..Hook::new(codes, site, exit, is_red_zone_free) }
     }
 
     /// Adds to the placement of another probe of the function a hook before the exit, if it displaces the exit.
@@ -292,6 +312,10 @@ struct Search<'a> {
     exits: Vec<(usize, Leave)>,
     /// Instructions outside the function's own range.
     seen: BTreeSet<u64>,
+    /// It forms the address of a place within it.
+    has_labels: bool,
+    /// It has an indirect jump that is a switch.
+    has_switch: bool,
 }
 
 impl Search<'_> {
@@ -359,6 +383,9 @@ impl Search<'_> {
     /// Takes an instruction in. Returns where it leads outside of what is known to be the function.
     fn visit(&mut self, class: Class) -> Result<Option<u64>, NoExits> {
         let leave = native::leave(&class.insn, self.insns.last().map(|before| &before.insn));
+        let label = native::address_formed(&class.insn);
+        self.has_labels |= label.is_some_and(|to| to != self.function.start && self.function.contains(&to));
+        self.has_switch |= leave == Leave::No && native::is_indirect_jump(&class.insn);
         self.insns.push(class);
         let number = self.insns.len() - 1;
         match leave {

@@ -14,6 +14,7 @@ use std::ops::Range;
 
 use crate::arch::native::{self, RegSet};
 use crate::code::{Code, Insn};
+use crate::entries::Entries;
 use crate::reason::{Reason, Refusal, Rung};
 use crate::tables::{Table, Tables};
 use crate::targets::Targets;
@@ -37,6 +38,7 @@ pub enum Source {
 #[derive(Debug)]
 pub struct Flow {
     targets: Targets,
+    entries: Entries,
     starts: Vec<u64>,
     /// Where `targets` is complete; everywhere when there is none.
     analysed: Option<Vec<Range<u64>>>,
@@ -75,10 +77,13 @@ impl Flow {
         debug_assert!(function_starts.is_sorted());
         let mut targets = Targets::new(code);
         let mut tables = Tables::default();
+        let mut entries = Entries::new(code);
         for segment in code {
-            native::sweep(segment, within(function_starts, segment.range()), &mut targets, &mut tables);
+            let starts = within(function_starts, segment.range());
+            native::sweep(segment, starts, &mut targets, &mut tables, &mut entries);
         }
-        let mut flow = Flow { targets, starts: function_starts.to_vec(), analysed: None, parked: None };
+        let mut flow =
+            Flow { targets, entries, starts: function_starts.to_vec(), analysed: None, parked: None };
         flow.add_data(tables, indirect_targets, table_reader);
         flow
     }
@@ -102,8 +107,10 @@ impl Flow {
         let wanted = widen(near, margin);
         let mut targets = Targets::new(code);
         let mut tables = Tables::default();
+        let mut entries = Entries::new(code);
         let mut flow = Flow {
             targets: Targets::new(&[]),
+            entries: Entries::new(&[]),
             starts: function_starts.to_vec(),
             analysed: None,
             parked: None,
@@ -115,12 +122,14 @@ impl Flow {
         }
         let decoded = widen(&parts.iter().map(Code::range).collect::<Vec<_>>(), 0);
         for segment in code {
-            native::scan(segment, &wanted, &decoded, &mut targets, &mut tables);
+            native::scan(segment, &wanted, &decoded, &mut targets, &mut tables, &mut entries);
         }
         for part in &parts {
-            native::sweep(part, within(function_starts, part.range()), &mut targets, &mut tables);
+            let starts = within(function_starts, part.range());
+            native::sweep(part, starts, &mut targets, &mut tables, &mut entries);
         }
         flow.targets = targets;
+        flow.entries = entries;
         flow.analysed = Some(wanted);
         flow.add_data(tables, indirect_targets, table_reader);
         flow
@@ -146,6 +155,12 @@ impl Flow {
         for target in indirect.iter().chain(&self.starts) {
             self.targets.insert(*target);
         }
+        self.entries.finish(&self.targets);
+    }
+
+    /// Whether it is proven that calls alone lead to the function start `addr`: no jump, no fall-through.
+    pub fn is_called_only(&self, addr: u64) -> bool {
+        self.is_analysed(addr..addr + 1) && self.entries.is_called_only(addr)
     }
 
     /// Whether all that leads into `range` is known.

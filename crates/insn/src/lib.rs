@@ -4,6 +4,7 @@
 mod arch;
 mod code;
 mod coverage;
+mod entries;
 mod exits;
 mod flow;
 mod ladder;

@@ -82,10 +82,12 @@ pub struct Hook {
     /// Bytes from the site to the instruction before which it runs; the length of all that is displaced: behind
     /// the last.
     pub offset: u8,
-    /// The red zone below the stack pointer is unused: before a function's first instruction, and where it is left.
+    /// The red zone below the stack pointer is proven to be unused: before the first instruction of a function to which
+    /// calls alone lead, and at a return in Go, which has no red zone. At other returns it is dead by the ABI, but
+    /// skipping it there costs nothing.
     pub is_red_zone_free: bool,
-    /// The arithmetic flags are written before they are read on the path from there, or a call or return of the
-    /// System V ABI comes first.
+    /// The arithmetic flags are written before they are read on the path from there, into called functions too. What a
+    /// function returns in them is live.
     pub flags_dead: bool,
     /// General registers that are written whole before they are read on the path from there.
     pub dead_regs: RegSet,
@@ -186,6 +188,14 @@ impl Placement {
         self.displaced.iter().find(|insn| native::may_fault(insn, good))
     }
 
+    /// The displaced call, if there is one. Its copy pushes the original return address and jumps: with a shadow stack,
+    /// which only a call writes, the callee's return would fault.
+    pub fn call(&self) -> Option<&Insn> {
+        self.displaced
+            .iter()
+            .find(|insn| native::decode(insn.bytes(), insn.addr).is_some_and(|class| class.is_call))
+    }
+
     /// The image addresses that the island's jump covers.
     pub fn island_patch(&self) -> Option<Range<u64>> {
         self.island.map(|at| at..at + u64::from(JUMP_BYTES))
@@ -207,5 +217,6 @@ pub fn place(flow: &Flow, codes: &[Code<'_>], asked: &Asked<'_>) -> Result<Place
     }
     let found = Ladder::new(flow, code, asked)?.climb()?;
     let is_entry = asked.function.as_ref().is_some_and(|function| function.start == site);
-    Ok(Placement::of(site, found, Hook::new(codes, site, site, is_entry)))
+    let is_red_zone_free = is_entry && flow.is_called_only(site);
+    Ok(Placement::of(site, found, Hook::new(codes, site, site, is_red_zone_free)))
 }

@@ -51,6 +51,19 @@ fn returns_and_tail_jumps_are_exits_and_switches_are_not() {
 }
 
 #[test]
+fn a_computed_goto_is_no_tail_call() {
+    // 0: lea rax, [rip+4] (0xb); 7: mov [rsi], rax; a: jmp [rdi]; c: ret: to the label or for good, nobody knows
+    let goto = [0x48, 0x8d, 0x05, 5, 0, 0, 0, 0x48, 0x89, 0x06, 0xff, 0x27, 0xc3];
+    assert_eq!(file(&goto).exits(13).err(), Some(NoExits::ComputedJump { at: BASE + 10 }));
+    // With a switch (notrack) the label is the switch's.
+    let switch = [&goto[..], &[0x3e, 0xff, 0xe0]].concat();
+    assert_eq!(addrs(&file(&switch).exits(16).unwrap()), [10, 12]);
+    // Its own start is what a function may well pass on.
+    let own = [0x48, 0x8d, 0x05, 0xf9, 0xff, 0xff, 0xff, 0x48, 0x89, 0x06, 0xff, 0x27, 0xc3];
+    assert_eq!(addrs(&file(&own).exits(13).unwrap()), [10, 12]);
+}
+
+#[test]
 fn a_jump_to_another_function_leaves_and_one_to_a_part_elsewhere_is_followed() {
     // 0: jmp 8; 5: nop x3; 8: nop; 9: ret
     let bytes = [0xe9, 3, 0, 0, 0, 0x90, 0x90, 0x90, 0x90, 0xc3];
@@ -134,7 +147,7 @@ fn the_jump_stands_as_few_instructions_before_the_exit_as_it_can() {
     ];
     let placed = file(&bytes).place(18, 0xb).unwrap();
     assert_eq!((placed.site, placed.rung, placed.hooks[0].offset), (BASE + 7, Rung::Window, 4));
-    assert!(placed.hooks[0].flags_dead && placed.hooks[0].is_red_zone_free);
+    assert!(!placed.hooks[0].flags_dead && !placed.hooks[0].is_red_zone_free, "nothing proves either");
     let before = relocate_part(&placed, 0, 0x9000, 0..4).unwrap();
     assert_eq!(before.bytes, [0x5b, 0x5d, 0x41, 0x5c]);
     let rest = relocate_part(&placed, 0, 0x9100, 4..u8::MAX).unwrap();

@@ -122,17 +122,3 @@ fn before_an_exit_the_jump_with_the_most_addresses_is_taken() {
     let placement = exits.place(&flow, &code, BASE + 5, &|_| false, &|_| true).unwrap();
     assert_eq!((placement.site, placement.pun.unwrap().count), (BASE, 1 << 24));
 }
-
-/// Go's `asyncPreempt`: a signal handler made a thread call it anywhere, and it gives the flags back. Seen as a mutex
-/// that its owner took for another's, and a deadlock; found by random probes on gofmt.
-#[test]
-fn flags_are_live_at_a_return_behind_popf() {
-    // popf; pop rbp; ret, and padding
-    let bytes = [0x9d, 0x5d, 0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc];
-    let dead =
-        |bytes: &[u8], site| placed(bytes, site, &[BASE..BASE + 3], &no_room).unwrap().hooks[0].flags_dead;
-    assert!(!dead(&bytes, BASE + 1) && !dead(&bytes, BASE + 2));
-    assert!(dead(&bytes, BASE), "popf writes them");
-    let plain = [0x90, 0x5d, 0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc];
-    assert!(dead(&plain, BASE + 1));
-}

@@ -23,7 +23,7 @@ const GOROUTINE: u32 = 8;
 /// address of a live table of frames. The registers must be those of a function's entry.
 pub unsafe extern "C" fn enter<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
     // SAFETY: passed on from the caller.
-    unsafe { begin::<A>(site, consumer, Call::at(regs.stack_pointer(), consumer.arg)) };
+    unsafe { begin::<A>(regs, site, consumer, Call::at(regs.stack_pointer(site), consumer.arg)) };
 }
 
 /// Handler: a call ends.
@@ -31,9 +31,8 @@ pub unsafe extern "C" fn enter<A: Adder>(regs: &PtRegs, site: &SiteDesc, consume
 /// # Safety
 /// As for [`enter`], at an exit of the function.
 pub unsafe extern "C" fn leave<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
-    let now = ticks();
     // SAFETY: passed on from the caller.
-    unsafe { end::<A>(site, consumer, Call::at(regs.stack_pointer(), consumer.arg), now) };
+    unsafe { end::<A>(regs, site, consumer, Call::at(regs.stack_pointer(site), consumer.arg)) };
 }
 
 /// [`enter`] in Go.
@@ -42,9 +41,9 @@ pub unsafe extern "C" fn leave<A: Adder>(regs: &PtRegs, site: &SiteDesc, consume
 /// As for [`enter`]; r14 must be saved and hold the goroutine.
 pub unsafe extern "C" fn enter_go<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
     // SAFETY: passed on from the caller.
-    let call = unsafe { call_in_go(regs, consumer.arg) };
+    let call = unsafe { call_in_go(regs, site, consumer.arg) };
     // SAFETY: passed on from the caller.
-    unsafe { begin::<A>(site, consumer, call) };
+    unsafe { begin::<A>(regs, site, consumer, call) };
 }
 
 /// [`leave`] in Go.
@@ -52,32 +51,31 @@ pub unsafe extern "C" fn enter_go<A: Adder>(regs: &PtRegs, site: &SiteDesc, cons
 /// # Safety
 /// As for [`enter_go`].
 pub unsafe extern "C" fn leave_go<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
-    let now = ticks();
     // SAFETY: passed on from the caller.
-    let call = unsafe { call_in_go(regs, consumer.arg) };
+    let call = unsafe { call_in_go(regs, site, consumer.arg) };
     // SAFETY: passed on from the caller.
-    unsafe { end::<A>(site, consumer, call, now) };
+    unsafe { end::<A>(regs, site, consumer, call) };
 }
 
 /// # Safety
 /// r14 must be saved and hold the address of a goroutine.
 #[inline(always)]
-pub(crate) unsafe fn call_in_go(regs: &PtRegs, function: u32) -> Call {
+pub(crate) unsafe fn call_in_go(regs: &PtRegs, site: &SiteDesc, function: u32) -> Call {
     let g = regs.at(GOROUTINE);
     // A goroutine begins with the bounds of its stack, low and high.
     let high = (g + 8) as *const u64;
     // SAFETY: the goroutine is alive while it runs (contract), and its first two words are its stack's bounds in
     // every version of Go that keeps it in r14.
     let high = unsafe { high.read() };
-    Call::in_goroutine(g, high.wrapping_sub(regs.stack_pointer()), function)
+    Call::in_goroutine(g, high.wrapping_sub(regs.stack_pointer(site)), function)
 }
 
 /// # Safety
 /// As for [`enter`].
 #[inline(always)]
-unsafe fn begin<A: Adder>(site: &SiteDesc, consumer: &ConsumerDesc, call: Call) {
+unsafe fn begin<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc, call: Call) {
     // SAFETY: passed on from the caller.
-    unsafe { A::add(site, consumer.cell, 1) };
+    unsafe { A::add(regs, site, consumer.cell, 1) };
     // SAFETY: passed on from the caller.
     let Some(frames) = (unsafe { frames(site) }) else { return };
     let cell = match open(frames, call, ticks()) {
@@ -86,18 +84,20 @@ unsafe fn begin<A: Adder>(site: &SiteDesc, consumer: &ConsumerDesc, call: Call) 
         Opened::NoRoom => cell::FRAMES_NO_ROOM,
     };
     // SAFETY: passed on from the caller; every copy has this cell.
-    unsafe { A::add(site, cell, 1) };
+    unsafe { A::add(regs, site, cell, 1) };
 }
 
 /// # Safety
 /// As for [`enter`].
 #[inline(always)]
-unsafe fn end<A: Adder>(site: &SiteDesc, consumer: &ConsumerDesc, call: Call, now: u64) {
+unsafe fn end<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc, call: Call) {
     // SAFETY: passed on from the caller.
     let frames = unsafe { frames(site) };
+    // Not in a forked child, which may have asked for a trap since.
+    let now = frames.map_or(0, |_| ticks());
     let Some(stamp) = frames.and_then(|f| close(f, call)) else {
         // SAFETY: passed on from the caller; the cell is one of the consumer's.
-        unsafe { A::add(site, consumer.cell + 8 * latency::UNMATCHED, 1) };
+        unsafe { A::add(regs, site, consumer.cell + 8 * latency::UNMATCHED, 1) };
         return;
     };
     // Counters of two CPUs may differ by a few ticks.
@@ -105,9 +105,9 @@ unsafe fn end<A: Adder>(site: &SiteDesc, consumer: &ConsumerDesc, call: Call, no
     let ns = ((u128::from(ticks) * u128::from(site.ns_per_tick)) >> 32) as u64;
     let bucket = latency::BUCKETS + latency::bucket_of(ns);
     // SAFETY: passed on from the caller; the cell is one of the consumer's.
-    unsafe { A::add(site, consumer.cell + 8 * latency::TOTAL_NS, ns) };
+    unsafe { A::add(regs, site, consumer.cell + 8 * latency::TOTAL_NS, ns) };
     // SAFETY: the same.
-    unsafe { A::add(site, consumer.cell + 8 * bucket, 1) };
+    unsafe { A::add(regs, site, consumer.cell + 8 * bucket, 1) };
 }
 
 /// The table of frames; `None` in a forked child.
@@ -126,6 +126,7 @@ pub(crate) unsafe fn frames(site: &SiteDesc) -> Option<&'static Table> {
 
 #[inline(always)]
 fn ticks() -> u64 {
-    // SAFETY: rdtsc reads a counter and needs nothing; Linux lets every program run it unless it asked for a trap.
+    // SAFETY: rdtsc reads a counter; Linux lets every program run it unless it asked for a trap, and in such a process
+    // no call is timed (session/tsc.rs).
     unsafe { core::arch::x86_64::_rdtsc() }
 }

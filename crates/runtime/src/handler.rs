@@ -17,10 +17,10 @@ pub struct PtRegs {
 }
 
 impl PtRegs {
-    /// The stack pointer of the program, where its red zone is unused: the trampoline's frame lies just below.
+    /// The stack pointer of the program: the trampoline's frame lies just below, or below the red zone.
     #[inline(always)]
-    pub fn stack_pointer(&self) -> u64 {
-        core::ptr::from_ref(self) as u64 + size_of::<PtRegs>() as u64
+    pub fn stack_pointer(&self, site: &SiteDesc) -> u64 {
+        core::ptr::from_ref(self) as u64 + size_of::<PtRegs>() as u64 + site.red_zone
     }
 
     /// The register at this byte offset of the layout, 0 beyond its end.
@@ -34,13 +34,13 @@ impl PtRegs {
 ///
 /// # Safety
 /// As for [`Adder::add`]; so many consumers as its `run` says must stand there.
-pub unsafe extern "C" fn count<A: Adder>(_: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
+pub unsafe extern "C" fn count<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
     let (mut at, mut left) = (core::ptr::from_ref(consumer), consumer.run);
     loop {
         // SAFETY: one of the run (contract).
         let cell = unsafe { &*at }.cell;
         // SAFETY: passed on from the caller.
-        unsafe { A::add(site, cell, 1) };
+        unsafe { A::add(regs, site, cell, 1) };
         left = left.wrapping_sub(1);
         if left == 0 {
             return;
@@ -58,5 +58,5 @@ pub unsafe extern "C" fn log2_histogram<A: Adder>(regs: &PtRegs, site: &SiteDesc
     let value = regs.at(consumer.arg & wire::ARG_OFFSET) & u64::MAX >> (consumer.arg >> wire::ARG_SHIFT);
     let bucket = u64::BITS - value.leading_zeros();
     // SAFETY: passed on from the caller; `bucket` is at most 64.
-    unsafe { A::add(site, consumer.cell + 8 * bucket, 1) };
+    unsafe { A::add(regs, site, consumer.cell + 8 * bucket, 1) };
 }

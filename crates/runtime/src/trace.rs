@@ -57,25 +57,29 @@ unsafe fn report<A: Adder>(
     kind: u64,
     mut values: [u64; 3],
 ) {
+    // SAFETY: passed on from the caller.
+    let Some(frames) = (unsafe { frames(site) }) else {
+        // A forked child, which may have asked for a trap of the counter since.
+        // SAFETY: passed on from the caller; the cell is one of the consumer's two.
+        return unsafe { A::add(regs, site, consumer.cell + 8 * TRACE_LOST, 1) };
+    };
     let (stamp, cpu) = ticks_and_cpu();
     let function = consumer.arg & !TRACE_GO;
     let call = match consumer.arg & TRACE_GO {
-        0 => Call::at(regs.stack_pointer(), function),
+        0 => Call::at(regs.stack_pointer(site), function),
         // SAFETY: passed on from the caller.
-        _ => unsafe { call_in_go(regs, function) },
+        _ => unsafe { call_in_go(regs, site, function) },
     };
-    // SAFETY: passed on from the caller.
-    let frames = unsafe { frames(site) };
     // An exit says which entry it belongs to, by its stamp: events between them may be lost.
     if kind == EXIT {
-        values[1] = frames.and_then(|f| close(f, call)).unwrap_or(0);
+        values[1] = close(frames, call).unwrap_or(0);
     }
     // SAFETY: passed on from the caller.
-    let tid = unsafe { tid(site) };
+    let tid = if A::is_known(regs, site) { unsafe { tid(site) } } else { 0 };
     let event = Event { stamp, place: call.key(), what: kind | u64::from(function), tid, values };
     // SAFETY: passed on from the caller.
     let is_written = unsafe { ring(site, cpu) }.is_some_and(|ring| write(ring, &event));
-    if let (ENTRY, Some(frames)) = (kind, frames) {
+    if kind == ENTRY {
         // An entry that was lost must not leave an older call's stamp to its exit.
         match is_written {
             true => drop(open(frames, call, stamp)),
@@ -84,7 +88,7 @@ unsafe fn report<A: Adder>(
     }
     let cell = if is_written { 0 } else { 8 * TRACE_LOST };
     // SAFETY: passed on from the caller; the cell is one of the consumer's two.
-    unsafe { A::add(site, consumer.cell + cell, 1) };
+    unsafe { A::add(regs, site, consumer.cell + cell, 1) };
 }
 
 /// The ring of a CPU; `None` in a forked child.
@@ -110,7 +114,7 @@ unsafe fn ring(site: &SiteDesc, cpu: u64) -> Option<&'static Ring> {
 #[inline(always)]
 unsafe fn tid(site: &SiteDesc) -> u64 {
     let mut tid: u64 = 0;
-    if site.tid_offset != 0 {
+    if site.tid_offset != 0 && has_thread_pointer(site) {
         // In: the offset. Out: the word. Touches no flags and no stack.
         // SAFETY: readable (contract).
         unsafe {
@@ -123,6 +127,19 @@ unsafe fn tid(site: &SiteDesc) -> u64 {
         }
     }
     tid
+}
+
+/// A thread that a program made by itself may have none.
+#[inline(always)]
+fn has_thread_pointer(site: &SiteDesc) -> bool {
+    let mut pointer = 1u64;
+    if site.has_fsgsbase != 0 {
+        // SAFETY: the processor and Linux have the instruction (wire::SiteDesc), which writes the named register only.
+        unsafe {
+            core::arch::asm!("rdfsbase {p}", p = out(reg) pointer, options(nomem, nostack, preserves_flags));
+        }
+    }
+    pointer != 0
 }
 
 #[inline(always)]

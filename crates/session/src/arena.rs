@@ -21,7 +21,7 @@ use std::sync::{Mutex, PoisonError};
 use sys::mapping::SharedMapping;
 use wire::{
     ARENA_MAGIC, ArenaHeader, COPY_CHILDREN, COPY_CPU0, ConsumerDesc, Doorbell, NO_RSEQ, REGIONS_MAX,
-    RegionDesc, SiteDesc, Untrusted, VERSION, cell, frames, rings,
+    RegionDesc, SiteDesc, Untrusted, VERSION, cell, frames, rings, table,
 };
 
 const PAGE: usize = 4096;
@@ -267,12 +267,15 @@ impl Arena {
         if self.follows_forks { 0 } else { self.count(COPY_CHILDREN, cell) }
     }
 
-    /// The words of a table page for this arena.
+    /// The head of a table for this arena, behind which all is 0.
     pub fn table(&self) -> Vec<u8> {
-        let copy = |i| self.remote + self.layout.copy(i) as u64;
-        let head = [copy(wire::COPY_SHARED), 0, 0, 0];
-        let cpus = (0..self.layout.cpus).map(|cpu| copy(COPY_CPU0 + cpu));
-        head.into_iter().chain(cpus).flat_map(u64::to_le_bytes).collect()
+        let copy = |i| (self.remote + self.layout.copy(i) as u64).to_le_bytes();
+        let mut bytes = vec![0; table::CPU0];
+        bytes[table::ALIVE..table::ALIVE + 8].copy_from_slice(&copy(wire::COPY_SHARED));
+        // An rseq area without a CPU: cpu_id_start 0, cpu_id -1.
+        bytes[table::NOBODY + 4..table::NOBODY + 8].copy_from_slice(&(-1i32).to_le_bytes());
+        bytes.extend((0..self.layout.cpus).flat_map(|cpu| copy(COPY_CPU0 + cpu)));
+        bytes
     }
 
     /// The copy for forked children, as the target sees it.

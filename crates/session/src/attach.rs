@@ -25,9 +25,9 @@ use crate::session::Session;
 use crate::setup::{PUNS_MAX, SetUp, rseq_offset};
 use crate::site::{Action, Armed, Consumer, Missed, SitePlan, Whole};
 use crate::world::{ENGINE_NAME, Hurry, World};
-use crate::{chain, clock, identity, process, semaphore, stacks};
+use crate::{chain, clock, identity, process, semaphore, stacks, threads};
 use image::Mapping;
-use insn::Rung;
+use insn::{Hook, Rung};
 use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::time::{Duration, Instant};
@@ -159,6 +159,8 @@ impl Session {
     /// Writes a trampoline for each site.
     pub(crate) fn rebuild(&mut self, setup: &mut SetUp, sites: Vec<SitePlan>) -> Result<(), Broken> {
         self.rseq_offset = setup.rseq_offset;
+        let self_offset = setup.self_offset;
+        self.threads = setup.rseq_offset.map(|rseq_offset| text::Threads { rseq_offset, self_offset });
         self.ns_per_tick = setup.ns_per_tick;
         self.tid_offset = setup.tid_offset;
         self.regions.arena.describe(&self.regions.footing(self.rseq_offset));
@@ -180,9 +182,10 @@ impl Session {
         let bodies: Vec<Body> = plan
             .actions
             .iter()
-            .map(|action| match action {
+            .zip(&plan.placement.hooks)
+            .map(|(action, hook)| match action {
                 Action::Count => Body::Count { cell: numbers.take_cells(1) },
-                Action::Consumers(list) => self.describe(region, &plan, list, numbers),
+                Action::Consumers(list) => self.describe(region, &plan, hook, list, numbers),
             })
             .collect();
         let is_mapped = |at: &u64| self.regions.puns.iter().any(|pages| pages.contains(at));
@@ -194,7 +197,7 @@ impl Session {
                 None => return self.missed.push((plan, Missed::NoRoom)),
             },
         };
-        match Armed::build(plan, at, region.table, region.slow, self.rseq_offset, first_cell, &bodies) {
+        match Armed::build(plan, at, region.table, region.slow, self.threads, first_cell, &bodies) {
             Ok(armed) => {
                 if armed.plan.placement.pun.is_none() {
                     region.next = armed.trampoline.end().next_multiple_of(64);
@@ -218,7 +221,14 @@ impl Session {
     }
 
     /// Writes what the agent needs to know of a hook: its description and its consumers.
-    fn describe(&self, region: usize, plan: &SitePlan, list: &[Consumer], numbers: &mut Numbers) -> Body {
+    fn describe(
+        &self,
+        region: usize,
+        plan: &SitePlan,
+        hook: &Hook,
+        list: &[Consumer],
+        numbers: &mut Numbers,
+    ) -> Body {
         let region = &self.regions.regions[region];
         let (arena, layout) = (&self.regions.arena, &self.regions.arena.layout);
         let agent = if self.rseq_offset.is_some() { &region.agent.rseq } else { &region.agent.locked };
@@ -240,16 +250,17 @@ impl Session {
         numbers.consumer += list.len();
         let at = layout.site(numbers.hook);
         numbers.hook += 1;
-        let rseq = self.rseq_offset.map_or(0, |o| i64::from(o) as u64);
+        let red_zone = if hook.is_red_zone_free { 0 } else { text::RED_ZONE };
         let table = region.table + wire::table::CPU0 as u64;
         arena.publish(at + offset_of!(SiteDesc, table), table);
-        arena.publish(at + offset_of!(SiteDesc, rseq_offset), rseq);
+        arena.publish(at + offset_of!(SiteDesc, red_zone), red_zone.into());
         arena.publish(at + offset_of!(SiteDesc, addr), plan.addr());
         arena.publish(at + offset_of!(SiteDesc, children), arena.children_copy());
         arena.publish(at + offset_of!(SiteDesc, frames), arena.remote + layout.frames() as u64);
         arena.publish(at + offset_of!(SiteDesc, ns_per_tick), self.ns_per_tick);
         arena.publish(at + offset_of!(SiteDesc, rings), arena.remote + layout.ring(0) as u64);
         arena.publish(at + offset_of!(SiteDesc, tid_offset), self.tid_offset);
+        arena.publish(at + offset_of!(SiteDesc, has_fsgsbase), threads::has_fsgsbase().into());
         arena.publish(at + offset_of!(SiteDesc, first), consumer_at(first));
         let reads_r14 = list.iter().any(|c| c.is_go());
         Body::Hit { desc: arena.remote + at as u64, reads_r14 }

@@ -101,6 +101,11 @@ pub enum Broken {
         /// How long we waited.
         waited_ms: u64,
     },
+    /// It asked for a signal where it reads the time stamp counter, or is under strict seccomp.
+    NoClock {
+        /// The process.
+        pid: i32,
+    },
     /// Another process shares its memory.
     SharedMemory {
         /// Asked for.
@@ -235,6 +240,10 @@ impl fmt::Display for Broken {
             WontStop { tid, state, waited_ms } => {
                 write!(f, "thread {tid} did not stop within {waited_ms} ms (state {state})")
             }
+            NoClock { pid } => write!(
+                f,
+                "process {pid} gets a signal where it reads the time stamp counter, so its calls cannot be timed"
+            ),
             SharedMemory { pid, with } => write!(f, "process {with} shares the memory of {pid}"),
             Gone { pid } => write!(f, "process {pid} ended"),
             NotUndone { pid, why } => {

@@ -78,7 +78,7 @@ impl Regions {
         puns: &[Range<u64>],
     ) -> Result<Regions, Broken> {
         let image = AgentImage::load()?;
-        let table_len = (wire::table::len_bytes(layout.cpus) as u64).next_multiple_of(PAGE);
+        let table_len = (wire::table::LEN_BYTES as u64).next_multiple_of(PAGE);
         let mut ground = Ground::lay(remote, memory, mappings, layout)?;
         let made = ground.make(&image, wishes, puns, table_len);
         match made.and_then(|made| ground.close().map(|()| made)) {
@@ -174,8 +174,22 @@ impl<'r, 'a> Ground<'r, 'a> {
             regions.push(furnish(self.memory, &self.arena, image, at, table_len, code_len)?);
             // From now on counts go to the CPUs' copies.
             self.memory.write(at, &table)?;
+            self.name(at, table_len + code_len)?;
         }
         Ok((mapped, regions))
+    }
+
+    /// Has the region called `[anon:nanoprobe]` in /proc/PID/maps, for whoever finds an address in it.
+    fn name(&mut self, at: u64, len: u64) -> Result<(), Broken> {
+        const PR_SET_VMA: u64 = 0x5356_4d41;
+        const PR_SET_VMA_ANON_NAME: u64 = 0;
+        self.memory.write(at + wire::table::NAME as u64, b"nanoprobe\0")?;
+        let name = at + wire::table::NAME as u64;
+        match self.remote.call("prctl", nr::PRCTL, [PR_SET_VMA, PR_SET_VMA_ANON_NAME, at, len, name, 0]) {
+            // A kernel without it.
+            Ok(_) | Err(Broken::Remote { .. }) => Ok(()),
+            Err(other) => Err(other),
+        }
     }
 
     /// Maps `len` bytes at exactly `at`; false if something is there or may not be.

@@ -16,6 +16,7 @@ use crate::remote::Remote;
 use crate::session::Session;
 use crate::site::{Action, SitePlan};
 use crate::world::World;
+use crate::{clock, process, threads};
 use image::Mapping;
 use insn::Rung;
 use std::time::Duration;
@@ -30,6 +31,8 @@ pub(crate) const PUNS_MAX: usize = wire::REGIONS_MAX / 2;
 const CODE_BYTES_MAX: u64 = wire::REGIONS_BYTES_MAX / 4 * 3;
 /// Room for the record of a site that the kernel probes.
 pub(crate) const RECORD_LEN: u64 = 64;
+/// The mode in which Linux takes the time stamp counter away too.
+const SECCOMP_STRICT: u32 = 1;
 const RSEQ_SIGNATURE: u32 = 0x5305_3053;
 
 /// What the first stop finds out and makes.
@@ -37,6 +40,8 @@ pub(crate) struct SetUp {
     pub regions: Option<Regions>,
     pub rseq_offset: Option<i32>,
     pub foothold: Foothold,
+    /// Where a thread's block holds its own address.
+    pub self_offset: i32,
     pub stall: Duration,
     pub ns_per_tick: u64,
     pub tid_offset: u64,
@@ -68,16 +73,32 @@ impl SetUp {
         if bytes > CODE_BYTES_MAX {
             return Err(Broken::TooMuchCode { bytes, most: CODE_BYTES_MAX });
         }
+        let are_threads_plain = !threads::are_made_by_hand(memory, mappings);
         let mut world = World::stop(memory.pid)?;
         memory.check()?;
+        let is_strict = |tid| process::Status::of(tid).is_some_and(|s| s.seccomp == SECCOMP_STRICT);
+        if has_frames && world.threads().any(|t| is_strict(t.tid)) {
+            return Err(Broken::NoClock { pid: memory.pid });
+        }
         let rseq_offset = world.threads().next().and_then(|t| rseq_offset(t.tid, t.regs.fs_base));
+        let self_offset = world.threads().next().and_then(|t| threads::self_offset(memory, t.regs.fs_base));
+        let rseq_offset = rseq_offset.filter(|_| self_offset.is_some() && are_threads_plain);
+        let self_offset = self_offset.unwrap_or_default();
         let tid_offset = if has_rings { tid_offset(memory, &world) } else { 0 };
         let regions = {
             let mut remote = Remote::begin(&mut world, memory, &foothold)?;
-            Regions::map(&mut remote, memory, mappings, layout, &wishes, &puns.pages)?
+            let regions = Regions::map(&mut remote, memory, mappings, layout, &wishes, &puns.pages)?;
+            if has_frames
+                && clock::is_trapped(&mut remote, memory, regions.arena.remote + layout.frames() as u64)?
+            {
+                regions.footing(None).unmap(&mut remote)?;
+                return Err(Broken::NoClock { pid: memory.pid });
+            }
+            regions
         };
         let stall = world.resume();
-        Ok(SetUp { regions: Some(regions), rseq_offset, foothold, stall, ns_per_tick: 0, tid_offset })
+        let regions = Some(regions);
+        Ok(SetUp { regions, rseq_offset, self_offset, foothold, stall, ns_per_tick: 0, tid_offset })
     }
 
     pub fn build(

@@ -8,7 +8,7 @@
 
 use insn::{Placement, Rung, Unreachable};
 use std::ops::Range;
-use text::{Body, JUMP_LEN, Patch, Request, Trampoline, island_jump, jump};
+use text::{Body, JUMP_LEN, Patch, Request, Threads, Trampoline, island_jump, jump};
 use wire::{HandlerKind, TRACE_GO, frames::latency};
 
 /// What happens at each hit of a site.
@@ -353,7 +353,7 @@ impl Armed {
         at: u64,
         table: u64,
         slow: u64,
-        rseq_offset: Option<i32>,
+        threads: Option<Threads>,
         cell: u32,
         bodies: &[Body],
     ) -> Result<Armed, (Box<SitePlan>, Unreachable)> {
@@ -366,7 +366,7 @@ impl Armed {
             semaphore: plan.semaphore.unwrap_or(0),
             table,
             slow,
-            rseq_offset,
+            threads,
             has_rdpid: has_rdpid(),
             bodies,
         };

@@ -44,6 +44,10 @@ pub enum Program {
     Crowd,
     /// Runs another program with one system call refused.
     Refusing,
+    /// Functions that notice any change of registers, flags and red zone, and odd threads: `targets/exact.c`.
+    Exact,
+    /// The same, whose code shows that it makes threads by itself.
+    ExactPlain,
     /// Goroutines that are stopped by signals at any instruction, in Go.
     Preempted,
     /// Execs that fail or lead to itself, and signals to its own process group.
@@ -80,7 +84,7 @@ pub(crate) struct Compiler {
 
 impl Program {
     /// Every program.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::Counted,
         Self::CountedGo,
         Self::CountedRust,
@@ -97,6 +101,8 @@ impl Program {
         Self::Many,
         Self::Crowd,
         Self::Refusing,
+        Self::Exact,
+        Self::ExactPlain,
         Self::Preempted,
         Self::Restless,
         Self::Prefork,
@@ -121,6 +127,7 @@ impl Program {
             Self::Many => &["many.c", "many_x86_64.S"],
             Self::Crowd => &["crowd.c", "crowd_x86_64.S"],
             Self::Refusing => &["refusing.c"],
+            Self::Exact | Self::ExactPlain => &["exact.c", "exact_x86_64.S"],
             Self::Preempted => &["preempted.go"],
             Self::Restless => &["restless.c"],
             Self::Prefork => &["prefork.c"],
@@ -159,9 +166,10 @@ impl Program {
             (_, Link::Static | Link::Musl) => &["-O2", "-g", "-pthread", "-static", "-o"],
             (_, Link::StaticPie) => &["-O2", "-g", "-pthread", "-static-pie", "-fPIE", "-o"],
         };
+        let own: &[&str] = if self == Self::ExactPlain { &["-DPLAIN"] } else { &[] };
         let sources = self.sources().iter().filter(|s| !s.ends_with(".h"));
-        flags
-            .iter()
+        own.iter()
+            .chain(flags)
             .map(OsString::from)
             .chain([to.into()])
             .chain(sources.map(|s| from.join(s).into()))

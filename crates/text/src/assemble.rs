@@ -19,6 +19,9 @@ pub(crate) const RBX: Reg = Reg(3);
 pub(crate) const RSI: Reg = Reg(6);
 pub(crate) const RDI: Reg = Reg(7);
 
+/// Selector of the segment whose limit is the node and the CPU: GDT_ENTRY_CPUNODE, privilege 3.
+const CPU_SEGMENT: u32 = 15 << 3 | 3;
+
 /// Bytes under construction.
 pub(crate) struct Code {
     pub bytes: Vec<u8>,
@@ -57,10 +60,48 @@ impl Code {
         self.put(&offset.to_le_bytes());
     }
 
-    /// `movsxd reg, dword fs:[offset]`
-    pub fn load_fs_sign(&mut self, reg: Reg, offset: i32) {
-        self.put(&[0x64, 0x48, 0x63, reg.0 << 3 | 4, 0x25]);
+    /// `mov reg, fs:[offset]`
+    pub fn load_fs(&mut self, reg: Reg, offset: i32) {
+        self.put(&[0x64, 0x48, 0x8b, reg.0 << 3 | 4, 0x25]);
         self.put(&offset.to_le_bytes());
+    }
+
+    /// `movzx reg, word fs:[offset]`
+    pub fn load_fs_word(&mut self, reg: Reg, offset: i32) {
+        self.put(&[0x64, 0x0f, 0xb7, reg.0 << 3 | 4, 0x25]);
+        self.put(&offset.to_le_bytes());
+    }
+
+    /// `cmp reg, fs:[offset]`
+    pub fn compare_fs(&mut self, reg: Reg, offset: i32) {
+        self.put(&[0x64, 0x48, 0x3b, reg.0 << 3 | 4, 0x25]);
+        self.put(&offset.to_le_bytes());
+    }
+
+    /// `not reg`, which leaves the flags.
+    pub fn not(&mut self, reg: Reg) {
+        self.put(&[0x48, 0xf7, 0xd0 | reg.0]);
+    }
+
+    /// `lea dst, [dst + other + 1]`: `dst - x` if other holds `not x`.
+    pub fn lea_difference(&mut self, dst: Reg, other: Reg) {
+        self.put(&[0x48, 0x8d, 0x44 | dst.0 << 3, other.0 << 3 | dst.0, 1]);
+    }
+
+    /// `lea reg, [reg + offset]`
+    pub fn add_offset(&mut self, reg: Reg, offset: i32) {
+        self.put(&[0x48, 0x8d, 0x80 | reg.0 << 3 | reg.0]);
+        self.put(&offset.to_le_bytes());
+    }
+
+    /// `mov [base + offset], src`
+    pub fn store_near(&mut self, base: Reg, offset: u8, src: Reg) {
+        self.put(&[0x48, 0x89, 0x40 | src.0 << 3 | base.0, offset]);
+    }
+
+    /// `movzx dst, word [base + offset]`
+    pub fn load_word(&mut self, dst: Reg, base: Reg, offset: u8) {
+        self.put(&[0x0f, 0xb7, 0x40 | dst.0 << 3 | base.0, offset]);
     }
 
     /// `lea reg, [rip + target]`
@@ -164,22 +205,18 @@ impl Code {
         self.put(&value.to_le_bytes());
     }
 
-    /// The CPU number into ecx: `rdpid rcx`, or `rdtscp` where that is missing.
+    /// The CPU number into ecx: `rdpid rcx`, or where that is missing `lsl` of the segment in whose limit Linux keeps it.
+    /// Neither traps where the time stamp counter does, as `rdtscp` would.
     pub fn cpu_to_ecx(&mut self, has_rdpid: bool) {
         match has_rdpid {
             true => self.put(&[0xf3, 0x0f, 0xc7, 0xf9]),
-            false => self.put(&[0x52, 0x0f, 0x01, 0xf9, 0x5a]),
+            false => {
+                self.set_ecx(CPU_SEGMENT);
+                self.put(&[0x0f, 0x03, 0xc9]);
+            }
         }
         // and ecx, 0xfff: the node number stands above the CPU's.
         self.put(&[0x81, 0xe1, 0xff, 0x0f, 0, 0]);
-    }
-
-    /// The same where rax and rdx may change too.
-    pub fn cpu_to_ecx_clobber(&mut self, has_rdpid: bool) {
-        match has_rdpid {
-            true => self.cpu_to_ecx(true),
-            false => self.put(&[0x0f, 0x01, 0xf9, 0x81, 0xe1, 0xff, 0x0f, 0, 0]),
-        }
     }
 
     /// `lock inc qword [base + offset]`
@@ -203,6 +240,10 @@ impl Code {
 
     pub fn jump_if_zero(&mut self, target: u64) -> Result<(), Unreachable> {
         self.relative(&[0x0f, 0x84], target)
+    }
+
+    pub fn jump_if_not_zero(&mut self, target: u64) -> Result<(), Unreachable> {
+        self.relative(&[0x0f, 0x85], target)
     }
 
     pub fn jump_to(&mut self, target: u64) -> Result<(), Unreachable> {

@@ -13,4 +13,6 @@ pub mod xol;
 
 pub use live::OwnText;
 pub use patch::{JUMP_LEN, Patch, island_jump, jump, jump_target};
-pub use trampoline::{Body, PcPlace, Request, Rollback, SavedReg, Trampoline, slow_routine};
+pub use trampoline::{
+    Body, PcPlace, RED_ZONE, Request, Rollback, SavedReg, Threads, Trampoline, slow_routine,
+};

@@ -17,8 +17,8 @@ pub struct SiteDesc {
     pub first: AtomicU64,
     /// Address in the target of CPU 0's entry of the table page.
     pub table: u64,
-    /// Where the rseq area lies from the thread pointer; unused without rseq.
-    pub rseq_offset: i64,
+    /// What lies between the saved registers and the program's stack pointer: its red zone, or nothing.
+    pub red_zone: u64,
     /// The probed address.
     pub addr: u64,
     /// Address in the target of the copy for hits in forked children.
@@ -31,7 +31,13 @@ pub struct SiteDesc {
     pub rings: u64,
     /// Where a thread's number lies from its pointer, 0 if that is not known.
     pub tid_offset: u64,
+    /// Not 0: a thread's pointer can be read by `rdfsbase`.
+    pub has_fsgsbase: u64,
 }
+
+/// Byte offset in the saved registers (the place of `cs`) of the address of the thread's rseq area, or of
+/// [`crate::table::NOBODY`]; unused without rseq.
+pub const SLOT_AREA: u32 = 136;
 
 /// One consumer of a site, or the first of a run: of consumers with the same handler, side by side in memory, that
 /// one call of the handler serves.

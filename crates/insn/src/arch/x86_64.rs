@@ -186,6 +186,16 @@ pub(crate) fn leave(insn: &Insn, before: Option<&Insn>) -> Leave {
     }
 }
 
+/// The address that a `lea` relative to rip forms.
+pub(crate) fn address_formed(insn: &Insn) -> Option<u64> {
+    let raw = decode_raw(insn.bytes(), insn.addr).filter(|raw| raw.code() == Op::Lea_r64_m)?;
+    raw.is_ip_rel_memory_operand().then(|| raw.memory_displacement64())
+}
+
+pub(crate) fn is_indirect_jump(insn: &Insn) -> bool {
+    decode_raw(insn.bytes(), insn.addr).is_some_and(|raw| raw.flow_control() == FlowControl::IndirectBranch)
+}
+
 fn is_switch(jump: &Instruction, insn: &Insn, before: Option<&Insn>) -> bool {
     const NOTRACK: u8 = 0x3e;
     if insn.bytes().first() == Some(&NOTRACK) || jump.memory_index() != Register::None {

@@ -7,7 +7,7 @@
 //!             exit without one would look unwound.
 //! Checked: testkit `returns`.
 
-use super::consumer::{check_faults, check_stack, consumer, is_go_code};
+use super::consumer::{check_faults, check_shadow_stack, check_stack, consumer, is_go_code};
 use super::{Match, Placed, Planner, Verb, codes};
 use crate::site::{Action, Consumer, SitePlan};
 use image::{ElfImage, ImageAddr, When};
@@ -97,6 +97,9 @@ impl Planner<'_> {
             .map_err(|(exit, why)| refused_exit(exit, &why))?;
         let faults = |p: &Placement| check_faults(&loaded.image, wanted, p).map_err(|why| why.to_string());
         placements.iter().try_for_each(|(_, p)| faults(p))?;
+        let pid = self.process.pid;
+        let shadow = |p: &Placement| check_shadow_stack(pid, p).map_err(|why| why.to_string());
+        placements.iter().try_for_each(|(_, p)| shadow(p))?;
         Ok(placements)
     }
 }

@@ -9,6 +9,7 @@
 
 use super::site::NoJump;
 use super::{Match, Verb};
+use crate::shadow_stack;
 use crate::site::Consumer;
 use image::{ElfImage, ImageAddr, Mark, When};
 use insn::Placement;
@@ -48,6 +49,14 @@ pub(super) fn check_faults(image: &ElfImage, wanted: &Match, placement: &Placeme
     match placement.may_fault(GO_GOOD_REGISTERS.into()) {
         None => Ok(()),
         Some(insn) => Err(NoJump::MayFault(insn.addr)),
+    }
+}
+
+/// With a shadow stack a displaced call would be fatal.
+pub(super) fn check_shadow_stack(pid: u32, placement: &Placement) -> Result<(), NoJump> {
+    match placement.call() {
+        Some(insn) if shadow_stack::is_used(pid) => Err(NoJump::ShadowStack(insn.addr)),
+        _ => Ok(()),
     }
 }
 

@@ -6,7 +6,7 @@
 //! Keeps:   P1 the kernel gets no site where its uprobe would do harm (`insn::kernel_misruns`).
 //! Checked: testkit `shapes`, `kernel`, `refusals`.
 
-use super::consumer::{check_faults, check_stack, consumer};
+use super::consumer::{check_faults, check_shadow_stack, check_stack, consumer};
 use super::{Match, Placed, Planner, Verb, codes};
 use crate::site::{Action, SitePlan};
 use crate::{kernel, puns};
@@ -45,7 +45,7 @@ impl Planner<'_> {
             NoJump::Refused(Refusal::NoRung { why_not, .. }) if !is_taken => {
                 Ok(Placement::by_kernel(wanted.addr, len, why_not))
             }
-            NoJump::MayFault(_) | NoJump::TooLittleStack if !is_taken => {
+            NoJump::MayFault(_) | NoJump::TooLittleStack | NoJump::ShadowStack(_) if !is_taken => {
                 Ok(Placement::by_kernel(wanted.addr, len, Vec::new()))
             }
             other => Err(self.in_words(wanted, &other)),
@@ -75,6 +75,7 @@ impl Planner<'_> {
         };
         let placement = place(&loaded.flow, &codes(&loaded.image), &asked).map_err(NoJump::Refused)?;
         check_faults(&loaded.image, wanted, &placement)?;
+        check_shadow_stack(self.process.pid, &placement)?;
         Ok(placement)
     }
 
@@ -123,6 +124,8 @@ pub(super) enum NoJump {
     Refused(Refusal),
     /// The instruction that may fault, in Go code.
     MayFault(u64),
+    /// The call that would be displaced, where calls and returns are checked.
+    ShadowStack(u64),
     /// A Go function that does not make sure of its stack.
     TooLittleStack,
 }
@@ -131,6 +134,9 @@ impl std::fmt::Display for NoJump {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             NoJump::Refused(why) => why.fmt(f),
+            NoJump::ShadowStack(at) => {
+                write!(f, "the call at {at:#x} cannot be displaced: the process has a shadow stack")
+            }
             NoJump::MayFault(at) => {
                 write!(f, "{at:#x} may fault, and Go makes a panic of a fault at its own addresses only")
             }

@@ -14,6 +14,7 @@ const SITE: u64 = 0x5555_0000_1000;
 const AT: u64 = 0x5555_1000_0000;
 const TABLE: u64 = 0x5555_0fff_f000;
 const SLOW_AT: u64 = 0x5555_0fff_ff00;
+const THREADS: Threads = Threads { rseq_offset: 0x9a0, self_offset: 0x10 };
 
 /// `push rbx; mov rbx, rdi; ...`: an entry with live registers; and one whose flags are live inside.
 const FUNCTION: [u8; 12] = [0x53, 0x48, 0x89, 0xfb, 0x90, 0x90, 0x90, 0x90, 0x90, 0x5b, 0xc3, 0xcc];
@@ -94,8 +95,8 @@ fn cases() -> Vec<Case> {
                 continue;
             }
             let bodies = vec![body; placement.hooks.len()];
-            for (rseq_offset, has_rdpid, name) in
-                [(Some(0x9a0), true, "rseq"), (None, true, "rdpid"), (None, false, "rdtscp")]
+            for (threads, has_rdpid, name) in
+                [(Some(THREADS), true, "rseq"), (None, true, "rdpid"), (None, false, "lsl")]
             {
                 let request = Request {
                     at: AT,
@@ -106,7 +107,7 @@ fn cases() -> Vec<Case> {
                     table: TABLE,
                     slow: SLOW_AT,
                     semaphore: 0,
-                    rseq_offset,
+                    threads,
                     has_rdpid,
                     bodies: &bodies,
                 };
@@ -133,14 +134,22 @@ struct Abstract {
     /// Registers that no longer hold what they held at the site.
     changed: std::collections::BTreeSet<u8>,
     flags_changed: bool,
+    /// The place nearest to the stack pointer at the site that was written, from there.
+    nearest_write: Option<i64>,
 }
 
 impl Abstract {
+    /// The stack is written at this distance from the stack pointer at the site.
+    fn write(&mut self, at: i64) {
+        self.nearest_write = Some(self.nearest_write.map_or(at, |nearest| nearest.max(at)));
+    }
+
     fn run(&mut self, i: &Instruction, info: &mut InstructionInfoFactory) {
         let number = |r: Register| r.full_register().number() as u8;
         match i.mnemonic() {
             Mnemonic::Push => {
                 self.depth += 8;
+                self.write(-self.depth);
                 let r = number(i.op0_register());
                 if !self.changed.contains(&r) {
                     self.saved.insert(r, -self.depth);
@@ -160,6 +169,12 @@ impl Abstract {
             }
             Mnemonic::Sahf => self.flags_changed = false,
             _ => {
+                if i.flow_control() == FlowControl::IndirectCall || i.flow_control() == FlowControl::Call {
+                    self.write(-self.depth - 8);
+                }
+                if i.op0_kind() == iced_x86::OpKind::Memory && i.memory_base() == Register::RSP {
+                    self.write(i.memory_displacement64() as i64 - self.depth);
+                }
                 for used in info.info(i).used_registers() {
                     let is_write =
                         matches!(used.access(), OpAccess::Write | OpAccess::ReadWrite | OpAccess::CondWrite);
@@ -222,6 +237,9 @@ fn check_body(case: &Case, stage: usize, from: usize, to: usize) -> usize {
         state.run(&instruction, &mut info);
     }
     assert_eq!(state.depth, 0, "{}: the stack pointer is back at the end", case.name);
+    let free_from = if hook.is_red_zone_free { 0 } else { -i64::from(RED_ZONE) };
+    let is_kept = state.nearest_write.is_none_or(|at| at + 8 <= free_from);
+    assert!(is_kept, "{}: the red zone is written, {:?}", case.name, state.nearest_write);
     let lost: Vec<_> = state.changed.iter().filter(|r| !hook.dead_regs.contains(**r)).collect();
     assert!(lost.is_empty(), "{}: registers {lost:?} differ at the end", case.name);
     assert!(!state.flags_changed || hook.flags_dead, "{}: flags differ at the end", case.name);
@@ -265,9 +283,10 @@ fn a_restartable_count_writes_no_flag_and_commits_by_its_last_instruction() {
     assert!(!counted(stores[0].ip()) && counted(t.at + start + len));
 }
 
+/// A thread that is single-stepped, by a debugger or its own trap flag, is interrupted in every section that it enters.
 #[test]
-fn the_abort_leads_back_to_the_start_and_the_slow_way_behind_the_count() {
-    for case in cases().iter().filter(|c| c.name == "rseq") {
+fn an_interrupted_count_does_not_begin_again_but_makes_a_locked_add() {
+    for case in cases().iter().filter(|c| c.name.starts_with("rseq")) {
         let t = &case.trampoline;
         let sections = if t.entry == ENTRY { 1 } else { 2 * case.placement.hooks.len() };
         for section in 0..sections {
@@ -275,13 +294,65 @@ fn the_abort_leads_back_to_the_start_and_the_slow_way_behind_the_count() {
                 let at = section * 32 + i * 8;
                 u64::from_le_bytes(t.bytes[at..at + 8].try_into().unwrap())
             };
-            let abort = (word(3) - t.at) as usize;
-            let jump = decode(t, abort, abort + 5)[0];
-            assert_eq!(jump.mnemonic(), Mnemonic::Jmp);
-            assert!(jump.near_branch_target() < word(1), "the descriptor is named again");
-            let inside = decode(t, (word(1) - t.at) as usize, (word(1) + word(2) - t.at) as usize);
+            let (start, end, abort) = (word(1), word(1) + word(2), (word(3) - t.at) as usize);
+            assert_eq!(t.bytes[abort - 4..abort], RSEQ_SIGNATURE.to_le_bytes());
+            let way = &decode(t, abort, abort + 15)[..3];
+            let texts: Vec<_> = way.iter().map(Instruction::mnemonic).collect();
+            assert_eq!(texts, [Mnemonic::Mov, Mnemonic::Call, Mnemonic::Jmp]);
+            assert_eq!(way[1].near_branch_target(), SLOW_AT);
+            assert_eq!(way[2].near_branch_target(), end, "behind the add, and nowhere into the section");
+            assert!(!(start..end).contains(&way[0].ip()), "the kernel refuses such a section");
+            // It is the way of a thread without a CPU too: the same cell.
+            let inside = decode(t, (start - t.at) as usize, (end - t.at) as usize);
             assert!(inside.iter().all(|i| i.flow_control() != FlowControl::Call));
         }
+    }
+}
+
+/// No thread pointer, or one that leads to another runtime's block: nothing is written there.
+#[test]
+fn an_area_is_named_only_behind_the_check_of_the_thread_pointer() {
+    let mut checked = 0;
+    for case in cases().iter().filter(|c| c.name == "rseq") {
+        let t = &case.trampoline;
+        for (from, to) in bodies(t) {
+            let code = decode(t, from, to);
+            let is_of_fs =
+                |i: &Instruction| i.memory_segment() == Register::FS && i.memory_base() == Register::None;
+            let reads: Vec<usize> = (0..code.len()).filter(|i| is_of_fs(&code[*i])).collect();
+            let mut offsets: Vec<u64> = reads[..3].iter().map(|i| code[*i].memory_displacement64()).collect();
+            offsets.sort_unstable();
+            assert_eq!(
+                offsets,
+                [0, 8, 0x10],
+                "the block's two addresses of itself, and what is none, are read first"
+            );
+            let named = code.iter().position(|i| i.mnemonic() == Mnemonic::Movzx).unwrap();
+            let is_exit =
+                |i: &Instruction| matches!(i.mnemonic(), Mnemonic::Jne | Mnemonic::Je | Mnemonic::Jrcxz);
+            let is_store = |i: &Instruction| {
+                i.op0_kind() == iced_x86::OpKind::Memory
+                    && i.mnemonic() == Mnemonic::Mov
+                    && i.memory_base() != Register::RSP
+            };
+            let exits: Vec<usize> = (0..code.len()).filter(|i| is_exit(&code[*i])).collect();
+            let check = exits[1];
+            let store = code.iter().position(is_store).unwrap();
+            assert!(check < store && store < named, "another block leaves before the store");
+            let word = code[named].memory_size();
+            assert_eq!(word, iced_x86::MemorySize::UInt16, "any number read there has an entry in the table");
+            checked += 1;
+        }
+    }
+    assert!(checked >= 10, "{checked}");
+}
+
+#[test]
+fn no_trampoline_reads_the_time_stamp_counter() {
+    let is_reader = |i: &Instruction| matches!(i.mnemonic(), Mnemonic::Rdtsc | Mnemonic::Rdtscp);
+    for case in cases() {
+        let t = &case.trampoline;
+        assert!(!decode(t, t.entry, t.tail).iter().any(is_reader), "{}", case.name);
     }
 }
 
@@ -362,4 +433,32 @@ fn a_hook_at_a_conditional_jump_is_jumped_around_where_that_is_not_taken() {
         found += 1;
     }
     assert!(found >= 4, "{found}");
+}
+
+/// With a shadow stack a return must go where a call has pushed. In what a trampoline adds, every call comes back by the
+/// callee's own return; what is displaced returns where the original would. (A displaced call is refused by the session.)
+#[test]
+fn nothing_that_a_trampoline_adds_returns_to_what_no_call_has_pushed() {
+    for case in cases() {
+        let t = &case.trampoline;
+        let displaced: Vec<_> = t.parts().map(|(from, part)| from..from + part.bytes.len()).collect();
+        assert!(case.placement.call().is_none());
+        for instruction in decode(t, t.entry, t.bytes.len()) {
+            let at = (instruction.ip() - t.at) as usize;
+            let is_ours = !displaced.iter().any(|part| part.contains(&at));
+            let is_return = instruction.flow_control() == FlowControl::Return;
+            assert!(!(is_ours && is_return), "{}: {instruction}", case.name);
+        }
+    }
+    // The slow routine: what it pushes it pops, and then it returns to its caller.
+    let bytes = slow_routine(SLOW_AT, TABLE, 0x7fff_0000_0000).unwrap();
+    let (mut depth, mut returns) = (0, 0);
+    for instruction in &mut Decoder::with_ip(64, &bytes, SLOW_AT, DecoderOptions::NONE) {
+        returns += usize::from(instruction.flow_control() == FlowControl::Return);
+        assert!(returns == 0 || depth == 0, "{instruction}");
+        if instruction.flow_control() != FlowControl::Return {
+            depth -= instruction.stack_pointer_increment();
+        }
+    }
+    assert_eq!((depth, returns), (0, 1));
 }

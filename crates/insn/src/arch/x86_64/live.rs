@@ -5,14 +5,12 @@
 //! Context: control. Cost: one detailed decode for each instruction scanned, 64 at most.
 //! Keeps:   G1 a register in `dead_regs` is written whole before it is read on the one path from the site
 //!          to that write; a conditional branch, call, return, indirect jump or system call ends the scan.
-//!          G2 `flags_dead` holds when CF, PF, AF, ZF, SF and OF are all written before one is read, or when
-//!          the path reaches a direct or indirect call or a near return first: by the System V ABI no callee reads
-//!          its caller's arithmetic flags and no caller those of its callee. Hand-written assembly that passes
-//!          flags across a call breaks this, and nothing else here relies on it; a return close behind popf gives its
-//!          caller flags, as that of Go's `asyncPreempt` does.
+//!          G2 `flags_dead` holds when CF, PF, AF, ZF, SF and OF are all written before one is read, on the one path
+//!          from the site; direct calls are followed into what they call. What a function returns is live, flags
+//!          included: hand-written assembly returns a status in them, and nothing in the bytes says that it does not.
 //!          What an instruction leaves undefined counts as written for logic and shifts only:
 //!          a division, a multiplication or a bit test may well leave the old value (AMD Zen does).
-//! Checked: tests/parked.rs (popf); tests/differential.rs poisons what is said to be dead.
+//! Checked: tests/flags.rs; tests/differential.rs poisons what is said to be dead.
 
 use iced_x86::{
     Code as Op, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
@@ -87,13 +85,14 @@ pub(crate) fn liveness(codes: &[Code<'_>], site: u64) -> (RegSet, bool) {
             continue;
         }
         scan.flags(&insn);
+        if insn.code() == Op::Call_rel32_64 {
+            // What the callee leaves of the registers is its caller's affair: only the flags go on.
+            scan.end_of_registers();
+            addr = insn.near_branch64();
+            continue;
+        }
         if ends_scan(&insn) {
-            let by_abi = match insn.code() {
-                Op::Call_rel32_64 | Op::Call_rm64 => true,
-                Op::Retnq | Op::Retnq_imm16 => !may_return_flags(code, addr),
-                _ => false,
-            };
-            return scan.verdict(by_abi);
+            break;
         }
         scan.registers(&insn, &mut factory);
         if scan.is_decided() {
@@ -101,16 +100,7 @@ pub(crate) fn liveness(codes: &[Code<'_>], site: u64) -> (RegSet, bool) {
         }
         addr = insn.next_ip();
     }
-    scan.verdict(false)
-}
-
-/// Code that a signal handler made a thread call gives back the flags by popf before it returns, as Go's `asyncPreempt`
-/// does. A byte that only looks like one costs the saving of flags that are dead.
-fn may_return_flags(code: &Code<'_>, ret: u64) -> bool {
-    const POPF: u8 = 0x9d;
-    const NEAR: usize = 32;
-    let end = (ret - code.base) as usize;
-    code.bytes[end.saturating_sub(NEAR)..end].contains(&POPF)
+    scan.verdict()
 }
 
 /// rep-prefixed and other plain instructions go on; everything that may go elsewhere ends the scan.
@@ -119,9 +109,13 @@ fn ends_scan(insn: &Instruction) -> bool {
 }
 
 impl Scan {
-    fn verdict(&self, by_abi: bool) -> (RegSet, bool) {
+    fn verdict(&self) -> (RegSet, bool) {
         let written = self.flags_written & ARITHMETIC == ARITHMETIC;
-        (RegSet(self.dead & !(1 << 4)), !self.flags_live && (written || by_abi))
+        (RegSet(self.dead & !(1 << 4)), !self.flags_live && written)
+    }
+
+    fn end_of_registers(&mut self) {
+        self.live |= !self.dead;
     }
 
     fn is_decided(&self) -> bool {

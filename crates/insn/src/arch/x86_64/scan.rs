@@ -13,6 +13,7 @@
 use std::ops::Range;
 
 use crate::code::Code;
+use crate::entries::Entries;
 use crate::tables::Tables;
 use crate::targets::Targets;
 
@@ -26,6 +27,7 @@ pub(crate) fn scan(
     decoded: &[Range<u64>],
     targets: &mut Targets,
     tables: &mut Tables,
+    entries: &mut Entries,
 ) {
     let (Some(first), Some(last)) = (wanted.first(), wanted.last()) else { return };
     let hull = first.start..last.end;
@@ -34,6 +36,9 @@ pub(crate) fn scan(
         let is_decoded = holds(decoded, code.base + at as u64);
         if is_wanted(target) && !is_decoded && refers(code, at, immediate) {
             targets.insert(target);
+            if immediate == 0 && is_jump(code, at) {
+                entries.add(target);
+            }
         }
     });
     if super::sweep::is_absolute(code.base) {
@@ -69,6 +74,13 @@ fn refers(code: &Code<'_>, at: usize, immediate: u64) -> bool {
         0 => is_branch || is_rip_modrm(before(1)),
         _ => is_rip_modrm(before(1)) && !never_has,
     }
+}
+
+/// Whether the displacement at `at` can be that of a jump.
+fn is_jump(code: &Code<'_>, at: usize) -> bool {
+    let before = |back: usize| at.checked_sub(back).map_or(0, |at| code.bytes[at]);
+    let (map, opcode) = (before(2), before(1));
+    opcode == 0xe9 || map == 0x0f && opcode & 0xf0 == 0x80 || map == 0xc7 && opcode == 0xf8
 }
 
 fn is_rip_modrm(byte: u8) -> bool {

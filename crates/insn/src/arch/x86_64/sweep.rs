@@ -8,31 +8,47 @@
 //!          G2 every address outside code that a `lea` forms, and every absolute base of a scaled load or
 //!          jump, is in the list: it may be a jump table.
 //!          G3 so is every `lea` with where it stands: a table's entries may be offsets from a label of the function.
+//!          G4 every way into a function that is no call is in the list of entries.
 //! Checked: flow tests; tests/objdump.rs compares all direct targets of libc with `objdump -d`.
 
-use iced_x86::{Code as Op, Decoder, DecoderOptions, Instruction, OpKind, Register};
+use iced_x86::{Code as Op, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
 use crate::code::Code;
+use crate::entries::Entries;
 use crate::flow::Source;
 use crate::tables::{Lea, Tables};
 use crate::targets::Targets;
 
 /// Adds all that `code[range]` refers to; `starts` are the sorted function starts in it.
-pub(crate) fn sweep(code: &Code<'_>, starts: &[u64], targets: &mut Targets, tables: &mut Tables) {
+pub(crate) fn sweep(
+    code: &Code<'_>,
+    starts: &[u64],
+    targets: &mut Targets,
+    tables: &mut Tables,
+    entries: &mut Entries,
+) {
     let mut decoder = Decoder::with_ip(64, code.bytes, code.base, DecoderOptions::NONE);
     let mut insn = Instruction::default();
+    let mut ways = Ways { code, starts, start: code.base, end: code.base, call_end: 0, last: Op::INVALID };
     let mut starts = starts.iter().copied().chain([u64::MAX]);
     let mut resync = starts.next().unwrap_or(u64::MAX);
+    ways.end = resync;
     let absolute = is_absolute(code.base);
     while decoder.can_decode() {
         decoder.decode_out(&mut insn);
         collect(&insn, absolute, targets, tables);
+        ways.collect(&insn, entries);
         let mut next = if insn.is_invalid() { insn.ip() + 1 } else { insn.next_ip() };
         if next >= resync {
+            if insn.ip() < resync {
+                ways.fall_into(resync, next > resync, entries);
+            }
             next = next.min(resync.max(insn.ip() + 1));
             while resync <= next {
+                ways.start = resync;
                 resync = starts.next().unwrap_or(u64::MAX);
             }
+            ways.end = resync;
         }
         if next != decoder.ip() {
             decoder.set_ip(next);
@@ -40,6 +56,82 @@ pub(crate) fn sweep(code: &Code<'_>, starts: &[u64], targets: &mut Targets, tabl
                 break;
             }
         }
+    }
+}
+
+/// What the sweep knows of the function that it is in.
+struct Ways<'a> {
+    code: &'a Code<'a>,
+    starts: &'a [u64],
+    start: u64,
+    end: u64,
+    /// Behind the last call.
+    call_end: u64,
+    /// The last instruction that was no nop.
+    last: Op,
+}
+
+impl Ways<'_> {
+    #[inline]
+    fn collect(&mut self, insn: &Instruction, entries: &mut Entries) {
+        let op = insn.code();
+        if op == Op::Call_rel32_64 || op == Op::Call_rm64 {
+            self.call_end = insn.next_ip();
+        } else if insn.op0_kind() == OpKind::NearBranch64 {
+            self.jump(insn, entries);
+        } else if op == Op::Jmp_rm64 {
+            entries.add_computed(self.start);
+        }
+        if insn.mnemonic() != Mnemonic::Nop {
+            self.last = op;
+        }
+    }
+
+    fn jump(&self, insn: &Instruction, entries: &mut Entries) {
+        let to = insn.near_branch64();
+        if to == self.start && self.has_only_loads_since_call(insn.ip()) {
+            return entries.add_after_call(self.call_end..insn.next_ip(), to);
+        }
+        entries.add(to);
+        let is_outside = !(self.start..self.end).contains(&to);
+        if is_outside && self.starts.binary_search(&to).is_ok() {
+            entries.add_across(self.start, to);
+        }
+    }
+
+    /// The sweep has come to the next function.
+    fn fall_into(&self, start: u64, is_inside: bool, entries: &mut Entries) {
+        let leads_on = match self.last.flow_control() {
+            FlowControl::Next => self.last != Op::INVALID && self.last != Op::Hlt,
+            FlowControl::ConditionalBranch | FlowControl::XbeginXabortXend => true,
+            // Behind a call the red zone is free.
+            _ => false,
+        };
+        if leads_on || is_inside {
+            entries.add(start);
+        }
+    }
+
+    /// Whether there was a call shortly before `jump`, and nothing since but loads.
+    fn has_only_loads_since_call(&self, jump: u64) -> bool {
+        const NEAR: u64 = 256;
+        if self.call_end <= self.start || self.call_end > jump || jump - self.call_end > NEAR {
+            return false;
+        }
+        let bytes = self.code.from_addr(self.call_end);
+        let mut between = Decoder::with_ip(64, bytes, self.call_end, DecoderOptions::NONE);
+        while between.ip() < jump {
+            let insn = between.decode();
+            let is_load = insn.flow_control() == FlowControl::Next
+                && !insn.is_invalid()
+                && !insn.is_stack_instruction()
+                && insn.op0_kind() == OpKind::Register
+                && insn.op0_register().full_register() != Register::RSP;
+            if !is_load && insn.mnemonic() != Mnemonic::Nop {
+                return false;
+            }
+        }
+        between.ip() == jump
     }
 }
 
