@@ -183,8 +183,9 @@ fn totals(sites: &[Explained], refused: usize) -> String {
 pub fn recover(pid: i32) -> i32 {
     let mut found = session::recover(pid);
     // A controller that was killed a moment ago may still be on its way out.
-    for _ in 0..10 {
-        if !found.as_ref().is_ok_and(Vec::is_empty) {
+    for i in 0..10 {
+        let is_clean = i > 0 && !session::is_marked(pid);
+        if is_clean || !found.as_ref().is_ok_and(Vec::is_empty) {
             break;
         }
         std::thread::sleep(std::time::Duration::from_millis(50));

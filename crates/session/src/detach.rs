@@ -197,6 +197,7 @@ pub(crate) fn leave_process(
     receipt: &mut Receipt,
 ) -> Result<Duration, Broken> {
     let mappings = image_maps(memory.pid)?;
+    let footing = &footing.as_mapped(&mappings);
     let mut longest = Duration::ZERO;
     let began = Instant::now();
     let mut pause = Duration::from_micros(500);

@@ -73,6 +73,14 @@ impl Footing {
         Some(Found { footing, controller: controller_pid, controller_start, pid_namespace })
     }
 
+    /// What of it the process still maps: a detach that failed may have taken back some of it, and who knows what the
+    /// process has mapped there since.
+    pub fn as_mapped(&self, mappings: &[Mapping]) -> Footing {
+        let mut still = self.clone();
+        still.regions.retain(|region| belief::is_region(mappings, region));
+        still
+    }
+
     /// True if an address is in code of ours.
     pub fn contains(&self, addr: u64) -> bool {
         // Asked for every word of every stack.

@@ -12,12 +12,12 @@
 //!             kills for the call.
 //!          J3 a fault of the call is not delivered, and no handler is lost by it: it is an error.
 //!          J4 but for the frame nothing of the process's memory is written, and the frame reads as zeros afterwards.
-//! Checked: testkit `kills`, `waits`, `signals`, `compat`; tests below.
+//! Checked: testkit `kills`, `waits`, `signals`, `entered`; tests below.
 
 use crate::foothold::{Foothold, RED_ZONE, SCRATCH};
 use crate::memory::Memory;
 use crate::world::{Thread, World};
-use crate::{frame, process, reports};
+use crate::{frame, inject, process, reports};
 use sys::ptrace::{self, Regs};
 use sys::wait::Status;
 use sys::{Errno, check, sched};
@@ -117,6 +117,7 @@ impl<'a> Hijack<'a> {
     /// # Errors
     /// The thread stays ours, and the next call may be made; but not after [`Unmade::Gone`].
     pub fn call(&mut self, number: usize, args: [u64; 6]) -> Result<u64, Unmade> {
+        inject::step().map_err(Unmade::Refused)?;
         let [rdi, rsi, rdx, r10, r8, r9] = args;
         let regs = Regs {
             rip: self.syscall,

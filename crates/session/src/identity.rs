@@ -6,7 +6,7 @@
 //! Keeps:   I1 after `Memory::check` in a stop, the memory that we read and write is the one that the stopped process runs
 //!             in, and the program in it is the one that it ran when the memory was opened.
 //!          I2 a process that lives is not said to have ended.
-//! Checked: testkit `replaced`.
+//! Checked: testkit `entered`.
 //!
 //! An open /proc/PID/mem stays with its address space. Once nobody runs in that, it reads as empty. It may live on in a
 //! vfork child; then the auxiliary vector of the process tells: each exec writes a new one.
@@ -16,6 +16,7 @@ use crate::process;
 use crate::site::SitePlan;
 use image::Mapping;
 use std::fs;
+use sys::Errno;
 
 /// A process, and which of its programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,21 +30,31 @@ pub(crate) struct Identity {
 impl Identity {
     /// What it is now.
     pub fn of(pid: i32) -> Identity {
-        let auxv = fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
+        let auxv = fs::read(auxv_path(pid)).unwrap_or_default();
         Identity { pid, start_time: process::start_time(pid), auxv }
     }
 
     /// Whether it is that still.
     ///
     /// # Errors
-    /// [`Broken::Replaced`], [`Broken::Gone`].
+    /// [`Broken::Replaced`], [`Broken::Gone`]; [`Broken::File`] if that cannot be told.
     pub fn check(&self) -> Result<(), Broken> {
-        if Identity::of(self.pid) == *self { Ok(()) } else { Err(self.fate()) }
+        match fs::read(auxv_path(self.pid)) {
+            Ok(auxv) if auxv == self.auxv && process::start_time(self.pid) == self.start_time => Ok(()),
+            Ok(_) => Err(self.fate()),
+            Err(e) if is_absent(&e) => Err(self.fate()),
+            Err(e) => Err(Broken::File { path: auxv_path(self.pid), why: e.to_string() }),
+        }
     }
 
     /// Why its memory is not there any more.
     pub fn fate(&self) -> Broken {
         let pid = self.pid;
+        let stat = format!("/proc/{pid}/stat");
+        // That there is no such file is proof; that it cannot be opened is none.
+        if let Some(e) = fs::File::open(&stat).err().filter(|e| !is_absent(e)) {
+            return Broken::File { path: stat, why: e.to_string() };
+        }
         let is_same = process::start_time(pid) == self.start_time;
         let lives = |tid: i32| process::Status::of_thread(pid, tid).is_some_and(|s| s.has_memory);
         match is_same && process::threads(pid).into_iter().any(lives) {
@@ -51,6 +62,15 @@ impl Identity {
             false => Broken::Gone { pid },
         }
     }
+}
+
+fn auxv_path(pid: i32) -> String {
+    format!("/proc/{pid}/auxv")
+}
+
+/// The process was not there.
+fn is_absent(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH.0)
 }
 
 /// Whether a module is mapped where it was planned for.

@@ -1,13 +1,14 @@
 //! Starting a program so that probes are in place before its `main`.
 //!
 //! For:     `nanoprobe ... -- CMD`.
-//! State:   a child, stopped at its ELF entry point until `go`.
+//! State:   a child, which stands in a ptrace stop at its ELF entry point until `go`.
 //! Context: control.
 //! Keeps:   L1 the child's arguments, environment, descriptors, signals and process group are what they would
 //!             be without us: `Heritage`.
 //!          L3 once it has ended, nobody is signalled for it, and its status is known.
 //!          L2 at the entry point all start-up libraries are mapped and relocated, and one thread exists.
-//! Checked: testkit `lives`, `launching`.
+//!          L4 if we die before `go`, it ends: nobody would ever let it run.
+//! Checked: testkit `lives`, `launching`, `kills` (L4).
 //!
 //! Constructors of shared libraries run before the entry point, in the dynamic loader: their hits are not seen.
 
@@ -16,6 +17,8 @@ use crate::heritage::Heritage;
 use crate::memory::Memory;
 use crate::process;
 use crate::reports::{self, NOHANG};
+use crate::world::Held;
+use std::cell::RefCell;
 use std::fmt;
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -28,7 +31,6 @@ use sys::{Errno, PidFd};
 const INT3: [u8; 1] = [0xcc];
 const SIGTRAP: i32 = 5;
 const SIGKILL: i32 = 9;
-const SIGCONT: i32 = 18;
 const SIGSTOP: i32 = 19;
 const AT_ENTRY: u64 = 9;
 /// How often we look whether it has come to its entry point.
@@ -43,6 +45,8 @@ pub struct Launched {
     pid: i32,
     /// By which it is signalled and reaped: its number may be another's once it has ended.
     process: PidFd,
+    /// Until it is let go: it stands in a stop of ours, and is killed if we die.
+    held: RefCell<Option<Held>>,
 }
 
 /// How a program ended.
@@ -128,7 +132,7 @@ impl Launched {
                 return Err(Broken::Call { what: "pidfd_open of the new program", errno });
             }
         };
-        let mut launched = Launched { pid, process };
+        let mut launched = Launched { pid, process, held: RefCell::default() };
         match launched.run_to_entry(&mut is_asked) {
             Ok(()) => Ok(launched),
             Err(stray) => {
@@ -161,14 +165,13 @@ impl Launched {
             return Err(other.into());
         }
         run_to_entry(pid, is_asked)?;
-        // It stays stopped by job control until `go`, whoever traces it meanwhile.
-        let released = ptrace::detach(pid, SIGSTOP);
-        released.map_err(|_| Stray::Ended)
+        self.held.replace(Some(Held::new(pid)));
+        Ok(())
     }
 
     /// Lets it run.
     pub fn go(&self) {
-        self.signal(SIGCONT);
+        drop(self.held.take());
     }
 
     /// Asks it to end.

@@ -18,6 +18,7 @@ mod frame;
 mod heritage;
 mod hijack;
 mod identity;
+mod inject;
 mod kernel;
 mod launch;
 mod loads;
@@ -61,7 +62,7 @@ pub use plan::{
     plan, plan_with,
 };
 pub use process::{check_process, check_readable, children};
-pub use recover::recover;
+pub use recover::{is_marked, recover};
 pub use reports::tidy;
 pub use session::{Calls, OpenCalls, Session, SiteView};
 pub use site::{Action, Consumer, HISTOGRAM_CELLS, Missed, SitePlan};

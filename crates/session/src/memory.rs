@@ -9,6 +9,7 @@
 
 use crate::error::Broken;
 use crate::identity::Identity;
+use crate::inject;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use sys::Errno;
@@ -24,7 +25,8 @@ pub(crate) struct Memory {
 impl Memory {
     pub fn open(pid: i32) -> Result<Memory, Broken> {
         let path = format!("/proc/{pid}/mem");
-        match OpenOptions::new().read(true).write(true).open(path) {
+        let injected = inject::step().map_err(|errno| std::io::Error::from_raw_os_error(errno.0));
+        match injected.and_then(|()| OpenOptions::new().read(true).write(true).open(path)) {
             Ok(file) => Ok(Memory { pid, file, identity: Identity::of(pid) }),
             Err(e) => Err(crate::process::why_not(pid, Errno(e.raw_os_error().unwrap_or(0)))),
         }
@@ -42,7 +44,8 @@ impl Memory {
     }
 
     pub fn write(&self, addr: u64, bytes: &[u8]) -> Result<(), Broken> {
-        let written = self.file.write_all_at(bytes, addr);
+        let injected = inject::step().map_err(|errno| std::io::Error::from_raw_os_error(errno.0));
+        let written = injected.and_then(|()| self.file.write_all_at(bytes, addr));
         written.map_err(|e| self.failed("write to the target's memory", &e))
     }
 

@@ -65,6 +65,13 @@ pub(crate) fn recover_quickly(pid: i32) -> Result<Vec<Receipt>, Broken> {
     Ok(receipts)
 }
 
+/// Whether there is anything of a nanoprobe in a process, be its controller dead or alive.
+pub fn is_marked(pid: i32) -> bool {
+    let marker = format!("/memfd:{}", wire::ARENA_NAME);
+    let is_ours = |m: &image::Mapping| m.path.as_os_str().as_encoded_bytes().starts_with(marker.as_bytes());
+    image_maps(pid).is_ok_and(|mappings| mappings.iter().any(is_ours)) || !open_arenas(pid).is_empty()
+}
+
 /// Closes what a controller has left open in the process that died before it closed it; a receipt if there was something.
 fn close_arenas(pid: i32) -> Result<Option<Receipt>, Broken> {
     if open_arenas(pid).is_empty() {

@@ -16,6 +16,7 @@ use crate::arena::{Arena, Layout, errno_of};
 use crate::attach::image_maps;
 use crate::error::Broken;
 use crate::footing::{Footing, RESERVED_OFFSET};
+use crate::inject;
 use crate::memory::Memory;
 use crate::remote::Remote;
 use crate::space::{rooms, within_reach};
@@ -282,6 +283,7 @@ fn protect_and_wipe(remote: &mut Remote<'_>, at: u64, table_len: u64, code_len: 
 
 /// Gives the memfd behind `fd` its size and contents, and has the target map it.
 fn map_arena(remote: &mut Remote<'_>, memory: &Memory, layout: Layout, fd: u64) -> Result<Arena, Broken> {
+    inject::step().map_err(|errno| Broken::Call { what: "open of the arena", errno })?;
     let memfd = open_memfd(memory.pid, fd)?;
     let mut arena = Arena::create(&memfd, layout, memory.pid)?;
     let prot = (mm::PROT_READ | mm::PROT_WRITE) as u64;

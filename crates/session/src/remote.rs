@@ -6,15 +6,15 @@
 //! Keeps:   C1 the thread's registers, mask and pending signals are afterwards what they were: `Hijack`.
 //!          C2 the thread is one in 64-bit code, and one that stands in no restartable sequence where there is one; else it
 //!             goes on at its sequence's abort address.
-//! Checked: testkit `waits`, `signals`, `sequences`, `compat`.
+//! Checked: testkit `waits`, `signals`, `entered`.
 
 use crate::error::Broken;
 use crate::foothold::Foothold;
 use crate::hijack::{CODE_64, Hijack, Unmade};
 use crate::memory::Memory;
-use crate::process;
 use crate::sequence::Standing;
-use crate::world::{Thread, World};
+use crate::world::{Thread, World, is_held};
+use crate::{process, reports};
 use sys::ptrace::{self, Regs};
 use sys::{Errno, nr};
 
@@ -151,7 +151,9 @@ fn fault(memory: &Memory, thread: &Thread) -> Fault {
 /// A seccomp filter could kill the thread for our calls: it is suspended while we trace, or we do not call.
 fn suspend_seccomp(pid: i32, tid: i32) -> Result<(), Broken> {
     let Some(status) = process::Status::of(tid).filter(|s| s.seccomp != 0) else { return Ok(()) };
-    let options = ptrace::O_TRACESYSGOOD | ptrace::O_SUSPEND_SECCOMP;
+    // A program that we started and have not let go ends if we die.
+    let ends = if is_held(pid) && reports::is_child(pid) { ptrace::O_EXITKILL } else { 0 };
+    let options = ptrace::O_TRACESYSGOOD | ptrace::O_SUSPEND_SECCOMP | ends;
     let refused = Broken::Seccomp { pid, name: status.name, mode: status.seccomp };
     ptrace::set_options(tid, options).map_err(|_: Errno| refused)
 }

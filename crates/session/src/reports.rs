@@ -56,6 +56,11 @@ pub(crate) fn adopt(child: i32) {
     TABLE.with_borrow_mut(|table| table.children.insert(child, None));
 }
 
+/// Whether a process is a child whose end is kept.
+pub(crate) fn is_child(pid: i32) -> bool {
+    TABLE.with_borrow(|table| table.children.contains_key(&pid))
+}
+
 /// Nobody will ask for it any more.
 pub(crate) fn disown(child: i32) {
     TABLE.with_borrow_mut(|table| table.children.remove(&child));

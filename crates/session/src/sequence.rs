@@ -7,7 +7,7 @@
 //! Keeps:   Q1 a thread that is sent elsewhere from inside its sequence goes on at the sequence's abort address, and its
 //!             area names no sequence any more: as if it had been preempted, which it was.
 //!          Q2 a thread that stands outside of its sequence, or has none, is left alone.
-//! Checked: testkit `sequences`; tests below.
+//! Checked: testkit `entered`; tests below.
 //! Source:  rseq_ip_fixup in the kernel's kernel/rseq.c. It clears `rseq_cs` when it finds the pc outside: a thread that
 //!          we take out and put back inside would commit after it was preempted.
 

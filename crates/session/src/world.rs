@@ -11,8 +11,8 @@
 //! Checked: testkit `waits`, `signals`, `lives`; the longest stall is measured and printed.
 
 use crate::error::Broken;
-use crate::process;
 use crate::reports::{self, NOHANG};
+use crate::{inject, process};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -24,6 +24,8 @@ use sys::{Errno, nr};
 const PATIENCE: Duration = Duration::from_millis(50);
 /// The same after several tries.
 const PATIENCE_MAX: Duration = Duration::from_secs(1);
+/// Only after so long do we look whether those that stand have died meanwhile.
+const SUSPICIOUS: Duration = Duration::from_millis(5);
 /// What the command names its engine process.
 pub const ENGINE_NAME: &str = "np-engine";
 
@@ -59,8 +61,10 @@ impl Held {
 /// Lets it run.
 impl Drop for Held {
     fn drop(&mut self) {
-        HELD.set(0);
-        reports::let_go(self.pid, 0);
+        if is_held(self.pid) {
+            HELD.set(0);
+            reports::let_go(self.pid, 0);
+        }
     }
 }
 
@@ -161,6 +165,7 @@ impl World {
     }
 
     fn stop_within(pid: i32, patience: Duration, is_awaited: impl Fn(&str) -> bool) -> Result<World, Broken> {
+        inject::step().map_err(|errno| Broken::Call { what: "stop of the process", errno })?;
         let began = Instant::now();
         let mut pause = Duration::from_micros(500);
         if is_held(pid) {
@@ -257,6 +262,9 @@ impl World {
                 return Err(Broken::WontStop { tid, state, waited_ms: patience.as_millis() as u64 });
             }
             if asked.len() == before {
+                if began.elapsed() > SUSPICIOUS {
+                    self.reap_dead();
+                }
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(Duration::from_micros(200));
             }
@@ -291,11 +299,29 @@ impl World {
     fn let_late_ones_go(&mut self, late: &[(i32, Instant)]) {
         self.run_on();
         for (tid, asked) in late {
+            let began = Instant::now();
             while !self.has_stopped(*tid, *asked) {
+                if began.elapsed() > PATIENCE_MAX {
+                    // It is let go when it stops, whoever looks next.
+                    reports::let_go(*tid, 0);
+                    break;
+                }
                 std::thread::sleep(Duration::from_millis(1));
+                reports::tidy();
             }
             self.run_on();
         }
+    }
+
+    /// Reaps threads that were killed in our stop: one that executes another program waits for that.
+    fn reap_dead(&mut self) {
+        let is_dead = |tid: &i32| {
+            matches!(
+                reports::take(*tid, NOHANG),
+                Ok(Some((_, Status::Exited(_) | Status::Killed(_)))) | Err(_)
+            )
+        };
+        self.threads.retain(|tid, _| !is_dead(tid));
     }
 
     /// The stopped threads.
@@ -322,6 +348,9 @@ impl World {
 
     /// Keeps all traced and stopped for the caller, who lets them run; their ids, and since when they stand.
     pub fn keep(mut self) -> Vec<(i32, Instant)> {
+        if is_held(self.pid) {
+            HELD.set(0);
+        }
         let mut kept = Vec::new();
         for thread in std::mem::take(&mut self.threads).into_values() {
             if thread.changed {

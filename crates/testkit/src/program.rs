@@ -28,6 +28,8 @@ pub enum Program {
     Blocked,
     /// Own handlers for SIGTRAP, SIGSEGV and a 1 kHz timer.
     Handlers,
+    /// Sees whether it was entered and left as it should: `targets/entered.c`.
+    Entered,
     /// A seccomp filter that kills on all but seven system calls.
     Sandboxed,
     /// Forks, vforks, threads that come and go, exec.
@@ -93,6 +95,7 @@ impl Program {
         Self::Loader,
         Self::Blocked,
         Self::Handlers,
+        Self::Entered,
         Self::Sandboxed,
         Self::Forker,
         Self::Storm,
@@ -119,6 +122,7 @@ impl Program {
             Self::Loader => &["loader.c"],
             Self::Blocked => &["blocked.c"],
             Self::Handlers => &["handlers.c"],
+            Self::Entered => &["entered.c"],
             Self::Sandboxed => &["sandboxed.c"],
             Self::Forker => &["forker.c"],
             Self::Storm => &["storm.c"],
