@@ -31,6 +31,7 @@ use sys::{Errno, PidFd};
 const INT3: [u8; 1] = [0xcc];
 const SIGTRAP: i32 = 5;
 const SIGKILL: i32 = 9;
+const SIGCONT: i32 = 18;
 const SIGSTOP: i32 = 19;
 const AT_ENTRY: u64 = 9;
 /// How often we look whether it has come to its entry point.
@@ -165,12 +166,30 @@ impl Launched {
             return Err(other.into());
         }
         run_to_entry(pid, is_asked)?;
-        self.held.replace(Some(Held::new(pid)));
+        self.hold().map_err(|_| Stray::Ended)
+    }
+
+    /// Exchanges the first tracing for one that can interrupt. It stays stopped by job control, too, until `go`.
+    fn hold(&self) -> Result<(), Errno> {
+        ptrace::detach(self.pid, SIGSTOP)?;
+        ptrace::seize(self.pid, ptrace::O_EXITKILL | ptrace::O_TRACESYSGOOD)?;
+        loop {
+            match reports::take(self.pid, 0) {
+                Ok(Some((_, Status::Event(event::STOP, _)))) => break,
+                Ok(Some((_, Status::Signal(signal)))) => ptrace::cont(self.pid, signal)?,
+                Ok(Some((_, Status::Exited(_) | Status::Killed(_)))) => return Err(Errno::ESRCH),
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        self.held.replace(Some(Held::new(self.pid)));
         Ok(())
     }
 
     /// Lets it run.
     pub fn go(&self) {
+        // In this order: if we die in between, it runs or ends.
+        self.signal(SIGCONT);
         drop(self.held.take());
     }
 

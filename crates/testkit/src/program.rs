@@ -86,7 +86,7 @@ pub(crate) struct Compiler {
 
 impl Program {
     /// Every program.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Counted,
         Self::CountedGo,
         Self::CountedRust,

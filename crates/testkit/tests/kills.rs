@@ -136,11 +136,13 @@ fn state_of(words: &str) -> Option<(i32, char)> {
 fn a_command_that_had_not_begun_is_not_left_behind() -> Result<()> {
     let target = Target::build(Program::Entered, Link::Pie)?;
     let mut random = Random::new();
-    let spec = target.spec("work");
+    let (spec, path) = (target.spec("work"), target.path().display().to_string());
+    // If nobody is killed, it is probed and runs.
+    let whole = Nanoprobe::find()?.run(["count", &spec, "--for", "50ms", "--", &path, "hold"])?.success()?;
+    assert!(whole.count("work") > 0, "{whole}");
     for round in 0..rounds(6, 1000) {
         // By this word it is known.
         let word = format!("known-{}-{round}", std::process::id());
-        let path = target.path().display().to_string();
         let tracing = Nanoprobe::find()?.start(["count", &spec, "--", &path, "hold", &word])?;
         std::thread::sleep(Duration::from_micros(random.below(25_000)));
         // All of it: nobody is left who could let the command run.
