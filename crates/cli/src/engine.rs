@@ -36,7 +36,7 @@ pub struct Job {
 }
 
 pub fn run(job: Job, mut stop: Stop, guard: &mut Guard) -> i32 {
-    let mut writer = match Writer::open(&job.args) {
+    let mut writer = match Writer::open(&job.args, &stop) {
         Ok(writer) => writer,
         Err(why) => return advice::fail(&why, &[], &[]),
     };
@@ -122,6 +122,7 @@ impl Engine<'_> {
         };
         if woke != Woke::FrontGone {
             self.report(receipt.unwrap_or_default(), cpu);
+            return self.writer.finish(code);
         }
         code
     }
@@ -129,6 +130,7 @@ impl Engine<'_> {
     fn wait(&mut self) -> Woke {
         let now = Instant::now();
         let end = self.job.args.duration.map(|d| now + d);
+        self.writer.end_at(end);
         let mut tick = self.job.args.interval.map(|i| now + i);
         loop {
             let look = Instant::now() + self.pause();
@@ -149,7 +151,8 @@ impl Engine<'_> {
                 Woke::Time => {}
                 other => return other,
             }
-            if end.is_some_and(|e| Instant::now() >= e) || !self.is_target_there() {
+            if end.is_some_and(|e| Instant::now() >= e) || !self.is_target_there() || self.writer.has_failed()
+            {
                 return Woke::Time;
             }
             if tick.is_some_and(|t| Instant::now() >= t) {

@@ -7,11 +7,11 @@
 //! Checked: testkit `faces`.
 
 use crate::args::{ExplainArgs, Format, LookArgs};
+use crate::out::Out;
 use crate::{advice, run};
 use insn::Coverage;
 use serde_json::json;
 use session::{Explained, FileCoverage, Listed, RefusedSite};
-use std::io::Write;
 
 pub fn list(args: &LookArgs) -> i32 {
     let specs = match run::parse(&args.specs) {
@@ -21,10 +21,7 @@ pub fn list(args: &LookArgs) -> i32 {
     match checked(args)
         .and_then(|()| session::list(args.pid, &specs).map_err(|e| advice::nowhere(&e, args.pid)))
     {
-        Ok(listed) => {
-            print(listed.iter().map(|l| listing(l, args)));
-            0
-        }
+        Ok(listed) => print(listed.iter().map(|l| listing(l, args)), args.format),
         Err(code) => code,
     }
 }
@@ -73,7 +70,10 @@ fn shares(args: &LookArgs) -> i32 {
     };
     for spec in &specs {
         match session::coverage(spec) {
-            Ok(coverage) => print(share_lines(&coverage, args).into_iter()),
+            Ok(coverage) => match print(share_lines(&coverage, args).into_iter(), args.format) {
+                0 => {}
+                code => return code,
+            },
             Err(error) => return advice::nowhere(&error, None),
         }
     }
@@ -126,17 +126,18 @@ fn explain_sites(args: &LookArgs) -> i32 {
         .and_then(|()| session::explain(args.pid, &specs).map_err(|e| advice::nowhere(&e, args.pid)));
     match found {
         Ok((sites, refused)) => {
-            print(sites.iter().map(|e| placed(e, args)).chain(refused.iter().map(|r| left_out(r, args))));
+            let lines = sites.iter().flat_map(|e| placed(e, args));
+            let code = print(lines.chain(refused.iter().flat_map(|r| left_out(r, args))), args.format);
             if args.format == Format::Text {
                 eprintln!("{}", totals(&sites, refused.len()));
             }
-            0
+            code
         }
         Err(code) => code,
     }
 }
 
-fn placed(e: &Explained, args: &LookArgs) -> String {
+fn placed(e: &Explained, args: &LookArgs) -> Vec<String> {
     let p = &e.site.placement;
     if args.format == Format::Json {
         let data = json!({
@@ -144,25 +145,22 @@ fn placed(e: &Explained, args: &LookArgs) -> String {
             "rung_name": p.rung.to_string(), "displaced_bytes": p.displaced_len,
             "flags_dead": p.hooks.first().is_some_and(|hook| hook.flags_dead), "why_not": e.why_not,
         });
-        return json!({"type": "site", "data": data}).to_string();
+        return vec![json!({"type": "site", "data": data}).to_string()];
     }
     let mut text = format!("{}  {:#x}  rung {} {}", e.site.name, p.site, p.rung as u8, p.rung);
     if args.verbose {
         let plural = if p.displaced.len() == 1 { "" } else { "s" };
         text += &format!("  displaces {} instruction{plural}, {} bytes", p.displaced.len(), p.displaced_len);
     }
-    for why in &e.why_not {
-        text += &format!("\n    {why}");
-    }
-    text
+    std::iter::once(text).chain(e.why_not.iter().map(|why| format!("    {why}"))).collect()
 }
 
-fn left_out(r: &RefusedSite, args: &LookArgs) -> String {
+fn left_out(r: &RefusedSite, args: &LookArgs) -> Vec<String> {
     if args.format == Format::Json {
         let data = json!({"name": r.name, "path": r.module, "addr": r.addr, "refused": r.why});
-        return json!({"type": "site", "data": data}).to_string();
+        return vec![json!({"type": "site", "data": data}).to_string()];
     }
-    format!("{}  {:#x}  no probe\n    {}", r.name, r.addr, r.why)
+    vec![format!("{}  {:#x}  no probe", r.name, r.addr), format!("    {}", r.why)]
 }
 
 fn totals(sites: &[Explained], refused: usize) -> String {
@@ -204,11 +202,9 @@ pub fn recover(pid: i32) -> i32 {
     }
 }
 
-fn print(lines: impl Iterator<Item = String>) {
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    for line in lines {
-        if writeln!(out, "{line}").is_err() {
-            return;
-        }
-    }
+/// Prints lines; the exit code.
+fn print(lines: impl Iterator<Item = String>, format: Format) -> i32 {
+    let mut out = Out::stdout(format);
+    out.lines(lines);
+    out.finish(0)
 }

@@ -1,5 +1,9 @@
 #![doc = include_str!("../README.md")]
 
+// First: its `eprintln!` is everybody's here.
+#[macro_use]
+mod talk;
+
 mod advice;
 mod args;
 mod asked;
@@ -8,15 +12,18 @@ mod engine;
 mod front;
 mod guard;
 mod look;
+mod out;
 mod probes;
 mod render;
 mod run;
+mod shown;
 mod stop;
 mod trace;
 mod watch;
 
-use args::{Cli, Command};
+use args::{Cli, Command, Format};
 use clap::Parser;
+use out::Out;
 use std::process::exit;
 
 fn main() {
@@ -24,11 +31,13 @@ fn main() {
         Ok(cli) => cli,
         Err(error) => {
             if !error.use_stderr() {
-                let _ = error.print();
-                exit(0);
+                let mut out = Out::stdout(Format::Text);
+                out.lines(error.render().to_string().lines());
+                exit(out.finish(0));
             }
             let text = error.render().to_string();
-            eprint!("nanoprobe: {}", text.strip_prefix("error: ").unwrap_or(&text));
+            let text = text.strip_prefix("error: ").unwrap_or(&text);
+            format!("nanoprobe: {text}").lines().for_each(|line| eprintln!("{line}"));
             exit(1);
         }
     };

@@ -8,14 +8,14 @@
 
 use crate::args::{Format, RunArgs};
 use crate::engine::Job;
+use crate::out::Out;
 use crate::probes::NO_KERNEL_ASKED;
+use crate::stop::Stop;
 use image::Spec;
 use serde_json::{Map, Value, json};
 use session::{OpenCalls, Receipt, Rung, Session, SiteView, Verb};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::{self, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 mod histogram;
 mod latency;
@@ -154,7 +154,7 @@ pub fn open_calls(sessions: &[Session]) -> OpenCalls {
 /// Where results go.
 pub struct Writer {
     pub format: Format,
-    out: Box<dyn Write>,
+    out: Out,
     pub is_quiet: bool,
     is_verbose: bool,
     is_launched: bool,
@@ -166,13 +166,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    pub fn open(args: &RunArgs) -> Result<Writer, String> {
-        let out: Box<dyn Write> = match &args.output {
-            None => Box::new(io::BufWriter::new(io::stdout())),
-            Some(path) => Box::new(io::BufWriter::new(
-                File::create(path).map_err(|e| format!("{}: {e}", path.display()))?,
-            )),
-        };
+    pub fn open(args: &RunArgs, stop: &Stop) -> Result<Writer, String> {
+        let out = Out::open(args.output.as_deref(), args.format, stop.watched(), args.duration)?;
         Ok(Writer {
             format: args.format,
             out,
@@ -187,14 +182,26 @@ impl Writer {
 
     /// Data lines, together.
     pub fn lines(&mut self, lines: &[String]) {
-        if !lines.is_empty() {
-            self.line(&lines.join("\n"));
-        }
+        self.out.lines(lines);
     }
 
     pub fn line(&mut self, text: &str) {
-        // A closed pipe on stdout ends the talk, not the detach.
-        let _ = writeln!(self.out, "{text}").and_then(|()| self.out.flush());
+        self.out.line(text);
+    }
+
+    /// From now on no write waits beyond this time; what is not taken by then is written at the end.
+    pub fn end_at(&mut self, until: Option<Instant>) {
+        self.out.until = until;
+    }
+
+    /// True if nobody will read what is still to come.
+    pub fn has_failed(&mut self) -> bool {
+        self.out.has_failed()
+    }
+
+    /// Writes what was put off; the exit code, which is no success if that failed.
+    pub fn finish(&mut self, code: i32) -> i32 {
+        self.out.finish(code)
     }
 
     /// The first line: what is armed, how, and at what price.

@@ -8,7 +8,7 @@
 
 use session::Heritage;
 use std::io::Read;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 /// What the front said.
@@ -42,6 +42,11 @@ impl Stop {
         let mut fd = libc::pollfd { fd: self.pipe.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one pollfd, alive for the call.
         unsafe { libc::poll(&raw mut fd, 1, 0) > 0 }
+    }
+
+    /// Readable when something was said that was not heard yet.
+    pub fn watched(&self) -> RawFd {
+        self.pipe.as_raw_fd()
     }
 
     /// Waits until `until`, or until the front says something.

@@ -41,7 +41,7 @@ pub fn watch(args: WatchArgs) -> i32 {
 }
 
 fn run(args: &WatchArgs, specs: &[WatchSpec], mut stop: Stop, guard: &mut Guard) -> i32 {
-    let writer = match Writer::open(&args.run) {
+    let writer = match Writer::open(&args.run, &stop) {
         Ok(writer) => writer,
         Err(why) => return advice::fail(&why, &[], &[]),
     };
@@ -120,6 +120,7 @@ impl Run<'_> {
         if woke != Woke::FrontGone {
             let hits = self.results();
             self.say_receipt(hits, receipt);
+            return self.writer.finish(code);
         }
         code
     }
@@ -153,6 +154,7 @@ impl Run<'_> {
     fn wait(&mut self) -> Woke {
         let now = Instant::now();
         let end = self.args.run.duration.map(|d| now + d);
+        self.writer.end_at(end);
         let mut tick = self.args.run.interval.map(|i| now + i);
         let mut busy_until = now;
         loop {
@@ -172,7 +174,8 @@ impl Run<'_> {
                 Woke::Time => {}
                 other => return other,
             }
-            if end.is_some_and(|e| Instant::now() >= e) || !self.is_target_there() {
+            if end.is_some_and(|e| Instant::now() >= e) || !self.is_target_there() || self.writer.has_failed()
+            {
                 return Woke::Time;
             }
             if tick.is_some_and(|t| Instant::now() >= t) {
@@ -194,14 +197,14 @@ impl Run<'_> {
                 (handled > 0, soft.take_touches())
             }
         };
-        let lines: Vec<String> = touches.iter().map(|touch| self.access(touch)).collect();
-        self.shown += lines.len() as u64;
+        let lines: Vec<String> = touches.iter().flat_map(|touch| self.access(touch)).collect();
+        self.shown += touches.len() as u64;
         self.writer.lines(&lines);
         did
     }
 
     /// One access, as a line of its own and one for each caller.
-    fn access(&mut self, touch: &Touch) -> String {
+    fn access(&mut self, touch: &Touch) -> Vec<String> {
         let watch = match &self.subject {
             Subject::Hard(hard) => hard.watch(touch.watch),
             Subject::Soft(soft) => soft.watch(touch.watch),
@@ -220,14 +223,14 @@ impl Run<'_> {
             if self.args.stack {
                 data["callers"] = json!(callers);
             }
-            return json!({"type": "access", "data": data}).to_string();
+            return vec![json!({"type": "access", "data": data}).to_string()];
         }
         let value = |v: &Option<u64>| v.map_or_else(|| "?".to_owned(), |v| format!("{v:#x}"));
         let (before, after) = (value(before), value(after));
         let process = if *pid == self.pid { String::new() } else { format!("process {pid}  ") };
-        let mut line = format!("{name}: {before} -> {after}  {process}thread {tid}  {place}");
-        callers.iter().for_each(|caller| line += &format!("\n    {caller}"));
-        line
+        let line = format!("{name}: {before} -> {after}  {process}thread {tid}  {place}");
+        let callers = callers.iter().map(|caller| format!("    {caller}"));
+        std::iter::once(line).chain(callers).collect()
     }
 
     fn is_target_there(&mut self) -> bool {
