@@ -91,7 +91,7 @@ fn parse(args: &[String]) -> Result<Option<Options>, lexopt::Error> {
             Long(peers::UNDER) => o.under = Some(parser.value()?.string()?),
             Short('f') => o.json = json(&parser.value()?.string()?)?,
             Long("list") => {
-                names().iter().for_each(|name| println!("{name}"));
+                names().iter().for_each(|name| print!("{name}\n"));
                 return Ok(None);
             }
             Short('h') | Long("help") => {

@@ -14,7 +14,7 @@ mod scale;
 mod seeds;
 mod thread;
 
-pub use seeds::seeds_main;
+pub use seeds::{HELP as SEEDS_HELP, seeds_main};
 
 use crate::refscale::json;
 use hwbp::EngineKind;

@@ -8,27 +8,41 @@
 
 use std::io::StdoutLock;
 
+/// A benchmark with arguments of its own: its name, what it measures, its main function.
+type Named = (&'static str, &'static str, fn(&[String]) -> i32);
+
+/// All of them.
+pub(crate) const ALL: &[Named] = &[
+    ("refscale", "ns per enter and exit of every kind of reader", crate::refscale_main),
+    ("synchronize", "how long each way of waiting for readers takes", crate::synchronize_main),
+    ("alloc", "ns per object taken and given back", crate::alloc_main),
+    ("htab-mem", "rate and memory of a hash whose keys come and go", crate::htab_mem_main),
+    ("map-perf", "what maps cost", crate::map_perf_main),
+    ("rhltable", "lookups in a table that grows and shrinks", crate::rhltable_main),
+    ("breakpoint", "what breakpoint accounting costs: thread, enable, scale", crate::breakpoint_main),
+    ("xol", "the cache-flush experiment with out-of-line slots", crate::xol_main),
+    ("seeds", "published tables beside ours: uprobe, srcu-lite, consumers, hwbp", crate::seeds::main),
+];
+
+/// The lines that tell of them.
+pub(crate) fn list() -> String {
+    ALL.iter().map(|(name, about, _)| format!("{name:<20} {about}\n")).collect()
+}
+
 /// Runs the benchmark that the arguments name; the exit status.
 ///
-/// `refscale`, `synchronize`, `breakpoint`, `seeds`, `rhltable`, `alloc`, `htab-mem`, `map-perf` and `xol` stand first
-/// and have arguments of their own; all else is for the `trig-` benchmarks, which speak the language of the kernel's driver.
+/// Those of [`ALL`] stand first and have arguments of their own; all else is for the `trig-` benchmarks, which speak the
+/// language of the kernel's driver.
 pub fn bench_main(args: &[String]) -> i32 {
-    match args.split_first() {
-        Some((name, rest)) if name == "refscale" => crate::refscale_main(rest),
-        Some((name, rest)) if name == "alloc" => crate::alloc_main(rest),
-        Some((name, rest)) if name == "htab-mem" => crate::htab_mem_main(rest),
-        Some((name, rest)) if name == "map-perf" => crate::map_perf_main(rest),
-        Some((name, rest)) if name == "synchronize" => crate::synchronize_main(rest),
-        Some((name, rest)) if name == "breakpoint" => crate::breakpoint_main(rest),
-        Some((name, rest)) if name == "seeds" && crate::seeds::is_ours(rest) => {
-            crate::uprobe_seeds_main(rest)
-        }
-        Some((name, rest)) if name == "seeds" => crate::seeds_main(rest),
-        Some((name, rest)) if name == "rhltable" => crate::rhltable_main(rest),
-        Some((name, rest)) if name == "xol" => crate::xol_main(rest),
+    let status = match args.split_first() {
         Some((name, rest)) if name == crate::trigger::TARGET => crate::trigger::target_main(rest),
-        _ => crate::trigger_main(args),
-    }
+        Some((name, rest)) => match ALL.iter().find(|(known, ..)| known == name) {
+            Some((.., run)) => run(rest),
+            None => crate::trigger_main(args),
+        },
+        None => crate::trigger_main(args),
+    };
+    crate::talk::status(status)
 }
 
 /// Runs a benchmark with the options that were parsed, `None` if help was all that was asked for; the exit status.

@@ -75,7 +75,7 @@ fn parse(args: &[String]) -> Result<Option<Options>, lexopt::Error> {
             Short('f') => options.json = json(&parser.value()?.string()?)?,
             Short('v') | Long("verbose") => options.verbose = true,
             Long("list") => {
-                names().iter().for_each(|name| println!("{name}"));
+                names().iter().for_each(|name| print!("{name}\n"));
                 return Ok(None);
             }
             Short('h') | Long("help") => {

@@ -49,13 +49,32 @@ ours, not with the row above. Fails unless each consumer counted every call.
 Example: nanoprobe bench seeds srcu-lite --runs 301
 ";
 
-/// True if the arguments after `seeds` name a table of ours.
-pub fn is_ours(args: &[String]) -> bool {
-    args.iter().any(|arg| ["uprobe", "srcu-lite", "consumers"].contains(&arg.as_str()))
+/// The series that there are.
+const SERIES: [&str; 4] = ["uprobe", "srcu-lite", "consumers", "hwbp"];
+
+/// Runs the series that the arguments name; the exit status.
+pub fn main(args: &[String]) -> i32 {
+    let is_named = |wanted: &[&str]| args.iter().any(|arg| wanted.contains(&arg.as_str()));
+    if is_named(&SERIES[..3]) {
+        return uprobe_seeds_main(args);
+    }
+    if is_named(&SERIES[3..]) {
+        return crate::breakpoint::seeds_main(args);
+    }
+    if is_named(&["-h", "--help"]) {
+        print!("{HELP}\n{}", crate::breakpoint::SEEDS_HELP);
+        return 0;
+    }
+    if is_named(&["-l", "--list"]) {
+        SERIES.iter().for_each(|name| print!("{name}\n"));
+        return 0;
+    }
+    eprintln!("nanoprobe: which series? there are: {}", SERIES.join(", "));
+    SERIES.iter().for_each(|name| eprintln!("  try      nanoprobe bench seeds {name}"));
+    2
 }
 
-/// Runs the benchmark; the exit status.
-pub fn uprobe_seeds_main(args: &[String]) -> i32 {
+fn uprobe_seeds_main(args: &[String]) -> i32 {
     command::carry_out("seeds", parse(args), |(subject, options), out| match subject {
         Subject::Tables(tables) => tables.iter().try_for_each(|t| table::print(t, &options, out)),
         Subject::Consumers => consumers::print(&options, out),

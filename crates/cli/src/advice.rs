@@ -17,10 +17,16 @@ pub fn fail(what: &dyn std::fmt::Display, checked: &[String], tries: &[String]) 
     for line in checked {
         eprintln!("  checked  {line}");
     }
-    for line in tries {
+    for line in tries.iter().filter(|line| !(is_root() && line.starts_with("sudo "))) {
         eprintln!("  try      {line}");
     }
     1
+}
+
+/// Whoever has all rights need not be told to take them.
+fn is_root() -> bool {
+    // SAFETY: geteuid takes nothing and cannot fail.
+    unsafe { libc::geteuid() == 0 }
 }
 
 /// A specification that cannot be read.
@@ -46,6 +52,14 @@ pub fn nowhere(error: &PlanError, pid: Option<i32>) -> i32 {
             let better = lookup.better_spec(&function);
             let mut tries: Vec<String> =
                 better.map(|b| format!("nanoprobe list '{b}'{at}")).into_iter().collect();
+            if let LookupError::NotFound { asked, .. } = lookup
+                && pid.is_none()
+            {
+                tries.push("-p PID: then LIB is looked for among all that the process has mapped".into());
+                if !asked.contains('/') {
+                    tries.push(format!("a path in the place of '{asked}': u:/PATH/TO/{asked}...:{function}"));
+                }
+            }
             if matches!(lookup, LookupError::NotMapped { .. }) {
                 tries.push(
                     "--wait, if it is loaded later; --follow, if another program is started that has it"
@@ -114,6 +128,12 @@ pub fn cannot_watch(error: &WatchError, pid: Option<i32>) -> i32 {
 
 /// A process that cannot be entered.
 pub fn cannot_attach(broken: &Broken) -> i32 {
+    // Without /proc no process is seen, which says nothing of any.
+    if let (Broken::NoProcess { pid }, Err(error)) = (broken, std::fs::read("/proc/self/stat")) {
+        let what = format!("cannot look at process {pid}: /proc cannot be read");
+        let checked = [format!("/proc/self/stat: {error}")];
+        return fail(&what, &checked, &["mount -t proc proc /proc, or more descriptors: ulimit -n".into()]);
+    }
     let (checked, tries): (Vec<String>, Vec<String>) = match broken {
         Broken::NoProcess { pid } => (vec![format!("/proc/{pid}: not there")], vec!["pgrep -a NAME".into()]),
         Broken::Zombie { pid, .. } => (vec![format!("/proc/{pid}/status: State Z")], vec![]),
@@ -149,6 +169,10 @@ pub fn cannot_attach(broken: &Broken) -> i32 {
         Broken::WontStop { tid, state: 'D', .. } => (
             vec![format!("/proc/{tid}/stat: state D, uninterruptible sleep")],
             vec!["again when its input or output is done".into()],
+        ),
+        Broken::Raised { signal: libc::SIGSYS, .. } => (
+            vec!["SIGSYS: the process or a filter takes its system calls itself (Syscall User Dispatch, seccomp)".into()],
+            vec![],
         ),
         Broken::Launch { command, .. } => (
             vec![],

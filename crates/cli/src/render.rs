@@ -343,15 +343,16 @@ impl Writer {
         if self.left_out == 0 || (self.is_quiet && !self.is_verbose) {
             return;
         }
-        let shown = if self.is_verbose { usize::MAX } else { 3 };
         // Of what only the kernel could probe there is one line already.
         let is_new = |one: &&(String, String)| self.is_verbose || !one.1.ends_with(NO_KERNEL_ASKED);
-        let all: Vec<_> = refused.iter().chain(missed).filter(is_new).collect();
-        for (name, why) in all.iter().take(shown) {
+        let all: Vec<&(String, String)> = refused.iter().chain(missed).filter(is_new).collect();
+        let is_each_shown = self.is_verbose || all.len() <= 3;
+        for (name, why) in all.iter().filter(|_| is_each_shown) {
             eprintln!("nanoprobe: left out {name}: {why}");
         }
-        if all.len() > shown {
-            eprintln!("nanoprobe: left out {} more; -v shows them", all.len() - shown);
+        if !is_each_shown {
+            let causes = by_cause(all.iter().map(|(_, why)| why.as_str()));
+            eprintln!("nanoprobe: left out {}: {causes}; -v shows each", all.len());
         }
     }
 
@@ -479,6 +480,26 @@ impl Writer {
     }
 }
 
+/// How many sites each cause kept out, the most frequent first; causes that differ in numbers and names alone are one.
+fn by_cause<'a>(reasons: impl Iterator<Item = &'a str>) -> String {
+    const SHOWN: usize = 4;
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for reason in reasons {
+        let cause = reason.split([':', ';', '(']).next().unwrap_or_default().trim();
+        let words =
+            cause.split(' ').map(|word| if word.contains(|c: char| c.is_ascii_digit()) { "N" } else { word });
+        *counts.entry(words.collect::<Vec<_>>().join(" ")).or_default() += 1;
+    }
+    let mut sorted: Vec<(usize, String)> = counts.into_iter().map(|(cause, n)| (n, cause)).collect();
+    sorted.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+    let rest: usize = sorted.iter().skip(SHOWN).map(|(n, _)| n).sum();
+    let mut parts: Vec<String> = sorted.iter().take(SHOWN).map(|(n, cause)| format!("{n} {cause}")).collect();
+    if rest > 0 {
+        parts.push(format!("{rest} for other reasons"));
+    }
+    parts.join(", ")
+}
+
 /// Skipped hits by cause.
 fn causes(skipped: u64, lost: u64) -> Value {
     let all = [("ring_full", lost), ("ended_inside", skipped.saturating_sub(lost))];
@@ -536,5 +557,21 @@ pub fn time(duration: Duration) -> String {
         us @ 0..10_000 => format!("{us} us"),
         us @ 10_000..10_000_000 => format!("{} ms", us / 1000),
         us => format!("{} s", us / 1_000_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::by_cause;
+
+    #[test]
+    fn causes_are_counted_and_told_apart_by_their_words() {
+        let mut reasons = vec!["no jump fits (punned: a branch leads to 0x12)"; 3];
+        reasons.extend(["the block at 0x40 is too short", "the block at 0x77 is too short"]);
+        reasons.extend(["a", "b", "c", "c"]);
+        assert_eq!(
+            by_cause(reasons.into_iter()),
+            "3 no jump fits, 2 c, 2 the block at N is too short, 1 a, 1 for other reasons"
+        );
     }
 }

@@ -9,7 +9,8 @@
 
 use crate::args::Format;
 use crate::render::nanoseconds;
-use serde_json::json;
+use image::{Addr, ImageAddr, Kind, Process, Signature};
+use serde_json::{Value, json};
 use session::{Event, Session};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -22,9 +23,13 @@ pub const LOOK: Duration = Duration::from_millis(2);
 /// So many calls are kept open: as many as the target's own table has places for.
 const BEGUN_MAX: usize = 1 << 18;
 
+mod known;
+
 /// The calls of one session.
 pub struct Calls {
     names: HashMap<u32, String>,
+    /// Of functions of which it is known what they return and take.
+    signatures: HashMap<u32, Signature>,
     begun: HashMap<(u64, u32), Event>,
     waiting: Vec<Event>,
     first: Option<u64>,
@@ -39,6 +44,7 @@ impl Calls {
         let named = session.sites().filter_map(|s| Some((s.plan.traces()?, s.plan.name.clone())));
         Calls {
             names: named.collect(),
+            signatures: signatures(session),
             begun: HashMap::new(),
             waiting: Vec::new(),
             first: None,
@@ -105,26 +111,97 @@ impl Calls {
         let name = self.names.get(&entry.function).map_or("?", String::as_str);
         let ns = |from: u64, to: u64| session.nanoseconds(to.saturating_sub(from));
         let is_seen = !entry.is_exit;
-        let arguments = if is_seen { &entry.values[..self.arguments] } else { &[] };
+        let signature = self.signatures.get(&entry.function);
+        let arguments = if is_seen { self.arguments_of(signature, entry) } else { Vec::new() };
+        let returns = signature.map(|s| s.returns);
         let took = exit.filter(|_| is_seen).map(|x| ns(entry.stamp, x.stamp));
         if self.format == Format::Json {
             let data = json!({
                 "name": name, "tid": (entry.tid != 0).then_some(entry.tid), "at_ns": ns(first, entry.stamp),
-                "args": arguments, "ret": exit.map(|x| x.values[0]), "ns": took, "entry_seen": is_seen,
+                "args": arguments.iter().map(|(v, kind)| number(*v, *kind)).collect::<Vec<_>>(),
+                "ret": exit.map(|x| number(x.values[0], returns)), "ns": took, "entry_seen": is_seen,
             });
             return json!({"type": "call", "data": data}).to_string();
         }
         let at = ns(first, entry.stamp) as f64 / 1e9;
         let tid = if entry.tid == 0 { "-".into() } else { entry.tid.to_string() };
-        let shown: Vec<String> = arguments.iter().map(|v| value(*v)).collect();
+        let shown: Vec<String> = arguments.iter().map(|(v, kind)| typed(*v, *kind)).collect();
         let shown = if is_seen { shown.join(", ") } else { "...".into() };
         let end = match (exit, took) {
-            (Some(exit), Some(took)) => format!(" = {} <{}>", value(exit.values[0]), nanoseconds(took)),
-            (Some(exit), None) => format!(" = {} <entry not seen>", value(exit.values[0])),
+            (Some(exit), Some(took)) => {
+                format!(" = {} <{}>", typed(exit.values[0], returns), nanoseconds(took))
+            }
+            (Some(exit), None) => format!(" = {} <entry not seen>", typed(exit.values[0], returns)),
             (None, _) => " <no return seen>".into(),
         };
         format!("{at:>12.6} {tid:>7} {name}({shown}){end}")
     }
+
+    /// The first arguments, each with its kind if that is known. Those that are not in general registers take none.
+    fn arguments_of(&self, signature: Option<&Signature>, entry: &Event) -> Vec<(u64, Option<Kind>)> {
+        let wanted = &entry.values[..self.arguments];
+        let Some(signature) = signature else { return wanted.iter().map(|v| (*v, None)).collect() };
+        let in_registers = signature.arguments.iter().filter(|kind| **kind != Kind::Other);
+        wanted.iter().zip(in_registers).map(|(v, kind)| (*v, Some(*kind))).collect()
+    }
+}
+
+/// What is known of the traced functions: from debug information, else of the C library's well-known ones.
+fn signatures(session: &Session) -> HashMap<u32, Signature> {
+    let process = Process::read(session.pid().cast_unsigned()).ok();
+    let mut images = HashMap::new();
+    let mut found = HashMap::new();
+    let traced: Vec<_> = session.sites().filter_map(|s| Some((s.plan.traces()?, s.plan))).collect();
+    for (_, plan) in &traced {
+        let Some(module) = process.as_ref().and_then(|p| p.module_at(Addr(plan.addr()))) else { continue };
+        images.entry(module.bias.0).or_insert_with(|| {
+            let here = traced.iter().filter(|(_, plan)| module.contains(Addr(plan.addr())));
+            let starts: Vec<ImageAddr> = here.map(|(_, plan)| module.image_addr(Addr(plan.addr()))).collect();
+            module.open(session.pid().cast_unsigned()).map(|i| i.signatures(&starts)).unwrap_or_default()
+        });
+    }
+    for (function, plan) in traced {
+        let module = process.as_ref().and_then(|p| p.module_at(Addr(plan.addr())));
+        let told = module.and_then(|m| images.get(&m.bias.0)?.get(&m.image_addr(Addr(plan.addr()))).cloned());
+        if let Some(signature) = told.or_else(|| known::signature(&plan.module, &plan.name)) {
+            found.insert(function, signature);
+        }
+    }
+    found
+}
+
+/// A register's part that is the value, with its sign.
+fn number(v: u64, kind: Option<Kind>) -> Value {
+    match kind {
+        Some(Kind::Signed(bytes)) => json!(signed(v, bytes)),
+        Some(Kind::Unsigned(bytes)) => json!(unsigned(v, bytes)),
+        Some(Kind::Void | Kind::Other) => Value::Null,
+        _ => json!(v),
+    }
+}
+
+fn typed(v: u64, kind: Option<Kind>) -> String {
+    match kind {
+        Some(Kind::Signed(bytes)) => signed(v, bytes).to_string(),
+        Some(Kind::Unsigned(bytes)) => match unsigned(v, bytes) {
+            small @ 0..=0xffff => small.to_string(),
+            large => format!("{large:#x}"),
+        },
+        Some(Kind::Pointer) => format!("{v:#x}"),
+        Some(Kind::Void) => "void".into(),
+        Some(Kind::Other) => "?".into(),
+        _ => value(v),
+    }
+}
+
+fn signed(v: u64, bytes: u8) -> i64 {
+    let above = 64 - u32::from(bytes.clamp(1, 8)) * 8;
+    (v << above).cast_signed() >> above
+}
+
+fn unsigned(v: u64, bytes: u8) -> u64 {
+    let above = 64 - u32::from(bytes.clamp(1, 8)) * 8;
+    v << above >> above
 }
 
 /// Small numbers as such, others as addresses are written.
@@ -138,6 +215,24 @@ fn value(v: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_has_the_width_and_the_sign_of_its_type() {
+        let minus_one = 0xffff_ffff;
+        assert_eq!(typed(minus_one, Some(Kind::Signed(4))), "-1");
+        assert_eq!(typed(0xdead_beef_0000_0005, Some(Kind::Signed(4))), "5", "the upper half is nobody's");
+        assert_eq!(typed(0xff, Some(Kind::Signed(1))), "-1");
+        assert_eq!(typed(u64::MAX, Some(Kind::Signed(8))), "-1");
+        assert_eq!(typed(minus_one, Some(Kind::Unsigned(4))), "0xffffffff");
+        assert_eq!(typed(0xdead_beef_0000_0005, Some(Kind::Unsigned(2))), "5");
+        assert_eq!(typed(0, Some(Kind::Pointer)), "0x0");
+        assert_eq!(typed(7, Some(Kind::Void)), "void");
+        assert_eq!(typed(minus_one, None), "0xffffffff", "not known, not guessed");
+        assert_eq!(number(minus_one, Some(Kind::Signed(4))), -1);
+        let read = known::signature("/lib/x86_64-linux-gnu/libc.so.6", "read").unwrap();
+        assert_eq!((read.returns, read.arguments.len()), (Kind::Signed(8), 3));
+        assert_eq!(known::signature("/usr/lib/libmine.so", "read"), None);
+    }
 
     #[test]
     fn values_are_numbers_or_addresses_and_times_have_units() {

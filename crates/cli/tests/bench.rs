@@ -93,6 +93,56 @@ fn the_cache_flush_experiment_has_its_seven_rows_and_counts_every_hit() {
     assert_eq!(names.len(), 7, "{names:?}");
 }
 
+/// The first words of lines that begin with a name and a description.
+fn names(list: &str) -> Vec<String> {
+    list.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_benchmark_is_listed_and_every_one_that_is_listed_answers() {
+    let listed = names(&text(&bench("-l").stdout));
+    let help = text(&bench("--help").stdout);
+    assert!(listed.len() > 25, "{listed:?}");
+    for name in &listed {
+        assert!(help.split_whitespace().any(|word| word == name), "{name} is not in the help");
+        if name.starts_with("trig-") {
+            continue; // run by the tests above, by the name that is listed
+        }
+        let got = bench(&format!("{name} --help"));
+        let said = text(&got.stdout);
+        assert!(got.status.success() && said.contains(&format!("nanoprobe bench {name}")), "{name}: {said}");
+    }
+    let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/../bench/src");
+    let exported = std::fs::read_to_string(format!("{sources}/lib.rs")).unwrap();
+    let mains = exported.matches("_main").count();
+    // All but the entry point itself and that of the trig- benchmarks.
+    assert_eq!(listed.iter().filter(|n| !n.starts_with("trig-")).count(), mains - 2, "{exported}");
+}
+
+#[test]
+fn every_seed_series_is_named_when_none_is_and_says_how_it_is_run() {
+    let got = bench("seeds");
+    assert_eq!(got.status.code(), Some(2));
+    let listed = names(&text(&bench("seeds -l").stdout));
+    assert_eq!(listed, ["uprobe", "srcu-lite", "consumers", "hwbp"]);
+    let (said, help) = (text(&got.stderr), text(&bench("seeds --help").stdout));
+    for name in &listed {
+        assert!(said.contains(name.as_str()) && help.contains(name.as_str()), "{name}: {said}{help}");
+        assert!(bench(&format!("seeds {name} --help")).status.success(), "{name}");
+    }
+}
+
+#[test]
+fn what_cannot_be_written_is_an_error_and_no_crash() {
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nanoprobe"));
+    let got = command.args(["bench", "-l"]).stdout(full()).output().unwrap();
+    assert_eq!(got.status.code(), Some(1), "{}", text(&got.stderr));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nanoprobe"));
+    let got = command.args(["bench", "seeds"]).stderr(full()).output().unwrap();
+    assert_eq!(got.status.code(), Some(2));
+}
+
 #[test]
 fn a_name_that_does_not_exist_is_answered_with_those_that_do() {
     let got = bench("trig-nosuch");

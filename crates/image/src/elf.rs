@@ -27,6 +27,7 @@ mod read;
 mod reloc;
 mod special;
 mod symbols;
+mod types;
 mod xz;
 
 pub use debug::Unread;
@@ -38,6 +39,7 @@ pub(crate) use name::{cpp_name, rust_name};
 pub use reloc::{ImportSlot, IrelativeSlot};
 pub use special::CriticalSection;
 pub use symbols::Variable;
+pub use types::{Kind, Signature};
 
 /// The type of machine that an image is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]

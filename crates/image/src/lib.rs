@@ -11,8 +11,9 @@ pub mod spec;
 
 pub use addr::{Addr, Bias, FileOffset, ImageAddr};
 pub use elf::{
-    CriticalSection, ElfImage, Fde, Function, FunctionKind, ImportSlot, IrelativeSlot, Machine, Mark, NameAt,
-    Operand, Section, Segment, SizeSource, Source, SymbolName, Unread, Variable, Version, demangle,
+    CriticalSection, ElfImage, Fde, Function, FunctionKind, ImportSlot, IrelativeSlot, Kind, Machine, Mark,
+    NameAt, Operand, Section, Segment, Signature, SizeSource, Source, SymbolName, Unread, Variable, Version,
+    demangle,
 };
 pub use error::ImageError;
 pub use maps::{FileId, Mapping, Module, ModuleKind, Process};

@@ -99,12 +99,19 @@ impl fmt::Display for LookupError {
                 if mapped.len() > SHOWN {
                     write!(f, " and {} more", mapped.len() - SHOWN)?;
                 }
+                if is_glob(asked) {
+                    return say_glob(f, near);
+                }
                 if near.is_empty() { Ok(()) } else { write!(f, "; near: {}", near.join(", ")) }
             }
             Self::Unread { cause, .. } => fmt::Display::fmt(cause, f),
             Self::Ambiguous { asked, candidates } => {
                 let paths: Vec<_> = candidates.iter().map(|c| c.display().to_string()).collect();
                 write!(f, "'{asked}' can be any of {}", paths.join(", "))
+            }
+            Self::NotFound { asked, near } if is_glob(asked) => {
+                write!(f, "no library or program '{asked}' is found")?;
+                say_glob(f, near)
             }
             Self::NotFound { asked, near } if near.is_empty() => {
                 write!(f, "no library or program '{asked}' is found")
@@ -117,6 +124,24 @@ impl fmt::Display for LookupError {
 }
 
 impl std::error::Error for LookupError {}
+
+fn is_glob(asked: &str) -> bool {
+    asked.contains(['*', '?', '['])
+}
+
+fn say_glob(f: &mut fmt::Formatter<'_>, fitting: &[String]) -> fmt::Result {
+    f.write_str("; a library is written as a path, a file name or a stem, not as a glob")?;
+    if fitting.is_empty() { Ok(()) } else { write!(f, "; some that fit: {}", fitting.join(", ")) }
+}
+
+/// Whether the pieces of a glob stand in a name, one behind the other.
+fn fits_glob(glob: &str, name: &str) -> bool {
+    let mut rest = Some(name);
+    for piece in glob.split(['*', '?', '[', ']']) {
+        rest = rest.and_then(|r| r.split_once(piece)).map(|(_, behind)| behind);
+    }
+    rest.is_some()
+}
 
 /// The module of `process` that `library` means, the first if its file is loaded more than once.
 ///
@@ -332,6 +357,13 @@ fn is_musl(file_name: &str, asked: &str) -> bool {
 fn near<'n>(asked: &str, names: impl Iterator<Item = &'n str>) -> Vec<String> {
     let stem = |name: &'n str| name.split(".so").next().unwrap_or(name);
     let asked_stem = asked.split(".so").next().unwrap_or(asked);
+    if is_glob(asked) {
+        let mut fitting: Vec<String> = names.filter(|n| fits_glob(asked, n)).map(str::to_owned).collect();
+        fitting.sort();
+        fitting.dedup();
+        fitting.truncate(3);
+        return fitting;
+    }
     let mut ranked: Vec<_> = names
         .map(|n| (strsim::osa_distance(stem(n), asked_stem), n.to_owned()))
         .filter(|(d, _)| *d <= 1 + asked_stem.len() / 4)

@@ -50,6 +50,12 @@ pub enum Program {
     Exact,
     /// The same, whose code shows that it makes threads by itself.
     ExactPlain,
+    /// Writes over whatever a nanoprobe maps into it.
+    Scribbler,
+    /// Maps what looks like the memory of a nanoprobe that was killed.
+    Forger,
+    /// A function whose name is replaced in a copy of the file.
+    Named,
     /// Goroutines that are stopped by signals at any instruction, in Go.
     Preempted,
     /// Execs that fail or lead to itself, and signals to its own process group.
@@ -86,7 +92,10 @@ pub(crate) struct Compiler {
 
 impl Program {
     /// Every program.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 25] = [
+        Self::Scribbler,
+        Self::Forger,
+        Self::Named,
         Self::Counted,
         Self::CountedGo,
         Self::CountedRust,
@@ -114,6 +123,9 @@ impl Program {
     /// Files under `targets/`, the ones to compile first.
     pub(crate) fn sources(self) -> &'static [&'static str] {
         match self {
+            Self::Scribbler => &["scribbler.c"],
+            Self::Forger => &["forger.c"],
+            Self::Named => &["named.c"],
             Self::Counted => &["counted.c", "counted_x86_64.S", "counted.h"],
             Self::CountedGo => &["counted.go"],
             Self::CountedRust => &["counted.rs"],

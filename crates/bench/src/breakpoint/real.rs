@@ -39,7 +39,7 @@ fn open() -> std::io::Result<Option<(OwnedFd, RawFd)>> {
         Ok(fd) => Ok(Some((unsafe { OwnedFd::from_raw_fd(fd) }, fd))),
         Err(Errno::ENODEV | Errno::ENOENT | Errno::EOPNOTSUPP) => Ok(None),
         Err(Errno::EACCES | Errno::EPERM) => {
-            println!("# breakpoints are not allowed here (perf_event_paranoid, or a container), skipping");
+            eprintln!("# breakpoints are not allowed here (perf_event_paranoid, or a container), skipping");
             Ok(None)
         }
         Err(errno) => Err(Error::from_raw_os_error(errno.0)),
@@ -47,7 +47,7 @@ fn open() -> std::io::Result<Option<(OwnedFd, RawFd)>> {
 }
 
 fn skip() -> std::io::Result<()> {
-    println!("Skipping perf bench breakpoint: no hardware breakpoints");
+    eprintln!("Skipping perf bench breakpoint: no hardware breakpoints");
     Ok(())
 }
 

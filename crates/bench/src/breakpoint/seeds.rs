@@ -12,7 +12,7 @@ use crate::Summary;
 use hwbp::EngineKind;
 use std::io::Write;
 
-const HELP: &str = "\
+pub const HELP: &str = "\
 nanoprobe bench seeds hwbp [--quick] [-f json]
 Runs `-r 30 -b 4 -p 64 -t 64` of breakpoint/thread on 256 virtual CPUs by each engine, and prints the published
 figures of Linux beside them. Theirs make and join real threads, ours are accounting alone: compare the ratios.

@@ -8,7 +8,7 @@
 //! Source:  kernel-facts 6.1 for names and meanings.
 
 use super::benchmark::{self, Benchmark};
-use crate::pin;
+use crate::{command, pin};
 
 /// How to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ const MOST_PRODUCERS: usize = 1024;
 
 const HELP: &str = "\
 nanoprobe bench [OPTION]... trig-NAME...
-nanoprobe bench refscale|synchronize|alloc|htab-mem|map-perf [OPTION]...
+nanoprobe bench NAME [OPTION]...
 Measures what a probe costs the program that it is in. Threads of a child process call a function of a
 known first instruction; the probe counts. Prints hits per second as the kernel's bench does, and the
 nanoseconds of processor time that the probe adds to a call; fails unless hits = calls.
@@ -116,7 +116,7 @@ pub fn parse(args: &[String]) -> Result<Wanted, lexopt::Error> {
             Short('q') | Long("quiet") => options.quiet = true,
             Short('v') | Long("verbose") => options.verbose = true,
             Short('l') | Long("list") => return Ok(Wanted::Text(list())),
-            Short('h') | Long("help") => return Ok(Wanted::Text(HELP.to_owned())),
+            Short('h') | Long("help") => return Ok(Wanted::Text(help())),
             Value(name) => options.benchmarks.push(named(&name.string()?)?),
             other => return Err(other.unexpected()),
         }
@@ -161,24 +161,25 @@ fn cpu_list(text: &str) -> Result<Vec<usize>, lexopt::Error> {
 fn named(name: &str) -> Result<Benchmark, lexopt::Error> {
     benchmark::named(name).ok_or_else(|| {
         let all: Vec<String> = benchmark::ALL.iter().map(|b| format!("trig-{}", b.name)).collect();
-        format!(
-            "no benchmark is called {name}; there are: refscale synchronize alloc htab-mem map-perf {}",
-            all.join(" ")
-        )
-        .into()
+        let own: Vec<&str> = command::ALL.iter().map(|(name, ..)| *name).collect();
+        format!("no benchmark is called {name}; there are: {} {}", own.join(" "), all.join(" ")).into()
     })
 }
 
 fn list() -> String {
-    let mut text = String::new();
-    for row in benchmark::ALL {
-        text += &format!("{:<20} {}\n", format!("trig-{}", row.name), row.about);
-    }
-    text += "refscale             ns per enter and exit of every kind of reader\n";
-    text += "synchronize          how long each way of waiting for readers takes\n";
-    text += "alloc                ns per object taken and given back\n";
-    text += "htab-mem             rate and memory of a hash whose keys come and go\n";
-    text + "map-perf             what maps cost\n"
+    let rows = benchmark::ALL.iter();
+    let trig: String =
+        rows.map(|row| format!("{:<20} {}\n", format!("trig-{}", row.name), row.about)).collect();
+    trig + &command::list()
+}
+
+fn help() -> String {
+    let trig: Vec<&str> = benchmark::ALL.iter().map(|row| row.name).collect();
+    let trig = trig.join(" trig-");
+    format!(
+        "{HELP}\ntrig-{trig}\n\nWith options of their own (nanoprobe bench NAME --help):\n{}",
+        command::list()
+    )
 }
 
 #[cfg(test)]

@@ -17,6 +17,10 @@ use std::path::{Path, PathBuf};
 use super::{FileId, Mapping};
 use crate::ImageError;
 
+const ENOMEM: i32 = 12;
+const ENFILE: i32 = 23;
+const EMFILE: i32 = 24;
+
 /// The file behind `mapping` of the process `pid`, and the path that it was opened by.
 pub(super) fn open(pid: u32, mapping: &Mapping) -> Result<(File, PathBuf), ImageError> {
     let Some(wanted) = mapping.file else {
@@ -28,6 +32,12 @@ pub(super) fn open(pid: u32, mapping: &Mapping) -> Result<(File, PathBuf), Image
     let executable = PathBuf::from(format!("/proc/{pid}/exe"));
     for path in [&in_root, &mapping.path, &executable] {
         let by_path = File::open(path).and_then(|f| f.metadata().map(|m| (f, file_id(&m))));
+        // Our own want of descriptors or memory says nothing of the file.
+        if let Err(error) = &by_path
+            && matches!(error.raw_os_error(), Some(EMFILE | ENFILE | ENOMEM))
+        {
+            return by_path.map(|(file, _)| (file, path.clone())).map_err(|e| ImageError::io(path, e));
+        }
         if let Ok((file, id)) = by_path
             && id == wanted
         {

@@ -9,7 +9,7 @@
 use std::fmt;
 
 use crate::spec::{FunctionSpec, Place};
-use crate::{ElfImage, Spec, Unread};
+use crate::{ElfImage, ImageAddr, Spec, Unread};
 
 /// How many close names a message holds.
 const SHOWN: usize = 3;
@@ -30,6 +30,8 @@ pub struct NoMatch {
     pub is_stripped: bool,
     /// How many functions with a name the image has.
     pub named_functions: usize,
+    /// How many functions without a name the unwind table shows, and where the first is.
+    pub unnamed: (usize, Option<ImageAddr>),
     /// Why the image's compressed symbols are not among them.
     pub unread: Option<Unread>,
 }
@@ -40,8 +42,15 @@ impl fmt::Display for NoMatch {
         if self.is_imported {
             f.write_str("; it is called here but defined in another file")?;
         }
-        if self.is_stripped {
-            f.write_str("; the file is stripped of other names")?;
+        match self.unnamed {
+            (n, Some(first)) if self.named_functions == 0 => write!(
+                f,
+                "; the file is stripped of names; its unwind table shows {n} functions without a name, which are written by \
+                 address: u:LIB:{:#x} is the first",
+                first.0
+            )?,
+            _ if self.is_stripped => f.write_str("; the file is stripped of other names")?,
+            _ => {}
         }
         if let Some(unread) = &self.unread {
             write!(f, "; {unread}")?;
@@ -71,6 +80,10 @@ impl NoMatch {
                 && image.imports().iter().any(|i| i == wanted.pattern.text()),
             is_stripped: !functions.iter().any(|f| has_table(f.source)),
             named_functions: functions.iter().filter(|f| !f.names.is_empty()).count(),
+            unnamed: {
+                let mut unnamed = functions.iter().filter(|f| f.names.is_empty()).map(|f| f.addr).peekable();
+                (unnamed.clone().count(), unnamed.peek().copied())
+            },
             unread: image.unread_symbols(),
             asked,
         })

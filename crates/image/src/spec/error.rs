@@ -41,6 +41,8 @@ pub enum SpecProblem {
         /// What such probes are called.
         what: &'static str,
     },
+    /// A watchpoint, which has a command of its own.
+    Watchpoint,
     /// A probe in the kernel.
     Kernel,
     /// The spelling of another tool.
@@ -111,6 +113,10 @@ impl fmt::Display for SpecProblem {
                     "{what} are not yet in this version; function entries, addresses (u:) and returns (ur:) are"
                 )
             }
+            Self::Watchpoint => f.write_str(
+                "this is a watchpoint, for nanoprobe watch; here are function entries and addresses (u:), returns (ur:) \
+                 and marks (U:)",
+            ),
             Self::Kernel => {
                 f.write_str("this is a probe in the kernel; only user space is traced here, by u:")
             }
@@ -129,7 +135,7 @@ impl fmt::Display for SpecProblem {
             Self::OpenRegex => f.write_str("this regular expression is not closed by /"),
             Self::BadRegex(why) => write!(f, "this is not a regular expression: {why}"),
             Self::BadOffset => f.write_str("an offset is a decimal number or 0x and hexadecimal digits"),
-            Self::BadAddress => f.write_str("an address is 0x and at most 16 hexadecimal digits"),
+            Self::BadAddress => f.write_str("an address is 0x and at most 14 hexadecimal digits: no code lies higher"),
             Self::Trailing => f.write_str("nothing was expected here"),
         }
     }

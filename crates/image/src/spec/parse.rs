@@ -48,7 +48,7 @@ fn kind(text: &str) -> Result<(When, usize), Fault> {
     let word = &text[..end];
     let problem = match word {
         _ if foreign::spelling(text).is_some() => return Err((0..text.len(), foreign_problem(text))),
-        "w" | "watchpoint" => not_yet("watchpoints (w:)"),
+        "w" | "watchpoint" => SpecProblem::Watchpoint,
         "i" | "interval" | "profile" | "begin" | "BEGIN" | "end" | "END" | "self" => {
             not_yet("timers and marks")
         }
@@ -62,6 +62,9 @@ fn kind(text: &str) -> Result<(When, usize), Fault> {
     };
     Err((0..end, problem))
 }
+
+/// No file has code at a higher address, and no process memory.
+const ADDRESS_MAX: u64 = (1 << 56) - 1;
 
 fn not_yet(what: &'static str) -> SpecProblem {
     SpecProblem::NotYet { what }
@@ -113,6 +116,7 @@ fn place(text: &str, start: usize) -> Result<Place, Fault> {
         let digits = rest.strip_prefix("0x").or_else(|| rest.strip_prefix("0X")).unwrap_or("");
         let addr = u64::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'));
         return addr
+            .filter(|a| *a <= ADDRESS_MAX)
             .map(|a| Place::Address(ImageAddr(a)))
             .ok_or((start..text.len(), SpecProblem::BadAddress));
     }

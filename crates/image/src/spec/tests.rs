@@ -92,7 +92,6 @@ fn a_return_has_two_spellings_and_no_offset() {
 #[test]
 fn kinds_to_come_are_named_and_what_exists_is_said() {
     for (text, what) in [
-        ("w:0x1000:8:w", "watchpoints"),
         ("interval:s:1", "timers"),
         ("u:a:main.c:12", "source lines"),
         ("u:a@main.c:12", "source lines"),
@@ -105,6 +104,17 @@ fn kinds_to_come_are_named_and_what_exists_is_said() {
         );
         assert!(error.to_string().contains("not yet in this version"), "{error}");
         assert!(error.to_string().contains("(u:)"), "{error}");
+    }
+}
+
+#[test]
+fn a_watchpoint_is_sent_to_its_command_and_an_address_that_cannot_be_is_refused() {
+    let error = Spec::parse("w:libc:environ:8:w").unwrap_err();
+    assert!(matches!(error.problem, SpecProblem::Watchpoint), "{error:?}");
+    assert!(error.to_string().contains("nanoprobe watch"), "{error}");
+    for wrong in ["u:libc:0xffffffffffffffff", "u:libc:0x8000000000000000", "u:libc:0x10000000000000000"] {
+        let error = Spec::parse(wrong).unwrap_err();
+        assert!(matches!(error.problem, SpecProblem::BadAddress), "{wrong}: {error:?}");
     }
 }
 

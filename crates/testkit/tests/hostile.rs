@@ -1,0 +1,110 @@
+//! A target that writes over the memory that it shares with us.
+//!
+//! For:     who runs nanoprobe as root on a program that is not trusted.
+//! Keeps:   its own data may be wrong; no crash, no growth, no hang, nothing elsewhere.
+
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+use testkit::{Link, Nanoprobe, Program, Result, Target, rounds};
+
+/// No run needs more than this, whatever the target writes.
+const MEMORY_MAX_KB: u64 = 300 << 10;
+/// From Ctrl-C or the end of `--for` to the end of the command, on a busy machine.
+const END_MAX: Duration = Duration::from_secs(15);
+
+/// A process that has nothing to do with the run.
+struct Bystander(Child);
+
+impl Bystander {
+    fn start() -> Bystander {
+        Bystander(Command::new("sleep").arg("1000").spawn().expect("sleep starts"))
+    }
+
+    fn is_left_alone(&self) -> bool {
+        let path = PathBuf::from(format!("/proc/{}", self.0.id()));
+        let status = std::fs::read_to_string(path.join("status")).unwrap_or_default();
+        let maps = std::fs::read_to_string(path.join("maps")).unwrap_or_default();
+        status.contains("TracerPid:\t0") && status.contains("State:\tS") && !maps.contains("nanoprobe")
+    }
+}
+
+impl Drop for Bystander {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The most memory that a process and its children had so far.
+fn memory_kb(pid: u32) -> u64 {
+    let status = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let most = |pid: &str| {
+        let text = status(pid);
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or("0");
+        line.split_whitespace().next().and_then(|kb| kb.parse().ok()).unwrap_or(0)
+    };
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let own: u64 = most(&pid.to_string());
+    children.split_whitespace().map(most).fold(own, u64::max)
+}
+
+#[test]
+fn a_target_that_scribbles_over_shared_memory_harms_itself_alone() -> Result<()> {
+    let target = Target::build(Program::Scribbler, Link::Pie)?;
+    let bystander = Bystander::start();
+    let poked = target.spec("poked");
+    let watched = format!("w:{}:watched:8:w", target.path().display());
+    let verbs: [&[&str]; 8] = [
+        &["count", &poked],
+        &["count", "--by-handler", &poked],
+        &["hist", &poked, "arg0"],
+        &["lat", &poked],
+        &["trace", &poked],
+        &["watch", "--soft", &watched],
+        &["count", &poked, "--follow"],
+        &["count", &poked, "--wait"],
+    ];
+    for (n, verb) in verbs.iter().cycle().take(rounds(8, 600)).enumerate() {
+        let mut running = target.spawn_with(&[n.to_string()])?;
+        let pid = running.pid_text();
+        let by_time = n % 16 < 8;
+        let mut arguments = verb.to_vec();
+        arguments.extend(["-p", &pid]);
+        if by_time {
+            arguments.extend(["--for", "800ms"]);
+        }
+        let mut tracing = Nanoprobe::find()?.start(&arguments)?;
+        tracing.attached()?;
+        let end = Instant::now() + Duration::from_millis(800);
+        let mut most = 0;
+        while Instant::now() < end {
+            most = memory_kb(tracing.pid()).max(most);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let began = Instant::now();
+        let outcome = if by_time { tracing.finish()? } else { tracing.interrupt_and_finish()? };
+        assert!(began.elapsed() < END_MAX, "{verb:?}: {:?}", began.elapsed());
+        assert!(most < MEMORY_MAX_KB, "{verb:?}: {most} KiB");
+        assert!(matches!(outcome.code(), Some(0 | 1)), "{verb:?}: {outcome}");
+        assert!(!outcome.stderr.contains("was killed") && !outcome.stderr.contains("panicked"), "{outcome}");
+        assert!(bystander.is_left_alone(), "{verb:?}");
+        if let Ok(totals) = running.command("totals").and_then(|()| running.expect("totals ")) {
+            assert!(totals.ends_with("cut=0"), "the arena was made shorter: {totals}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_believed_is_counted_and_said() -> Result<()> {
+    let target = Target::build(Program::Scribbler, Link::Pie)?;
+    let running = target.spawn_with(&["1"])?;
+    let pid = running.pid_text();
+    let spec = target.spec("poked");
+    let outcome = Nanoprobe::find()?.run(["count", &spec, "-p", &pid, "--for", "500ms", "-f", "json"])?;
+    let damaged = outcome.json_data("receipt")?[0]["damaged"].as_u64();
+    assert!(damaged > Some(0), "{outcome}");
+    assert!(outcome.stderr.contains("the target's records were damaged: "), "{outcome}");
+    Ok(())
+}
