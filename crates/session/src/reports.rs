@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn an_end_that_somebody_else_took_is_kept_for_its_owner() {
         let (pid, process) = child("exit 7");
-        assert_eq!(soon(|| take(-1, NOHANG).unwrap()), (pid, Status::Exited(7)));
+        assert_eq!(soon(|| take(pid, NOHANG).unwrap()), (pid, Status::Exited(7)));
         assert_eq!(end_of(pid, &process), Ok(Some(Status::Exited(7))));
         assert_eq!(end_of(pid, &process), Ok(Some(Status::Exited(7))), "it can be asked for again");
         // Another process of that number ends.
