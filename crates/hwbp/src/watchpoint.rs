@@ -49,9 +49,11 @@ impl Watchpoint {
     /// # Errors
     /// As [`on`](Self::on).
     pub fn at(addr: usize, len: usize, access: Access) -> std::io::Result<Watchpoint> {
+        let error = |errno: Errno| std::io::Error::from_raw_os_error(errno.0);
         let breakpoint = Breakpoint {
             addr: addr as u64,
-            len: len as u32,
+            // A length that does not fit is none that a register has.
+            len: u32::try_from(len).map_err(|_| error(Errno::EINVAL))?,
             access: match access {
                 Access::Write => access::WRITE,
                 Access::ReadWrite => access::READ_WRITE,
@@ -62,7 +64,6 @@ impl Watchpoint {
             raises_sigtrap: false,
             runs_program: false,
         };
-        let error = |errno: Errno| std::io::Error::from_raw_os_error(errno.0);
         let fd = perf::open_breakpoint(&breakpoint, 0).map_err(error)?;
         // SAFETY: the kernel has just made this descriptor for us, and nobody else has it.
         let event = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
@@ -108,5 +109,10 @@ mod tests {
     fn a_size_that_no_debug_register_has_is_refused() {
         let three = [0u8; 3];
         assert!(Watchpoint::on(&three, Access::Write).is_err());
+        let eight = 0u64;
+        let addr = (&raw const eight).addr();
+        for len in [0, (1 << 32) + 8, usize::MAX] {
+            assert!(Watchpoint::at(addr, len, Access::Write).is_err(), "{len}");
+        }
     }
 }

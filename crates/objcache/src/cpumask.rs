@@ -60,7 +60,7 @@ impl CpuMasks {
         Some(CpuMaskRef { masks: self, mask })
     }
 
-    /// One more share of a mask that readers can reach; `None` if its last one is gone.
+    /// One more share of a mask that readers can reach; `None` if its last one is gone, or there are 2^31.
     ///
     /// # Safety
     /// `mask` must have come from this cache, and the caller must be in a reader of its domain that began
@@ -68,8 +68,7 @@ impl CpuMasks {
     pub unsafe fn acquire(&self, mask: NonNull<CpuMask>) -> Option<CpuMaskRef<'_>> {
         // SAFETY: not reused before the caller's reader ends (the caller's promise).
         let count = &unsafe { mask.as_ref() }.count;
-        let more = |n: u32| (n != 0).then(|| n + 1);
-        count.fetch_update(Relaxed, Relaxed, more).ok().map(|_| CpuMaskRef { masks: self, mask })
+        share(count).then(|| CpuMaskRef { masks: self, mask })
     }
 
     /// The cache, for its counts.
@@ -78,9 +77,15 @@ impl CpuMasks {
     }
 }
 
+/// One share more; not of a mask that has none, nor so many that their number would come round.
+fn share(count: &AtomicU32) -> bool {
+    let more = |n: u32| (n != 0 && n < 1 << 31).then(|| n + 1);
+    count.fetch_update(Relaxed, Relaxed, more).is_ok()
+}
+
 impl Clone for CpuMaskRef<'_> {
     fn clone(&self) -> Self {
-        self.count.fetch_add(1, Relaxed);
+        assert!(share(&self.count), "a mask has at most 2^31 shares");
         CpuMaskRef { masks: self.masks, mask: self.mask }
     }
 }

@@ -1,7 +1,8 @@
 //! The word in which a thread counts its tasks-trace readers, and the wait for such words.
 //!
 //! For:     `tasks::holdout`; apart from it, so that the model can run it.
-//! State:   `count` (low half: nesting; top bit: please say when you are quiet) and `quiet`.
+//! State:   `count` (top bit: please say when you are quiet; below it the nesting, which forgotten guards cannot bring
+//!          round to zero) and `quiet`.
 //! Context: readers: target, signal. `wait_for_all`: target, block.
 //! Keeps:   Z3 a thread that was inside when the wait began is waited for until it was outside once,
 //!          however soon it enters again.
@@ -64,8 +65,8 @@ impl TaskWord {
     /// A grace period asked, or the count went below zero; false for the latter.
     #[cold]
     fn answer(&self, count: u64) -> bool {
-        let nesting = count as u32;
-        if nesting == u32::MAX {
+        let nesting = count & !ASKED;
+        if nesting == !ASKED {
             self.count.store(0, Relaxed);
             return false;
         }
@@ -79,7 +80,7 @@ impl TaskWord {
 
     /// How deep the owner is inside.
     pub fn nesting(&self) -> u32 {
-        self.count.load(Relaxed) as u32
+        u32::try_from(self.count.load(Relaxed) & !ASKED).unwrap_or(u32::MAX)
     }
 
     /// The word's owner is gone, or another takes it over.
@@ -96,7 +97,7 @@ impl TaskWord {
 
     fn is_quiet(&self) -> bool {
         let count = self.count.load(Relaxed);
-        if count as u32 == 0 || self.quiet.load(Relaxed) != 0 {
+        if count & !ASKED == 0 || self.quiet.load(Relaxed) != 0 {
             return true;
         }
         // The owner's plain add can overwrite the request: ask again.
@@ -144,4 +145,26 @@ pub fn wait_for_all<'w>(
 
 fn fence(env: &mut impl Env, heavy: bool) {
     if heavy { env.heavy_fence() } else { prim::full() }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_number_of_forgotten_guards_looks_like_none() {
+        let word = TaskWord::new();
+        for entered in [u64::from(u32::MAX), u64::from(u32::MAX) + 1, 1 << 40] {
+            word.count.store(entered - 1, Relaxed);
+            word.enter();
+            assert_eq!(word.nesting(), u32::MAX, "{entered}");
+            word.ask();
+            assert!(!word.is_quiet(), "{entered}");
+            assert!(word.leave() && !word.is_quiet(), "{entered}");
+        }
+        word.count.store(1, Relaxed);
+        word.ask();
+        assert!(word.leave() && word.is_quiet() && word.nesting() == 0);
+        assert!(!word.leave(), "one too many is found");
+    }
 }
