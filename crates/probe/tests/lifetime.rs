@@ -56,18 +56,22 @@ fn a_leased_uprobe_is_freed_after_its_return() {
 }
 
 #[test]
-fn fifty_thousand_unregistrations_cost_one_grace_period_and_less_than_a_second() {
+fn fifty_thousand_unregistrations_cost_one_grace_period_and_less_than_a_second_of_a_cpu() {
     const N: u64 = 50_000;
     let w = world(Config::new(Protection::Lite, Protection::Lite));
     let count = Count::new();
     let all: Vec<_> = (0..N).map(|i| w.register(i, &count)).collect();
     assert_eq!(w.space.breakpoints().len() as u64, N);
     let periods = || w.registry.domains().map(|d| d.unwrap().stats().periods);
-    let (before, start) = (periods(), Instant::now());
+    let (before, start, cpu) = (periods(), Instant::now(), sys::thread_cpu_ns());
     all.into_iter().for_each(|r| w.drop_nosync(r));
     w.registry.unregister_sync();
-    let (took, after) = (start.elapsed(), periods());
-    println!("{N} unregistered in {took:?}, grace periods {before:?} to {after:?}");
+    let (took, after) = (Duration::from_nanos(sys::thread_cpu_ns() - cpu), periods());
+    println!(
+        "{N} unregistered in {:?}, {took:?} of a CPU, grace periods {before:?} to {after:?}",
+        start.elapsed()
+    );
+    // On a busy machine the time of the clock is that of others.
     assert!(took < Duration::from_secs(1), "{took:?}");
     assert!(after.iter().zip(before).all(|(a, b)| a - b <= 1), "{before:?} {after:?}");
     let stats = w.registry.stats();
