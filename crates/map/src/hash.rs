@@ -173,8 +173,9 @@ impl Hash {
     fn element(&self, index: u32) -> Place {
         // An index that was read from a chain is never 0 and lies below END. A reader that was led astray may read
         // one from what is no element any more: it stays inside the arena, and the second look finds it out.
-        let index = Index::from_raw(index).filter(|index| index.get() <= self.last);
-        let at = self.view.payload(index.unwrap_or_else(|| self.nowhere()));
+        // One compare for both: 0 comes round to the highest.
+        let found = if index.wrapping_sub(1) < self.last { Index::from_raw(index) } else { None };
+        let at = self.view.payload(found.unwrap_or_else(|| self.nowhere()));
         // SAFETY: an object of the map's cache, in the arena that is kept or was promised.
         unsafe { Place::new(at) }
     }
