@@ -130,25 +130,6 @@ impl<'a> Pages<'a> {
     }
 }
 
-/// Makes the process's own copies of the pages that `addrs` lie on, so that the stop need not: writes to
-/// each page one byte that it has already.
-pub(crate) fn unshare(memory: &Memory, addrs: impl Iterator<Item = u64>) -> Result<(), Broken> {
-    let mut pages: Vec<u64> = addrs.map(|a| a / PAGE).collect();
-    pages.sort_unstable();
-    pages.dedup();
-    for page in pages {
-        // The last byte of the page: rarely the first of an instruction, where another tracer may
-        // put a breakpoint at this very moment.
-        let at = page * PAGE + PAGE - 1;
-        let mut byte = [0u8];
-        // Its module may have been unmapped since; that is found out in the stop.
-        if memory.read(at, &mut byte).is_ok() {
-            memory.write(at, &byte)?;
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
