@@ -15,7 +15,7 @@ use crate::render::{Report, Writer, open_calls};
 use crate::stop::{Stop, Woke};
 use crate::trace::{self, Calls};
 use image::Spec;
-use session::{Broken, Ending, Launched, Receipt, Verb};
+use session::{Broken, Ending, Launched, Pace, Receipt, Verb};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -45,7 +45,8 @@ pub fn run(job: Job, mut stop: Stop, guard: &mut Guard) -> i32 {
         Err(code) => return code,
     };
     guard.tell(pid);
-    match Probes::attach(&job, pid, &mut writer) {
+    let pace = Pace::new(stop.asker(), crate::look::tell);
+    match Probes::attach(&job, pid, &mut writer, pace) {
         Ok(probes) => Engine { job, stop, guard, writer, pid, probes, launched, calls: Vec::new() }.run(),
         Err(code) => {
             if let Some(launched) = launched {

@@ -11,7 +11,17 @@ use crate::out::Out;
 use crate::{advice, run};
 use insn::Coverage;
 use serde_json::json;
-use session::{Explained, FileCoverage, Listed, RefusedSite};
+use session::{Explained, FileCoverage, Listed, Pace, RefusedSite};
+
+/// What takes long is told, and ended by signals as any command is.
+fn pace() -> Pace {
+    Pace::new(|| false, tell)
+}
+
+/// One line about work that goes on.
+pub fn tell(line: &str) {
+    eprintln!("nanoprobe: {line}");
+}
 
 pub fn list(args: &LookArgs) -> i32 {
     let specs = match run::parse(&args.specs) {
@@ -69,7 +79,7 @@ fn shares(args: &LookArgs) -> i32 {
         Err(code) => return code,
     };
     for spec in &specs {
-        match session::coverage(spec) {
+        match session::coverage(spec, &pace()) {
             Ok(coverage) => match print(share_lines(&coverage, args).into_iter(), args.format) {
                 0 => {}
                 code => return code,
@@ -123,7 +133,7 @@ fn explain_sites(args: &LookArgs) -> i32 {
         Err(code) => return code,
     };
     let found = checked(args)
-        .and_then(|()| session::explain(args.pid, &specs).map_err(|e| advice::nowhere(&e, args.pid)));
+        .and_then(|()| session::explain(args.pid, &specs, pace()).map_err(|e| advice::nowhere(&e, args.pid)));
     match found {
         Ok((sites, refused)) => {
             let lines = sites.iter().flat_map(|e| placed(e, args));

@@ -13,7 +13,8 @@ use crate::render::Writer;
 use image::lookup::{LookupError, find_file, find_module};
 use image::{Process, Spec};
 use session::{
-    Broken, Deaf, Execs, Held, Images, Loads, Missed, Plan, PlanError, Receipt, Rung, Session, SitePlan, Verb,
+    Broken, Deaf, Execs, Held, Images, Loads, Missed, Pace, Plan, PlanError, Receipt, Rung, Session,
+    SitePlan, Verb,
 };
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -55,10 +56,10 @@ pub struct Probes {
 
 impl Probes {
     /// Plans and attaches; on failure the exit code, with everything said.
-    pub fn attach(job: &Job, pid: i32, writer: &mut Writer) -> Result<Probes, i32> {
+    pub fn attach(job: &Job, pid: i32, writer: &mut Writer, pace: Pace) -> Result<Probes, i32> {
         session::check_process(pid).map_err(|b| advice::cannot_attach(&b))?;
         // Listened to before we look, so that nothing is loaded unseen in between.
-        let mut images = Images::default();
+        let mut images = Images::with_pace(pace);
         let loads = match job.args.wait {
             true => Some(Loads::listen(&mut images, pid).map_err(|deaf| cannot_listen(&deaf))?),
             false => None,

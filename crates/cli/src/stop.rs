@@ -39,9 +39,13 @@ impl Stop {
 
     /// The front has said something, or is gone; [`Stop::wait`] says what.
     pub fn is_asked(&self) -> bool {
-        let mut fd = libc::pollfd { fd: self.pipe.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one pollfd, alive for the call.
-        unsafe { libc::poll(&raw mut fd, 1, 0) > 0 }
+        is_readable(&self.pipe)
+    }
+
+    /// Asks the same from elsewhere; never true if that cannot be.
+    pub fn asker(&self) -> impl Fn() -> bool + 'static {
+        let pipe = self.pipe.try_clone().ok();
+        move || pipe.as_ref().is_some_and(is_readable)
     }
 
     /// Readable when something was said that was not heard yet.
@@ -76,4 +80,10 @@ impl Stop {
             }
         }
     }
+}
+
+fn is_readable(pipe: &std::fs::File) -> bool {
+    let mut fd = libc::pollfd { fd: pipe.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one pollfd, alive for the call.
+    unsafe { libc::poll(&raw mut fd, 1, 0) > 0 }
 }

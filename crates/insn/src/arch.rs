@@ -4,7 +4,7 @@
 //!          not the machine that this runs on, so there is no `cfg(target_arch)`.
 //! State:   none.
 //! Context: control.
-//! Keeps:   G1 an architecture with windows has the same list: `decode`, `sweep`, `scan`, `follow`, `source`,
+//! Keeps:   G1 an architecture with windows has the same list: `decode`, `sweep`, `Met`, `scan`, `Sum`, `formed`, `follow`, `source`,
 //!          `liveness`, `leave`, `Depths`, `falls_through`, `opposite`, `is_stub`, `may_fault`, `relocate`,
 //!          `len_bound`, `is_signal_return`, and the constants `JUMP_BYTES`,
 //!          `SHORT_JUMP_BYTES`, `SHORT_REACH`, `SHORT_BRANCH_REACH`.

@@ -6,18 +6,25 @@
 //! Keeps:   G1 in the set: the targets of all direct branches, the given indirect targets, all function starts,
 //!          the entries of all jump tables that the table reader finds, and all code that is referred to relative
 //!          to rip.
-//!          G2 not in the set, and the risks that remain: targets computed at run time from no table and no relocation
-//!          (hand-written computed gotos), and the rest of a table into whose middle other code points.
-//! Checked: flow tests; tests/objdump.rs.
+//!          G2 a jump to a sum that is not understood makes its function vague: any instruction in it counts as a target.
+//!          G3 not in the set, and the risk that remains: the rest of a table into whose middle other code points.
+//! Checked: flow tests; tests/real; tests/computed.rs.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
-use crate::arch::native::{self, RegSet};
+use crate::arch::native::{self, Met, RegSet};
 use crate::code::{Code, Insn};
 use crate::entries::Entries;
+use crate::padding::Gaps;
 use crate::reason::{Reason, Refusal, Rung};
-use crate::tables::{Table, Tables};
+use crate::tables::{Functions, Table, Tables, Vague};
 use crate::targets::Targets;
+
+/// Functions longer than this are taken for a stretch in which functions are not known.
+const LONG_FUNCTION_BYTES: u64 = 1 << 20;
+/// How far from an address the places that are called are looked for.
+const CALLED_REACH: u64 = 1 << 16;
 
 /// What refers to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +46,13 @@ pub enum Source {
 pub struct Flow {
     targets: Targets,
     entries: Entries,
+    /// Those that are called.
+    calls: Targets,
     starts: Vec<u64>,
+    /// Where jumps lead that are not understood, sorted and apart.
+    vague: Vec<Vague>,
+    /// Padding of the functions that were asked about.
+    pub(crate) gaps: RefCell<Gaps>,
     /// Where `targets` is complete; everywhere when there is none.
     analysed: Option<Vec<Range<u64>>>,
     /// If it has threads of its own making that it parks.
@@ -74,18 +87,39 @@ impl Flow {
         indirect_targets: &[u64],
         table_reader: &dyn Fn(&Table) -> Vec<u64>,
     ) -> Flow {
+        let read = Flow::analyse_while(code, function_starts, indirect_targets, table_reader, &|_| true);
+        read.unwrap_or_else(|| unreachable!("nobody says no"))
+    }
+
+    /// The same, as long as `go_on` says so, which is asked for each part with its length in bytes; else `None`.
+    pub fn analyse_while(
+        code: &[Code<'_>],
+        function_starts: &[u64],
+        indirect_targets: &[u64],
+        table_reader: &dyn Fn(&Table) -> Vec<u64>,
+        go_on: &dyn Fn(u64) -> bool,
+    ) -> Option<Flow> {
         debug_assert!(function_starts.is_sorted());
-        let mut targets = Targets::new(code);
-        let mut tables = Tables::default();
-        let mut entries = Entries::new(code);
+        let mut met = Met::new(code);
         for segment in code {
-            let starts = within(function_starts, segment.range());
-            native::sweep(segment, starts, &mut targets, &mut tables, &mut entries);
+            native::sweep(segment, within(function_starts, segment.range()), &mut met, go_on)?;
         }
-        let mut flow =
-            Flow { targets, entries, starts: function_starts.to_vec(), analysed: None, parked: None };
-        flow.add_data(tables, indirect_targets, table_reader);
-        flow
+        let mut flow = Flow::empty(function_starts);
+        flow.add(code, met, indirect_targets, table_reader, &|| go_on(0))?;
+        Some(flow)
+    }
+
+    fn empty(function_starts: &[u64]) -> Flow {
+        Flow {
+            targets: Targets::new(&[]),
+            calls: Targets::new(&[]),
+            entries: Entries::new(&[]),
+            starts: function_starts.to_vec(),
+            vague: Vec::new(),
+            gaps: RefCell::default(),
+            analysed: None,
+            parked: None,
+        }
     }
 
     /// The same, but only complete for sites in `near`: other sites are refused.
@@ -105,16 +139,8 @@ impl Flow {
         // A jump, its padding and its island.
         let margin = native::SHORT_BRANCH_REACH + 2 * u64::from(native::JUMP_BYTES);
         let wanted = widen(near, margin);
-        let mut targets = Targets::new(code);
-        let mut tables = Tables::default();
-        let mut entries = Entries::new(code);
-        let mut flow = Flow {
-            targets: Targets::new(&[]),
-            entries: Entries::new(&[]),
-            starts: function_starts.to_vec(),
-            analysed: None,
-            parked: None,
-        };
+        let mut met = Met::new(code);
+        let mut flow = Flow::empty(function_starts);
         let around = widen(near, margin + native::SHORT_BRANCH_REACH);
         let mut parts: Vec<Code<'_>> = Vec::new();
         for segment in code {
@@ -122,16 +148,15 @@ impl Flow {
         }
         let decoded = widen(&parts.iter().map(Code::range).collect::<Vec<_>>(), 0);
         for segment in code {
-            native::scan(segment, &wanted, &decoded, &mut targets, &mut tables, &mut entries);
+            native::scan(segment, &wanted, &decoded, &mut met);
         }
         for part in &parts {
-            let starts = within(function_starts, part.range());
-            native::sweep(part, starts, &mut targets, &mut tables, &mut entries);
+            let all = native::sweep(part, within(function_starts, part.range()), &mut met, &|_| true);
+            debug_assert!(all.is_some());
         }
-        flow.targets = targets;
-        flow.entries = entries;
         flow.analysed = Some(wanted);
-        flow.add_data(tables, indirect_targets, table_reader);
+        let all = flow.add(code, met, indirect_targets, table_reader, &|| true);
+        debug_assert!(all.is_some());
         flow
     }
 
@@ -146,21 +171,71 @@ impl Flow {
         Some(Code { base: from, bytes: &segment.from_addr(from)[..(to - from) as usize] })
     }
 
-    /// What is known from data: tables, code pointers, function starts.
-    fn add_data(&mut self, tables: Tables, indirect: &[u64], table_reader: &dyn Fn(&Table) -> Vec<u64>) {
-        let function = |addr| self.start_before(addr).zip(self.next_start(addr).or(Some(u64::MAX)));
-        for target in tables.read(&|addr| function(addr).map(|(start, end)| start..end), table_reader) {
-            self.targets.insert(target);
-        }
+    /// What was met, and what is known from data: tables, code pointers, function starts. `None` if `go_on` says no.
+    fn add(
+        &mut self,
+        codes: &[Code<'_>],
+        met: Met,
+        indirect: &[u64],
+        table_reader: &dyn Fn(&Table) -> Vec<u64>,
+        go_on: &dyn Fn() -> bool,
+    ) -> Option<()> {
+        let Met { mut targets, calls, tables, entries } = met;
+        self.calls = calls;
+        let functions = Functions {
+            holding: &|addr| self.extent(addr),
+            is_start: &|addr| self.starts.binary_search(&addr).is_ok() || self.calls.contains(addr),
+        };
+        let mut insert = |target| {
+            targets.insert(target);
+        };
+        let mut vague = tables.read(codes, &functions, table_reader, &mut insert, go_on)?;
         for target in indirect.iter().chain(&self.starts) {
-            self.targets.insert(*target);
+            targets.insert(*target);
         }
+        self.targets = targets;
+        self.entries = entries;
         self.entries.finish(&self.targets);
+        vague.sort_unstable_by_key(|vague| vague.range.start);
+        for next in vague {
+            match self.vague.last_mut() {
+                Some(last) if next.range.start < last.range.end => {
+                    last.range.end = last.range.end.max(next.range.end);
+                }
+                _ => self.vague.push(next),
+            }
+        }
+        Some(())
     }
 
     /// Whether it is proven that calls alone lead to the function start `addr`: no jump, no fall-through.
     pub fn is_called_only(&self, addr: u64) -> bool {
         self.is_analysed(addr..addr + 1) && self.entries.is_called_only(addr)
+    }
+
+    /// The function that holds `addr`. Where the next known starts are far, what is called counts as one.
+    fn extent(&self, addr: u64) -> Range<u64> {
+        let known = self.start_before(addr).unwrap_or(0)..self.next_start(addr).unwrap_or(u64::MAX);
+        if known.end - known.start <= LONG_FUNCTION_BYTES {
+            return known;
+        }
+        // The same for all jumps close by, so that each place is read a few times only.
+        let block = addr / CALLED_REACH * CALLED_REACH;
+        let from = known.start.max(block.saturating_sub(CALLED_REACH));
+        let to = known.end.min(block.saturating_add(2 * CALLED_REACH));
+        let start = self.calls.last_in(from..addr.saturating_add(1)).unwrap_or(from);
+        start..self.calls.first_in(addr.saturating_add(1)..to).unwrap_or(to)
+    }
+
+    /// The jump that is not understood and may lead to `addr`, if there is one.
+    pub(crate) fn vague_jump(&self, addr: u64) -> Option<u64> {
+        let after = self.vague.partition_point(|vague| vague.range.end <= addr);
+        self.vague.get(after).filter(|vague| vague.range.contains(&addr)).map(|vague| vague.jump)
+    }
+
+    /// Bytes of code in which a jump that is not understood may lead anywhere.
+    pub fn vague_bytes(&self) -> u64 {
+        self.vague.iter().map(|vague| vague.range.end - vague.range.start).sum()
     }
 
     /// Whether all that leads into `range` is known.
@@ -171,8 +246,10 @@ impl Flow {
     }
 
     /// Whether something is known to jump to or point at `addr`.
+    ///
+    /// Where a jump that is not understood may lead, every address counts.
     pub fn is_target(&self, addr: u64) -> bool {
-        self.targets.contains(addr)
+        self.targets.contains(addr) || self.vague_jump(addr).is_some()
     }
 
     /// Says that the program has threads of its own making, which it stops at any instruction but at its unsafe points,
@@ -302,6 +379,17 @@ fn widen(ranges: &[Range<u64>], margin: u64) -> Vec<Range<u64>> {
         }
     }
     joined
+}
+
+impl Met {
+    fn new(code: &[Code<'_>]) -> Met {
+        Met {
+            targets: Targets::new(code),
+            calls: Targets::new(code),
+            tables: Tables::default(),
+            entries: Entries::new(code),
+        }
+    }
 }
 
 #[cfg(test)]

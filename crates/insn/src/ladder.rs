@@ -168,6 +168,9 @@ impl<'a> Ladder<'a> {
             if self.flow.may_be_parked(last.insn.end()) {
                 return Err(Reason::Parked { at: last.insn.end() });
             }
+            if let Some(from) = self.flow.vague_jump(last.insn.end()) {
+                return Err(Reason::ComputedJump { at: last.insn.end(), from });
+            }
             last = self.next(&last)?;
             if self.flow.keeps_faults(&last.insn) {
                 return Err(Reason::MayFault { at: last.insn.addr });

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod arch;
+mod boundary;
 mod code;
 mod coverage;
 mod entries;

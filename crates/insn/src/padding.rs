@@ -2,20 +2,26 @@
 //!
 //! For:     the end of a window that outgrows its function, and islands.
 //! State:   none.
-//! Context: control. Cost: `nearest_gap` decodes from the nearest function start below the reach.
+//! Context: control. Cost: `nearest_gap` decodes the functions in its reach, each once.
 //! Keeps:   G1 padding is only looked for behind an instruction that never falls through, and ends at the first
 //!          byte that is a target: control cannot enter it in any way that `Flow` knows.
 //!          G2 int3 and nops of any length count; zero bytes only when nothing but zeros stands between them and
 //!          the next function or the end of code, for they may be data.
 //! Checked: padding tests, tests/ladder.rs.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
+use std::rc::Rc;
 
 use crate::arch::native;
 use crate::code::Code;
 use crate::flow::Flow;
 
 const INT3: u8 = 0xcc;
+/// In a longer stretch functions are not known, and where its instructions begin is not either.
+const FUNCTION_BYTES_MAX: u64 = 1 << 20;
+/// Functions whose padding is kept.
+const KEPT_FUNCTIONS: usize = 4096;
 
 /// The length of the padding at `at`, as far as `limit`, in bytes.
 ///
@@ -73,19 +79,50 @@ pub(crate) fn nearest_gap(
     best
 }
 
-/// All padding between `lowest` and `highest`.
+/// Padding of functions that were asked about, by their start.
+#[derive(Debug, Default)]
+pub(crate) struct Gaps(BTreeMap<u64, Rc<[Range<u64>]>>);
+
+/// All padding between `lowest` and `highest`, and of the functions there.
 fn gaps(flow: &Flow, code: &Code<'_>, lowest: u64, highest: u64) -> Vec<Range<u64>> {
     let mut found = Vec::new();
     let mut at = flow.start_before(lowest).unwrap_or(code.base).max(code.base);
+    while at < highest && code.range().contains(&at) {
+        let end = flow.next_start(at).unwrap_or(u64::MAX).min(code.range().end);
+        found.extend(known_gaps(flow, code, at..end).iter().cloned());
+        at = end;
+    }
+    found
+}
+
+/// The padding of one function; none if it is too long to be one.
+fn known_gaps(flow: &Flow, code: &Code<'_>, function: Range<u64>) -> Rc<[Range<u64>]> {
+    if function.end - function.start > FUNCTION_BYTES_MAX {
+        return Rc::new([]);
+    }
+    if let Some(known) = flow.gaps.borrow().0.get(&function.start) {
+        return known.clone();
+    }
+    let start = function.start;
+    let found: Rc<[Range<u64>]> = gaps_of(flow, code, function).into();
+    let mut all = flow.gaps.borrow_mut();
+    if all.0.len() >= KEPT_FUNCTIONS {
+        all.0.clear();
+    }
+    all.0.insert(start, found.clone());
+    found
+}
+
+fn gaps_of(flow: &Flow, code: &Code<'_>, function: Range<u64>) -> Vec<Range<u64>> {
+    let mut found = Vec::new();
+    let mut at = function.start;
     let mut falls_through = true;
-    while at < highest {
-        let next_start = flow.next_start(at).unwrap_or(u64::MAX);
+    while at < function.end {
         if !falls_through && !flow.is_target(at) {
-            let len = run(flow, code, at, next_start);
+            let len = run(flow, code, at, function.end);
             if len > 0 {
                 found.push(at..at + len);
                 at += len;
-                falls_through = false;
                 continue;
             }
         }
@@ -94,15 +131,10 @@ fn gaps(flow: &Flow, code: &Code<'_>, lowest: u64, highest: u64) -> Vec<Range<u6
                 falls_through = !class.ends;
                 at = class.insn.end();
             }
-            None if code.from_addr(at).is_empty() => break,
             None => {
                 falls_through = true;
                 at += 1;
             }
-        }
-        if at > next_start {
-            at = next_start;
-            falls_through = true;
         }
     }
     found

@@ -23,7 +23,7 @@ pub struct Asked<'a> {
     /// Image address to be probed.
     pub site: u64,
     /// The function that holds it, if known: instruction boundaries are then checked from its start, and the
-    /// window does not fall out of its end.
+    /// window does not fall out of its end. Else they are told from the code around it, or the site is refused.
     pub function: Option<Range<u64>>,
     /// The start of the next function, if the caller knows better than `Flow`.
     pub next_function: Option<u64>,
@@ -212,8 +212,9 @@ impl Placement {
 pub fn place(flow: &Flow, codes: &[Code<'_>], asked: &Asked<'_>) -> Result<Placement, Refusal> {
     let site = asked.site;
     let code = Code::holding(codes, site).ok_or(Refusal::OutsideCode { site })?;
-    if let Some(function) = &asked.function {
-        flow.boundary(codes, site, function.start)?;
+    match &asked.function {
+        Some(function) => flow.boundary(codes, site, function.start)?,
+        None => flow.unknown_boundary(code, site)?,
     }
     let found = Ladder::new(flow, code, asked)?.climb()?;
     let is_entry = asked.function.as_ref().is_some_and(|function| function.start == site);

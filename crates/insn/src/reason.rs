@@ -197,6 +197,13 @@ pub enum Reason {
     UnknownPadding,
     /// A page ends after the jump's first byte: its two parts could not be written at one moment.
     PageEnd,
+    /// A jump whose places are not known may lead here, under the jump.
+    ComputedJump {
+        /// The instruction that it may lead to.
+        at: u64,
+        /// The jump.
+        from: u64,
+    },
     /// The site lies outside the ranges that were analysed.
     NotAnalysed,
 }
@@ -227,6 +234,9 @@ impl fmt::Display for Reason {
             Reason::MayFault { at } => write!(f, "the instruction at {at:#x} may fault"),
             Reason::UnknownPadding => write!(f, "Go does not know the padding between its functions"),
             Reason::PageEnd => write!(f, "a page ends after its first byte"),
+            Reason::ComputedJump { at, from } => {
+                write!(f, "the jump at {from:#x} is not understood and may lead to {at:#x}")
+            }
             Reason::NotAnalysed => write!(f, "the code around it was not analysed"),
         }
     }
@@ -253,6 +263,13 @@ pub enum Refusal {
         /// The address asked for.
         asked: u64,
         /// The first byte that is no instruction.
+        at: u64,
+    },
+    /// No function is known at the address, and it cannot be told whether an instruction starts there.
+    UnknownBoundary {
+        /// The address asked for.
+        asked: u64,
+        /// Where reading from different places disagrees.
         at: u64,
     },
     /// No rung at all may stand here.
@@ -283,6 +300,11 @@ impl fmt::Display for Refusal {
             Refusal::Undecodable { asked, at } => {
                 write!(f, "the function of {asked:#x} does not decode at {at:#x}")
             }
+            Refusal::UnknownBoundary { asked, at } => write!(
+                f,
+                "no function is known at {asked:#x}, and what stands at {at:#x} does not tell whether an instruction starts \
+                 there"
+            ),
             Refusal::Forbidden { site, what } => write!(f, "at {site:#x} stands {what}"),
             Refusal::NoRung { site, why_not, needs } => {
                 write!(f, "no jump fits at {site:#x}, it needs a {needs} probe")?;

@@ -1,14 +1,23 @@
-//! Jump tables outside code: where they may be, and what they hold.
+//! Jump tables outside code: where they may be, and what they hold; and jumps that are not understood.
 //!
 //! For:     `Flow`.
-//! State:   the addresses that code forms, as met in a sweep.
+//! State:   the addresses that code forms, and the jumps to registers that may hold a sum, as met in a sweep.
 //! Context: control.
-//! Keeps:   G1 each address that may be a table is asked about once by itself, and once with each label of each function
-//!          that forms both.
-//! Checked: flow tests; tests/real `computed_jumps_of_vfprintf_are_known`; `torture anywhere`.
+//! Keeps:   G1 each address outside code that is formed by a `lea`, or is the base of a scaled load, is asked about once
+//!          by itself.
+//!          G2 of a function that jumps to a sum, each address outside code and each place in it that it forms is also
+//!          asked about with each such place as base; if these are more than [`PAIRS_MAX`], or the sum is of something
+//!          else than 32-bit entries, nothing is known of where the jump leads, and the function is vague.
+//!          G3 work and memory are at most linear in the code: no function makes more than [`PAIRS_MAX`] questions.
+//! Checked: flow tests; tests/real `computed_jumps_of_vfprintf_are_known`; tests/computed.rs; `torture anywhere`.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
+
+use crate::arch::native::{self, Sum};
+use crate::code::Code;
+
+/// Tables times labels of one function that are read at most.
+const PAIRS_MAX: usize = 1 << 14;
 
 /// An address outside code at which a jump table may stand.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,90 +30,156 @@ pub struct Table {
     pub within: Option<Range<u64>>,
 }
 
-/// An instruction that forms an address.
+/// A jump to a register that is no pointer that was loaded.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lea {
-    pub(crate) at: u64,
-    pub(crate) to: u64,
+struct Jump {
+    at: u64,
+    sum: Sum,
 }
 
 /// What a sweep has met.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
     tables: Vec<u64>,
-    /// Those that lead outside code, and those that lead into it.
-    outside: Vec<Lea>,
-    inside: Vec<Lea>,
+    /// How long `tables` may get before equal ones are looked for.
+    bound: usize,
+    jumps: Vec<Jump>,
 }
 
-/// The labels of a function, and the addresses outside code that it forms.
-#[derive(Default)]
-struct Function {
-    range: Range<u64>,
-    labels: Vec<u64>,
-    tables: Vec<u64>,
+/// A stretch in which a jump that is not understood may lead anywhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Vague {
+    pub(crate) range: Range<u64>,
+    pub(crate) jump: u64,
+}
+
+/// What `Flow` knows of functions.
+pub(crate) struct Functions<'a> {
+    /// The function that holds an address, as far as its ends are known.
+    pub(crate) holding: &'a dyn Fn(u64) -> Range<u64>,
+    pub(crate) is_start: &'a dyn Fn(u64) -> bool,
 }
 
 impl Tables {
     /// There may be a table at `at`.
     pub(crate) fn add(&mut self, at: u64) {
+        if self.tables.len() >= self.bound {
+            self.tables.sort_unstable();
+            self.tables.dedup();
+            self.bound = (2 * self.tables.len()).max(1 << 16);
+        }
         self.tables.push(at);
     }
 
-    pub(crate) fn add_lea(&mut self, lea: Lea, is_code: bool) {
-        if is_code {
-            return self.inside.push(lea);
-        }
-        self.tables.push(lea.to);
-        self.outside.push(lea);
+    pub(crate) fn add_jump(&mut self, at: u64, sum: Sum) {
+        self.jumps.push(Jump { at, sum });
     }
 
-    /// All that the tables hold; `function` gives the range of the function that holds an address.
+    /// Tells `found` all that the tables hold; returns where nothing is known. `go_on` is asked now and then.
     pub(crate) fn read(
         mut self,
-        function: &dyn Fn(u64) -> Option<Range<u64>>,
+        codes: &[Code<'_>],
+        functions: &Functions<'_>,
         reader: &dyn Fn(&Table) -> Vec<u64>,
-    ) -> Vec<u64> {
+        found: &mut dyn FnMut(u64),
+        go_on: &dyn Fn() -> bool,
+    ) -> Option<Vec<Vague>> {
         self.tables.sort_unstable();
         self.tables.dedup();
-        let mut found = Vec::new();
-        let mut read = |table: Table| {
+        let read = |table: Table, found: &mut dyn FnMut(u64)| {
             let after = self.tables.partition_point(|at| *at <= table.at);
-            found.extend(reader(&table).into_iter().take(table_limit(table.at, &self.tables[after..])));
+            let limit = table_limit(table.at, &self.tables[after..]);
+            reader(&table).into_iter().take(limit).for_each(found);
         };
-        self.tables.iter().for_each(|at| read(Table { at: *at, base: *at, within: None }));
-        for mut function in self.functions_with_labels(function) {
-            sort(&mut function.labels);
-            sort(&mut function.tables);
-            for at in &function.tables {
-                for base in &function.labels {
-                    read(Table { at: *at, base: *base, within: Some(function.range.clone()) });
+        for (number, at) in self.tables.iter().enumerate() {
+            read(Table { at: *at, base: *at, within: None }, found);
+            if number.is_multiple_of(1 << 10) && !go_on() {
+                return None;
+            }
+        }
+        let mut vague = Vec::new();
+        for function in self.by_function(functions) {
+            if !go_on() {
+                return None;
+            }
+            let formed = Formed::of(codes, &function.range, functions);
+            let is_clear = match function.sum {
+                // Its table is its own base, and outside code: that was read above.
+                Sum::Words | Sum::Unknown if formed.labels.is_empty() => true,
+                Sum::Words => formed.pairs() <= PAIRS_MAX,
+                // As its other jumps, if it makes no sum of another kind anywhere.
+                Sum::Unknown => function.has_words && !formed.adds_narrow && formed.pairs() <= PAIRS_MAX,
+                Sum::Other => false,
+            };
+            if is_clear {
+                formed.tables(&function.range).for_each(|table| read(table, found));
+                continue;
+            }
+            let elsewhere = formed.labels.iter().filter(|label| !function.range.contains(label));
+            let places = std::iter::once(function.jump).chain(elsewhere.copied());
+            vague.extend(places.map(|at| Vague { range: (functions.holding)(at), jump: function.jump }));
+        }
+        Some(vague)
+    }
+
+    /// The jumps of each function as one, the least understood.
+    fn by_function(&self, functions: &Functions<'_>) -> Vec<Jumps> {
+        let mut found: Vec<Jumps> = Vec::new();
+        for jump in &self.jumps {
+            let range = (functions.holding)(jump.at);
+            match found.last_mut() {
+                Some(last) if last.range == range => {
+                    (last.sum, last.jump) = (last.sum, last.jump).max((jump.sum, jump.at));
+                    last.has_words |= jump.sum == Sum::Words;
+                }
+                _ => {
+                    let has_words = jump.sum == Sum::Words;
+                    found.push(Jumps { range, sum: jump.sum, jump: jump.at, has_words });
                 }
             }
         }
         found
     }
+}
 
-    /// A function that forms the address of a place within it jumps there in some way: glibc's vfprintf adds entries of
-    /// its tables to one.
-    fn functions_with_labels(&self, function: &dyn Fn(u64) -> Option<Range<u64>>) -> Vec<Function> {
-        let mut found: BTreeMap<u64, Function> = BTreeMap::new();
-        for lea in &self.inside {
-            let Some(range) = function(lea.at).filter(|r| r.contains(&lea.to) && r.start != lea.to) else {
-                continue;
-            };
-            let start = range.start;
-            let own = found.entry(start).or_insert_with(|| Function { range, ..Function::default() });
-            own.labels.push(lea.to);
-        }
-        if found.is_empty() {
-            return Vec::new();
-        }
-        for lea in &self.outside {
-            let own = function(lea.at).and_then(|range| found.get_mut(&range.start));
-            own.into_iter().for_each(|own| own.tables.push(lea.to));
-        }
-        found.into_values().collect()
+/// The jumps of one function.
+struct Jumps {
+    range: Range<u64>,
+    sum: Sum,
+    jump: u64,
+    has_words: bool,
+}
+
+/// The addresses that a function forms.
+struct Formed {
+    /// In code, and no function's start.
+    labels: Vec<u64>,
+    outside: Vec<u64>,
+    /// Somewhere it adds what it loaded from a byte or a word.
+    adds_narrow: bool,
+}
+
+impl Formed {
+    fn of(codes: &[Code<'_>], function: &Range<u64>, functions: &Functions<'_>) -> Formed {
+        let (mut labels, mut outside) = (Vec::new(), Vec::new());
+        let adds_narrow = native::formed(codes, function, &mut |to| match Code::holding(codes, to) {
+            None => outside.push(to),
+            Some(_) if !(functions.is_start)(to) => labels.push(to),
+            Some(_) => {}
+        });
+        [&mut labels, &mut outside].into_iter().for_each(sort);
+        Formed { labels, outside, adds_narrow }
+    }
+
+    fn pairs(&self) -> usize {
+        (self.labels.len() + self.outside.len()).saturating_mul(self.labels.len())
+    }
+
+    /// Each address as a table, with each label as base.
+    fn tables<'a>(&'a self, within: &'a Range<u64>) -> impl Iterator<Item = Table> + 'a {
+        let tables = self.outside.iter().chain(&self.labels);
+        let based = move |at: &'a u64| self.labels.iter().map(move |base| (*at, *base));
+        tables.flat_map(based).map(|(at, base)| Table { at, base, within: Some(within.clone()) })
     }
 }
 

@@ -4,7 +4,7 @@
 //! State:   one bit for each byte of code, set once, never cleared.
 //! Context: control.
 //! Keeps:   G1 an address outside the code is never in the set.
-//!          G2 `first_in` finds the lowest member of a range.
+//!          G2 `first_in` finds the lowest member of a range, `last_in` the highest.
 //! Checked: targets.rs tests; `flow` tests.
 
 use std::ops::Range;
@@ -44,6 +44,37 @@ impl Segment {
         let offset = addr.wrapping_sub(self.base);
         offset < self.len && self.bits[(offset / 64) as usize] & (1 << (offset % 64)) != 0
     }
+
+    /// The part of a range of addresses that is in this segment, as offsets.
+    fn part(&self, range: &Range<u64>) -> Option<Range<u64>> {
+        let to = range.end.checked_sub(self.base)?.min(self.len);
+        let from = range.start.saturating_sub(self.base);
+        (from < to).then_some(from..to)
+    }
+
+    /// The bits of one word that are in `part`.
+    fn masked(&self, word: u64, part: &Range<u64>) -> u64 {
+        let first = word * 64;
+        let low = part.start.saturating_sub(first).min(63);
+        let high = (part.end - first).min(64);
+        self.bits[word as usize] & (u64::MAX << low) & (u64::MAX >> (64 - high))
+    }
+
+    fn first_in(&self, range: &Range<u64>) -> Option<u64> {
+        let part = self.part(range)?;
+        (part.start / 64..=(part.end - 1) / 64).find_map(|word| {
+            let bits = self.masked(word, &part);
+            (bits != 0).then(|| self.base + word * 64 + u64::from(bits.trailing_zeros()))
+        })
+    }
+
+    fn last_in(&self, range: &Range<u64>) -> Option<u64> {
+        let part = self.part(range)?;
+        (part.start / 64..=(part.end - 1) / 64).rev().find_map(|word| {
+            let bits = self.masked(word, &part);
+            (bits != 0).then(|| self.base + word * 64 + 63 - u64::from(bits.leading_zeros()))
+        })
+    }
 }
 
 impl Targets {
@@ -69,7 +100,12 @@ impl Targets {
 
     /// The lowest member of `range`.
     pub(crate) fn first_in(&self, range: Range<u64>) -> Option<u64> {
-        range.into_iter().find(|addr| self.contains(*addr))
+        self.segments.iter().filter_map(|segment| segment.first_in(&range)).min()
+    }
+
+    /// The highest member of `range`.
+    pub(crate) fn last_in(&self, range: Range<u64>) -> Option<u64> {
+        self.segments.iter().filter_map(|segment| segment.last_in(&range)).max()
     }
 
     /// How many addresses are in the set.
@@ -91,6 +127,8 @@ mod tests {
         assert!(set.contains(169) && set.contains(1000) && !set.contains(168));
         assert_eq!(set.first_in(100..1010), Some(169));
         assert_eq!(set.first_in(101..169), None);
+        assert_eq!(set.last_in(0..u64::MAX), Some(1000));
+        assert_eq!((set.last_in(90..1000), set.last_in(90..169)), (Some(169), None));
         assert_eq!(set.count(), 2);
     }
 }

@@ -58,8 +58,8 @@ pub use insn::Rung;
 pub use launch::{Ending, Launched};
 pub use loads::Loads;
 pub use plan::{
-    Explained, FileCoverage, Images, Listed, Plan, PlanError, RefusedSite, Verb, coverage, explain, list,
-    plan, plan_with,
+    Explained, FileCoverage, Images, Listed, Pace, Plan, PlanError, RefusedSite, Verb, coverage, explain,
+    list, plan, plan_with,
 };
 pub use process::{check_process, check_readable, children};
 pub use recover::{is_marked, recover};

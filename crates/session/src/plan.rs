@@ -12,10 +12,12 @@ mod consumer;
 mod coverage;
 mod explain;
 mod ifunc;
+mod pace;
 mod site;
 
 pub use coverage::{FileCoverage, coverage};
 pub use explain::{Explained, explain};
+pub use pace::Pace;
 
 use crate::error::Broken;
 use crate::memory::Memory;
@@ -48,6 +50,8 @@ pub enum PlanError {
     AllRefused(Vec<(String, String)>),
     /// The process cannot be looked at.
     Process(Broken),
+    /// Whoever waits for it asked to end.
+    Stopped,
 }
 
 impl std::fmt::Display for PlanError {
@@ -64,6 +68,7 @@ impl std::fmt::Display for PlanError {
                 [] => write!(f, "nothing can be probed"),
             },
             PlanError::Process(e) => write!(f, "{e}"),
+            PlanError::Stopped => write!(f, "stopped before anything was touched"),
         }
     }
 }
@@ -137,7 +142,10 @@ struct Loaded {
 }
 
 impl Loaded {
-    fn new(image: ElfImage) -> Loaded {
+    fn new(image: ElfImage, pace: &Pace) -> Result<Loaded, PlanError> {
+        if let Some(unread) = image.unread_symbols() {
+            pace.tell(&format!("{}: {unread}", image.path().display()));
+        }
         let mut starts: Vec<u64> = image.functions().iter().map(|f| f.addr.0).collect();
         starts.sort_unstable();
         starts.dedup();
@@ -154,11 +162,13 @@ impl Loaded {
             };
             found.iter().map(|a| a.0).collect()
         };
-        let flow = Flow::analyse(&codes, &starts, &pointers, &read);
+        let work = pace.begin(image.path(), codes.iter().map(|code| code.bytes.len() as u64).sum());
+        let flow = Flow::analyse_while(&codes, &starts, &pointers, &read, &|bytes| work.go_on(bytes));
+        let flow = flow.ok_or(PlanError::Stopped)?;
         let unsafe_points = || image.go_unsafe_points().iter().map(|r| r.start.0..r.end.0).collect();
         let parked = |flow: Flow| flow.with_parked_threads(unsafe_points(), GO_GOOD_REGISTERS.into());
         let flow = if image.is_go() { parked(flow) } else { flow };
-        Loaded { image, flow }
+        Ok(Loaded { image, flow })
     }
 }
 
@@ -171,16 +181,22 @@ fn codes(image: &ElfImage) -> Vec<Code<'_>> {
 pub struct Images {
     /// By file and the time of its last change.
     known: BTreeMap<(FileId, SystemTime), Rc<Loaded>>,
+    pace: Pace,
 }
 
 impl Images {
+    /// None yet; who waits for them is told by `pace`, and may end it.
+    pub fn with_pace(pace: Pace) -> Images {
+        Images { known: BTreeMap::new(), pace }
+    }
+
     fn load(&mut self, pid: u32, module: &Module) -> Result<Rc<Loaded>, PlanError> {
         let changed = std::fs::metadata(&module.path).and_then(|m| m.modified()).ok();
         let key = module.file.zip(changed);
         if let Some(loaded) = key.and_then(|key| self.known.get(&key)) {
             return Ok(loaded.clone());
         }
-        let loaded = Rc::new(Loaded::new(module.open(pid).map_err(PlanError::Image)?));
+        let loaded = Rc::new(Loaded::new(module.open(pid).map_err(PlanError::Image)?, &self.pace)?);
         if let Some(key) = key {
             self.known.insert(key, loaded.clone());
         }
@@ -213,6 +229,9 @@ pub fn plan_with(images: &mut Images, pid: i32, specs: &[Spec], verb: Verb) -> R
             return Err(planner.nothing(spec));
         }
         for wanted in found {
+            if planner.known.pace.is_stopped() {
+                return Err(PlanError::Stopped);
+            }
             planner.place(&wanted, spec.when, verb, &mut placed);
         }
     }

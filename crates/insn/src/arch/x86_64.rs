@@ -13,6 +13,7 @@
 
 mod depth;
 mod emulate;
+mod indirect;
 mod kernel;
 mod live;
 mod memory;
@@ -30,6 +31,7 @@ use crate::reason::Forbidden;
 
 pub(crate) use depth::Depths;
 pub use emulate::{Emulation, RSP, Registers, Store};
+pub(crate) use indirect::{Sum, formed};
 pub use kernel::{KernelWay, Misrun, kernel_misruns, kernel_way};
 pub use live::RegSet;
 pub(crate) use live::liveness;
@@ -38,7 +40,7 @@ pub use no_slot::NoSlot;
 pub(crate) use relocate::{len_bound, relocate};
 pub(crate) use scan::scan;
 pub use slot::{At, RELEASE_FRAME_BYTES, Resume, SLOT_CODE_BYTES, SlotCode};
-pub(crate) use sweep::{follow, source, sweep};
+pub(crate) use sweep::{Met, branch_target, follow, source, sweep};
 pub use trap::{accessor_before, has_plain_stack};
 
 /// Length of a jump that reaches 2 GiB either way.

@@ -60,21 +60,23 @@ fn the_table_of_an_absolute_jump_is_read_too() {
 /// glibc's vfprintf: found by `torture anywhere`, whose lua ended with SIGILL when a window stood there.
 #[test]
 fn a_table_of_offsets_from_a_label_of_the_function_is_read_with_the_label_as_base() {
-    // 0x1000: lea rax,[rip+0x1000] -> 0x2007; 0x1007: lea rdi,[rip+2] -> 0x1010, a label; jmp rax; 0x1010: nops
-    let bytes = [0x48, 0x8d, 0x05, 0, 0x10, 0, 0, 0x48, 0x8d, 0x3d, 2, 0, 0, 0, 0xff, 0xe0];
-    let bytes = [&bytes[..], &[0x90; 32]].concat();
+    // 0x1000: lea rax,[rip+0x1000] -> 0x2007; 0x1007: lea rdi,[rip+10] -> 0x1018, a label;
+    // 0x100e: movsxd rcx,[rax+rcx*4]; add rcx,rdi; jmp rcx; 0x1017: nops
+    let head = [0x48, 0x8d, 0x05, 0, 0x10, 0, 0, 0x48, 0x8d, 0x3d, 10, 0, 0, 0];
+    let jump = [0x48, 0x63, 0x0c, 0x88, 0x48, 0x01, 0xf9, 0xff, 0xe1];
+    let bytes = [&head[..], &jump, &[0x90; 32]].concat();
     let asked = std::cell::RefCell::new(vec![]);
     let flow = analyse(0x1000, &bytes, &[0x1000, 0x1020], &|table| {
         asked.borrow_mut().push(table.clone());
-        if table.base == 0x1010 { vec![0x1012, 0x1018] } else { vec![] }
+        if table.base == 0x1018 { vec![0x101a, 0x101c] } else { vec![] }
     });
     let plain = Table { at: 0x2007, base: 0x2007, within: None };
-    let by_label = Table { at: 0x2007, base: 0x1010, within: Some(0x1000..0x1020) };
-    assert_eq!(*asked.borrow(), [plain, by_label]);
-    assert!(flow.is_target(0x1012) && flow.is_target(0x1018));
+    let by_label = |at| Table { at, base: 0x1018, within: Some(0x1000..0x1020) };
+    assert_eq!(*asked.borrow(), [plain, by_label(0x2007), by_label(0x1018)]);
+    assert!(flow.is_target(0x101a) && flow.is_target(0x101c));
     // A function's start is no label: it is the address of a function.
-    let flow = analyse(0x1000, &bytes, &[0x1000, 0x1010], &|table| vec![table.base + 1]);
-    assert!(!flow.is_target(0x1011));
+    let flow = analyse(0x1000, &bytes, &[0x1000, 0x1018], &|table| vec![table.base + 1]);
+    assert!(!flow.is_target(0x1019));
 }
 
 #[test]

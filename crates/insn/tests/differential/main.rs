@@ -421,7 +421,12 @@ fn random_instructions_run_the_same_elsewhere() {
             continue;
         }
         kinds.insert(format!("{:?}", insn.code()));
-        let start = Start::random(&mut random);
+        let mut start = Start::random(&mut random);
+        if insn.is_string_instruction() {
+            // A long one would reach the code itself, which differs between the two.
+            start.state.regs[1] = random.below(4);
+            (start.state.regs[6], start.state.regs[7]) = (random.data_addr(), random.data_addr());
+        }
         compare(&mut machine, &mut random, &placement, &start, &mut tally);
     }
     println!("{tally:?}, {} encodings", kinds.len());

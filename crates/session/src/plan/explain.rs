@@ -1,20 +1,21 @@
 //! How each site would be probed, and why not on a higher rung.
 //!
 //! For:     `explain`.
-//! State:   images, opened once more for the reasons.
+//! State:   images, read once.
 //! Context: control; touches nothing.
 //! Keeps:   nothing beyond the call.
 //! Checked: testkit `faces`.
 
 use super::calls::{find_exits, refused_exit, unknown_exits};
 use super::site::{by_kernel_alone, refusal};
-use super::{Loaded, PlanError, RefusedSite, Verb, codes, name_of, no_match, plan};
+use super::{Images, Loaded, Pace, PlanError, RefusedSite, Verb, codes, name_of, no_match, plan_with};
 use crate::site::{Action, SitePlan};
 use image::lookup::find_file;
 use image::select::Selected;
 use image::{ElfImage, Process, Spec, When, select};
 use insn::{Asked, Placement, Rung, place};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 /// One placed site with the reasons against higher rungs, for `explain`.
 #[derive(Clone, Debug)]
@@ -26,20 +27,22 @@ pub struct Explained {
 }
 
 /// Places every match in a process, or in files if there is none, and says why not higher.
-pub fn explain(pid: Option<i32>, specs: &[Spec]) -> Result<(Vec<Explained>, Vec<RefusedSite>), PlanError> {
-    let Some(pid) = pid else { return explain_files(specs) };
+pub fn explain(
+    pid: Option<i32>,
+    specs: &[Spec],
+    pace: Pace,
+) -> Result<(Vec<Explained>, Vec<RefusedSite>), PlanError> {
+    let Some(pid) = pid else { return explain_files(specs, &pace) };
+    let mut images = Images::with_pace(pace);
     let process = Process::read(pid as u32).map_err(PlanError::Image)?;
-    let plan = plan(pid, specs, Verb::Count)?;
-    let mut loaded: BTreeMap<String, Loaded> = BTreeMap::new();
+    let plan = plan_with(&mut images, pid, specs, Verb::Count)?;
+    let mut loaded: BTreeMap<String, Rc<Loaded>> = BTreeMap::new();
     let mut explained = Vec::new();
     for mut site in plan.sites {
         if !loaded.contains_key(&site.module) {
             let module = process.modules.iter().find(|m| m.path.display().to_string() == site.module);
             let Some(module) = module else { continue };
-            loaded.insert(
-                site.module.clone(),
-                Loaded::new(module.open(process.pid).map_err(PlanError::Image)?),
-            );
+            loaded.insert(site.module.clone(), images.load(process.pid, module)?);
         }
         let mut why_not = reasons(&loaded[&site.module], &mut site.placement);
         if site.placement.rung == Rung::Kernel {
@@ -56,11 +59,11 @@ fn reasons(loaded: &Loaded, placement: &mut Placement) -> Vec<String> {
     placement.why_not.iter().map(|(rung, reason)| format!("not {rung}: {reason}")).collect()
 }
 
-fn explain_files(specs: &[Spec]) -> Result<(Vec<Explained>, Vec<RefusedSite>), PlanError> {
+fn explain_files(specs: &[Spec], pace: &Pace) -> Result<(Vec<Explained>, Vec<RefusedSite>), PlanError> {
     let (mut explained, mut refused) = (Vec::new(), Vec::new());
     for spec in specs {
         let path = find_file(&spec.library).map_err(|e| PlanError::Lookup(Box::new(spec.clone()), e))?;
-        let loaded = Loaded::new(ElfImage::open(&path).map_err(PlanError::Image)?);
+        let loaded = Loaded::new(ElfImage::open(&path).map_err(PlanError::Image)?, pace)?;
         let selection = select(spec, &loaded.image);
         if selection.selected.is_empty() && selection.refused.is_empty() {
             return Err(no_match(spec, &loaded.image));

@@ -12,8 +12,8 @@
 
 use std::ops::Range;
 
+use super::sweep::Met;
 use crate::code::Code;
-use crate::entries::Entries;
 use crate::tables::Tables;
 use crate::targets::Targets;
 
@@ -21,14 +21,8 @@ use crate::targets::Targets;
 const BLOCK_WORDS: usize = 64;
 
 /// Adds what `code` refers to in `wanted`, except for the parts that are `decoded` anyway. Both are sorted.
-pub(crate) fn scan(
-    code: &Code<'_>,
-    wanted: &[Range<u64>],
-    decoded: &[Range<u64>],
-    targets: &mut Targets,
-    tables: &mut Tables,
-    entries: &mut Entries,
-) {
+pub(crate) fn scan(code: &Code<'_>, wanted: &[Range<u64>], decoded: &[Range<u64>], met: &mut Met) {
+    let Met { targets, tables, entries, .. } = met;
     let (Some(first), Some(last)) = (wanted.first(), wanted.last()) else { return };
     let hull = first.start..last.end;
     let is_wanted = |addr| holds(wanted, addr);

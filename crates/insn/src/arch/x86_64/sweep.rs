@@ -7,43 +7,72 @@
 //!          the set, and so is every byte of code that an instruction refers to relative to rip.
 //!          G2 every address outside code that a `lea` forms, and every absolute base of a scaled load or
 //!          jump, is in the list: it may be a jump table.
-//!          G3 so is every `lea` with where it stands: a table's entries may be offsets from a label of the function.
+//!          G3 every jump to a register that is no pointer is in the list.
 //!          G4 every way into a function that is no call is in the list of entries.
 //! Checked: flow tests; tests/objdump.rs compares all direct targets of libc with `objdump -d`.
 
 use iced_x86::{Code as Op, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
+use super::indirect::Trail;
 use crate::code::Code;
 use crate::entries::Entries;
 use crate::flow::Source;
-use crate::tables::{Lea, Tables};
+use crate::tables::Tables;
 use crate::targets::Targets;
 
+/// What a sweep meets.
+#[derive(Debug)]
+pub(crate) struct Met {
+    pub(crate) targets: Targets,
+    /// Those that are called.
+    pub(crate) calls: Targets,
+    pub(crate) tables: Tables,
+    pub(crate) entries: Entries,
+}
+
+/// Bytes that are read before it is asked whether to go on.
+const PACE_BYTES: u64 = 1 << 20;
+
 /// Adds all that `code[range]` refers to; `starts` are the sorted function starts in it.
+///
+/// `go_on` is asked now and then, with how many bytes were read since; `None` if it said no.
 pub(crate) fn sweep(
     code: &Code<'_>,
     starts: &[u64],
-    targets: &mut Targets,
-    tables: &mut Tables,
-    entries: &mut Entries,
-) {
+    met: &mut Met,
+    go_on: &dyn Fn(u64) -> bool,
+) -> Option<()> {
     let mut decoder = Decoder::with_ip(64, code.bytes, code.base, DecoderOptions::NONE);
     let mut insn = Instruction::default();
     let mut ways = Ways { code, starts, start: code.base, end: code.base, call_end: 0, last: Op::INVALID };
-    let mut starts = starts.iter().copied().chain([u64::MAX]);
+    let mut starts = starts.iter().copied().filter(|start| *start > code.base).chain([u64::MAX]);
     let mut resync = starts.next().unwrap_or(u64::MAX);
     ways.end = resync;
     let absolute = is_absolute(code.base);
+    let (mut trail, mut asked) = (Trail::new(), code.base);
     while decoder.can_decode() {
         decoder.decode_out(&mut insn);
-        collect(&insn, absolute, targets, tables);
-        ways.collect(&insn, entries);
+        trail.push(insn.ip());
+        collect(&insn, absolute, met);
+        ways.collect(&insn, &mut met.entries);
+        if insn.flow_control() == FlowControl::IndirectBranch
+            && let Some(sum) = trail.sum(code, &insn)
+        {
+            met.tables.add_jump(insn.ip(), sum);
+        }
+        if insn.ip() - asked >= PACE_BYTES {
+            if !go_on(insn.ip() - asked) {
+                return None;
+            }
+            asked = insn.ip();
+        }
         let mut next = if insn.is_invalid() { insn.ip() + 1 } else { insn.next_ip() };
         if next >= resync {
             if insn.ip() < resync {
-                ways.fall_into(resync, next > resync, entries);
+                ways.fall_into(resync, next > resync, &mut met.entries);
             }
             next = next.min(resync.max(insn.ip() + 1));
+            trail.clear();
             while resync <= next {
                 ways.start = resync;
                 resync = starts.next().unwrap_or(u64::MAX);
@@ -57,6 +86,7 @@ pub(crate) fn sweep(
             }
         }
     }
+    Some(())
 }
 
 /// What the sweep knows of the function that it is in.
@@ -141,17 +171,21 @@ pub(super) fn is_absolute(base: u64) -> bool {
 }
 
 #[inline]
-fn collect(insn: &Instruction, absolute: bool, targets: &mut Targets, tables: &mut Tables) {
+fn collect(insn: &Instruction, absolute: bool, met: &mut Met) {
+    let Met { targets, calls, tables, .. } = met;
     if insn.op0_kind() == OpKind::NearBranch64 {
         targets.insert(insn.near_branch64());
+        if insn.code() == Op::Call_rel32_64 {
+            calls.insert(insn.near_branch64());
+        }
         return;
     }
     match insn.memory_base() {
         Register::RIP => {
             let at = insn.memory_displacement64();
             let is_code = targets.insert(at);
-            if insn.code() == Op::Lea_r64_m {
-                tables.add_lea(Lea { at: insn.ip(), to: at }, is_code);
+            if insn.code() == Op::Lea_r64_m && !is_code {
+                tables.add(at);
             }
         }
         Register::None if insn.memory_index_scale() == 8 && insn.memory_index() != Register::None => {
@@ -188,4 +222,10 @@ pub(crate) fn source(code: &Code<'_>, from: u64, to: u64, target: u64) -> Option
 /// Where an unconditional direct jump leads.
 pub(crate) fn follow(insn: &Instruction) -> Option<u64> {
     matches!(insn.code(), Op::Jmp_rel8_64 | Op::Jmp_rel32_64).then(|| insn.near_branch64())
+}
+
+/// Where the direct branch at the start of `bytes` leads, if one stands there.
+pub(crate) fn branch_target(bytes: &[u8], addr: u64) -> Option<u64> {
+    let insn = super::decode_raw(bytes, addr)?;
+    (insn.op0_kind() == OpKind::NearBranch64).then(|| insn.near_branch64())
 }

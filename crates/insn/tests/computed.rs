@@ -1,0 +1,177 @@
+//! Jumps to sums: what is understood leaves room for windows, what is not makes its function vague; and addresses of which
+//! no function is known.
+
+use insn::{Asked, Code, Flow, Reason, Refusal, Rung, no_room, place};
+
+const BASE: u64 = 0x1000;
+/// Behind the code, as data would be.
+const LEA_RDX_LABEL: [u8; 7] = [0x48, 0x8d, 0x15, 0x20, 0, 0, 0];
+
+/// `head`, then short instructions in which a window would stand, then the function's end.
+fn function(head: &[u8]) -> Vec<u8> {
+    let mut bytes = head.to_vec();
+    while bytes.len() < 0x80 {
+        // mov %eax,%ecx; inc %eax
+        bytes.extend([0x89, 0xc1, 0xff, 0xc0]);
+    }
+    bytes.push(0xc3);
+    bytes
+}
+
+fn asked(site: u64, end: u64) -> Asked<'static> {
+    Asked { site, function: Some(BASE..end), next_function: None, taken: &|_| false, room: &no_room }
+}
+
+/// The reason against a window in the short instructions behind `head`.
+fn why_no_window(head: &[u8]) -> Option<Reason> {
+    let bytes = function(head);
+    let code = [Code { base: BASE, bytes: &bytes }];
+    let flow = Flow::analyse(&code, &[BASE], &[], &|_| vec![]);
+    let site = BASE + head.len() as u64 + 0x20;
+    match place(&flow, &code, &asked(site, BASE + bytes.len() as u64)) {
+        Ok(placement) => {
+            assert_eq!(placement.rung, Rung::Window);
+            None
+        }
+        Err(Refusal::NoRung { why_not, .. }) => {
+            why_not.iter().find(|(rung, _)| *rung == Rung::Window).map(|(_, reason)| *reason)
+        }
+        Err(other) => panic!("{other}"),
+    }
+}
+
+fn is_vague(parts: &[&[u8]]) -> bool {
+    matches!(why_no_window(&parts.concat()), Some(Reason::ComputedJump { .. }))
+}
+
+#[test]
+fn jumps_by_tables_of_bytes_and_words_and_by_arithmetic_leave_no_window_in_their_function() {
+    let jmp_rax: &[u8] = &[0xff, 0xe0];
+    let notrack_jmp_rax: &[u8] = &[0x3e, 0xff, 0xe0];
+    let add_rax_rdx: &[u8] = &[0x48, 0x01, 0xd0];
+    let lea: &[u8] = &LEA_RDX_LABEL;
+    let forms: [(&str, &[&[u8]]); 10] = [
+        ("movzx eax, byte [rdx+rdi]", &[lea, &[0x0f, 0xb6, 0x04, 0x3a], add_rax_rdx, jmp_rax]),
+        ("movsx rax, byte [rdx+rdi]", &[lea, &[0x48, 0x0f, 0xbe, 0x04, 0x3a], add_rax_rdx, jmp_rax]),
+        ("movzx eax, word [rdx+rdi*2]", &[lea, &[0x0f, 0xb7, 0x04, 0x7a], add_rax_rdx, notrack_jmp_rax]),
+        ("movsx rax, word [rdx+rdi*2]", &[lea, &[0x48, 0x0f, 0xbf, 0x04, 0x7a], add_rax_rdx, jmp_rax]),
+        ("byte, lea rax,[rdx+rax*4]", &[lea, &[0x0f, 0xb6, 0x04, 0x3a, 0x48, 0x8d, 0x04, 0x82], jmp_rax]),
+        ("shl edi,4; add", &[lea, &[0xc1, 0xe7, 4, 0x48, 0x8d, 0x04, 0x3a], jmp_rax]),
+        ("sub rdx,rdi: a jump into a row", &[lea, &[0x48, 0x29, 0xfa, 0xff, 0xe2]]),
+        ("lea rax,[rdx+rdi*8]", &[lea, &[0x48, 0x8d, 0x04, 0xfa], jmp_rax]),
+        // call the next instruction; pop rdx; lea rax,[rdx+rdi]; jmp rax
+        ("no lea of a label", &[&[0xe8, 0, 0, 0, 0, 0x5a, 0x48, 0x8d, 0x04, 0x3a], jmp_rax]),
+        ("a sum that was put away", &[lea, &[0x48, 0x8b, 0x44, 0x24, 0x08], jmp_rax]),
+    ];
+    for (form, parts) in forms {
+        assert!(is_vague(parts), "{form}");
+    }
+}
+
+#[test]
+fn pointers_and_tables_of_words_leave_windows_where_they_do_not_lead() {
+    let forms: [(&str, &[&[u8]]); 7] = [
+        ("mov rax,[rdi]", &[&[0x48, 0x8b, 0x07, 0xff, 0xe0]]),
+        ("an argument", &[&[0xff, 0xe7]]),
+        ("what a call returns", &[&[0xe8, 0x30, 0, 0, 0, 0xff, 0xe0]]),
+        ("mov rax,[rdi]; pop rbx", &[&[0x48, 0x8b, 0x07, 0x5b, 0xff, 0xe0]]),
+        ("a mangled pointer", &[&[0x48, 0x8b, 0x47, 8, 0x48, 0xc1, 0xc8, 0x11, 0xff, 0xe0]]),
+        // lea rdx,[rip+0x1000]; movsxd rax,[rdx+rdi*4]; add rax,rdx; jmp rax
+        (
+            "a switch",
+            &[&[0x48, 0x8d, 0x15, 0, 0x10, 0, 0, 0x48, 0x63, 0x04, 0xba, 0x48, 0x01, 0xd0, 0xff, 0xe0]],
+        ),
+        // the same with a label as base
+        (
+            "a computed goto",
+            &[
+                &[0x48, 0x8d, 0x35, 0, 0x10, 0, 0],
+                &LEA_RDX_LABEL,
+                &[0x48, 0x63, 0x04, 0xbe, 0x48, 0x01, 0xd0, 0xff, 0xe0],
+            ],
+        ),
+    ];
+    for (form, parts) in forms {
+        assert_eq!(why_no_window(&parts.concat()), None, "{form}");
+    }
+}
+
+/// Bytes that decode in one way only a little before them: rr's and others' stripped programs have nothing else.
+#[test]
+fn without_functions_an_address_inside_an_instruction_is_refused() {
+    // push rbp; mov rbp,rsp; mov eax,imm32; test rax,rax; jne to the next push; nop [rax+0]; pop rbp
+    let unit =
+        [0x55, 0x48, 0x89, 0xe5, 0xb8, 1, 2, 3, 4, 0x48, 0x85, 0xc0, 0x75, 0x05, 0x0f, 0x1f, 0x40, 0, 0x5d];
+    let starts = [0, 1, 4, 9, 12, 14, 18];
+    let bytes = unit.repeat(200);
+    let code = [Code { base: BASE, bytes: &bytes }];
+    let flow = Flow::analyse(&code, &[], &[], &|_| vec![]);
+    let asked = |site| Asked { site, function: None, next_function: None, taken: &|_| false, room: &no_room };
+    let from = BASE + 60 * unit.len() as u64;
+    let mut taken = 0;
+    for (offset, site) in (from..from + 4 * unit.len() as u64).enumerate() {
+        let is_start = starts.contains(&(offset % unit.len()));
+        match place(&flow, &code, &asked(site)) {
+            Err(Refusal::MidInstruction { .. } | Refusal::UnknownBoundary { .. }) => {
+                assert!(!is_start, "{site:#x} begins an instruction");
+            }
+            Ok(_) | Err(Refusal::NoRung { .. }) => {
+                assert!(is_start, "{site:#x} is inside an instruction");
+                taken += 1;
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert_eq!(taken, 4 * starts.len());
+}
+
+#[test]
+fn without_functions_data_before_an_address_makes_it_unclear_and_not_a_start() {
+    // A row of zeros reads as add [rax],al from every even byte; what follows is read wrongly from half of them.
+    let mut bytes = vec![0x90; 700];
+    bytes[600..640].fill(0);
+    // mov eax,imm32 whose immediate is a jump; reached from the zeros at either of two bytes.
+    bytes[640..646].copy_from_slice(&[0x00, 0xb8, 0xeb, 0x01, 0xc3, 0xc3]);
+    let code = [Code { base: BASE, bytes: &bytes }];
+    let flow = Flow::analyse(&code, &[], &[], &|_| vec![]);
+    let refused = (640..646)
+        .filter(|at| {
+            let asked = Asked {
+                site: BASE + at,
+                function: None,
+                next_function: None,
+                taken: &|_| false,
+                room: &no_room,
+            };
+            matches!(
+                place(&flow, &code, &asked),
+                Err(Refusal::MidInstruction { .. } | Refusal::UnknownBoundary { .. })
+            )
+        })
+        .count();
+    assert!(refused >= 3, "{refused}");
+}
+
+/// 400,000 labels and tables of one stretch in which no function is known were read against each other: 21.9 GB.
+#[test]
+fn a_stretch_without_functions_is_read_in_linear_time() {
+    // lea rdx,[rip+far]; lea rsi,[rip+label]; movsxd rax,[rdx+rdi*4]; add rax,rsi; jmp rax
+    let mut bytes = Vec::new();
+    for number in 0..20_000_u32 {
+        bytes.extend([0x48, 0x8d, 0x15]);
+        bytes.extend((0x100_0000 + 3 * number).to_le_bytes());
+        bytes.extend([0x48, 0x8d, 0x35, 9, 0, 0, 0]);
+        bytes.extend([0x48, 0x63, 0x04, 0xba, 0x48, 0x01, 0xf0, 0xff, 0xe0, 0x90, 0x90, 0x90]);
+    }
+    let code = [Code { base: BASE, bytes: &bytes }];
+    let asked = std::cell::Cell::new(0_u64);
+    let read = |_: &insn::Table| {
+        asked.set(asked.get() + 1);
+        vec![]
+    };
+    let _ = Flow::analyse(&code, &[], &[], &read);
+    assert!(asked.get() < bytes.len() as u64, "{} questions for {} bytes", asked.get(), bytes.len());
+    // Whoever waits may end it at once.
+    let is_over = Flow::analyse_while(&code, &[], &[], &read, &|_| false).is_none();
+    assert!(is_over);
+}
