@@ -202,6 +202,9 @@ pub struct RunArgs {
     /// Arguments that `trace` shows.
     #[arg(skip)]
     pub arguments: u8,
+    /// Wait so long for threads that get no CPU and for other nanoprobes at work, before giving up
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
+    pub patience: Duration,
     /// Put at most this many probes
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub max_probes: usize,

@@ -99,7 +99,7 @@ impl Engine<'_> {
         }
         let woke = self.wait();
         if !self.job.args.follow {
-            self.writer.children = session::children(self.pid).len();
+            self.writer.children = session::living_children(self.pid).len();
         }
         // After the detach nothing of ours is left in the process by which to know it.
         let is_over = !self.probes.is_alive();
@@ -113,7 +113,7 @@ impl Engine<'_> {
             std::thread::sleep(Duration::from_secs(1));
             receipt = self.probes.detach();
         }
-        let is_clean = receipt.as_ref().is_ok_and(|r| r.is_verified);
+        let is_clean = receipt.as_ref().is_ok_and(Receipt::is_verified);
         if woke != Woke::FrontGone {
             self.show_calls(true);
         }
@@ -245,7 +245,8 @@ impl Engine<'_> {
 
 /// Clock ticks that a process has used so far.
 fn cpu_ticks(pid: i32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
 }

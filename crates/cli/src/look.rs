@@ -206,7 +206,7 @@ pub fn recover(pid: i32) -> i32 {
         }
         Ok(receipts) => {
             receipts.iter().for_each(|r| eprintln!("{}", crate::render::detach_line(r)));
-            i32::from(!receipts.iter().all(|r| r.is_verified && r.is_unmapped))
+            i32::from(!receipts.iter().all(|r| r.is_verified() && (r.is_unmapped() || r.was_gone())))
         }
         Err(broken) => advice::cannot_attach(&broken),
     }

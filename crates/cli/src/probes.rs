@@ -357,7 +357,7 @@ fn descendants(pid: i32) -> Vec<i32> {
     let mut all = Vec::new();
     let mut parents = vec![pid];
     while let Some(parent) = parents.pop() {
-        let children = session::children(parent);
+        let children = session::living_children(parent);
         all.extend(&children);
         parents.extend(children);
         if all.len() > DESCENDANTS_MAX {

@@ -13,7 +13,7 @@ use crate::probes::NO_KERNEL_ASKED;
 use crate::stop::Stop;
 use image::Spec;
 use serde_json::{Map, Value, json};
-use session::{OpenCalls, Receipt, Rung, Session, SiteView, Verb};
+use session::{OpenCalls, Receipt, Residue, Rung, Session, SiteView, Verb};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -293,7 +293,8 @@ impl Writer {
     /// A program was started, and probed before it ran.
     pub fn entered(&mut self, session: &Session) {
         let (probes, pid) = (session.sites().count(), session.pid());
-        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let name = String::from_utf8_lossy(&name);
         let name = name.trim();
         if self.format == Format::Json {
             let took = session.attach_time().as_micros() as u64;
@@ -419,11 +420,12 @@ impl Writer {
                 "hits": report.hits, "handled": report.handled,
                 "skipped": causes(skipped, report.lost),
                 "children_hits": report.children, "left_out": self.left_out, "damaged": self.damaged,
-                "detach_verified": receipt.is_verified && !receipt.was_gone,
-                "target_gone": receipt.was_gone, "restored": receipt.restored,
-                "handed_over": receipt.handed_over, "unloaded": receipt.unmapped, "foreign": receipt.foreign,
+                "detach_verified": receipt.is_verified() && !receipt.was_gone(),
+                "target_gone": receipt.was_gone(), "restored": receipt.restored,
+                "handed_over": receipt.handed_over, "unloaded": receipt.unmapped, "foreign": receipt.foreign().collect::<Vec<_>>(),
                 "breakpoints_left": receipt.breakpoints,
-                "memory_returned": receipt.is_unmapped, "kernel_page_stays": receipt.has_kernel_page, "children_freed": receipt.children,
+                "left_behind": receipt.residues.iter().map(residue).collect::<Vec<_>>(),
+                "memory_returned": receipt.is_unmapped(), "kernel_page_stays": receipt.has_kernel_page, "children_freed": receipt.children,
                 "detach_us": receipt.took.as_micros() as u64,
                 "longest_stall_us": receipt.longest_stall.as_micros() as u64,
                 "calls": open.map(latency::open_json),
@@ -453,7 +455,7 @@ impl Writer {
             };
             eprintln!("nanoprobe: {n} {what}");
         }
-        for name in &receipt.foreign {
+        for name in receipt.foreign() {
             eprintln!("nanoprobe: {name} was changed by somebody else meanwhile and left alone");
         }
         for at in &receipt.breakpoints {
@@ -510,7 +512,7 @@ fn causes(skipped: u64, lost: u64) -> Value {
 
 fn why_nothing(receipt: &Receipt, cpu_ticks: Option<u64>) -> &'static str {
     match cpu_ticks {
-        _ if receipt.was_gone => "Nothing was hit before the process ended.",
+        _ if receipt.was_gone() => "Nothing was hit before the process ended.",
         Some(0) => "Nothing was hit: the process slept, it used no CPU time meanwhile.",
         _ => "Nothing was hit: the process ran, but came by none of these sites.",
     }
@@ -519,10 +521,10 @@ fn why_nothing(receipt: &Receipt, cpu_ticks: Option<u64>) -> &'static str {
 /// What became of the target, in one line.
 pub fn detach_line(receipt: &Receipt) -> String {
     let stall = time(receipt.longest_stall);
-    if receipt.was_gone {
+    let verdict = if receipt.is_verified() { "yes" } else { "NO" };
+    if receipt.was_gone() && receipt.is_verified() && receipt.children == 0 {
         return format!("Detach verified: nothing to restore, the process ended; longest stall {stall}.");
     }
-    let verdict = if receipt.is_verified { "yes" } else { "NO" };
     let noun = if receipt.restored == 1 { "site" } else { "sites" };
     let mut parts = vec![format!("{} {noun} restored in {}", receipt.restored, time(receipt.took))];
     if receipt.pages > 0 {
@@ -540,8 +542,10 @@ pub fn detach_line(receipt: &Receipt) -> String {
     if receipt.children > 0 {
         parts.push(format!("{} forked children freed", receipt.children));
     }
-    match receipt.held_by {
-        _ if receipt.is_unmapped => parts.push("memory returned".into()),
+    parts.extend(left_behind(receipt));
+    match receipt.held_by() {
+        _ if receipt.was_gone() => parts.push("the process ended".into()),
+        _ if receipt.is_unmapped() => parts.push("memory returned".into()),
         Some(tid) => parts.push(format!("memory still held by thread {tid}")),
         None => parts.push("memory not returned".into()),
     }
@@ -549,6 +553,29 @@ pub fn detach_line(receipt: &Receipt) -> String {
         parts.push("the kernel's page [uprobes] stays mapped until the process ends".into());
     }
     format!("Detach verified: {verdict}; {}; longest stall {stall}.", parts.join(", "))
+}
+
+/// Who still has probes, the first few by name.
+fn left_behind(receipt: &Receipt) -> Vec<String> {
+    const SHOWN: usize = 5;
+    let is_said_elsewhere = |r: &&Residue| matches!(r, Residue::Held { .. } | Residue::Foreign { .. });
+    let all: Vec<&Residue> = receipt.residues.iter().filter(|r| !is_said_elsewhere(r)).collect();
+    let mut said: Vec<String> = all.iter().take(SHOWN).map(|r| residue(r)).collect();
+    if all.len() > SHOWN {
+        said.push(format!("and {} more", all.len() - SHOWN));
+    }
+    said
+}
+
+/// What stays behind, in words.
+fn residue(residue: &Residue) -> String {
+    match residue {
+        Residue::Foreign { site } => format!("{site} was changed by somebody else"),
+        Residue::Held { by } => format!("memory still held by thread {by}"),
+        Residue::Child { pid, why } => format!("child {pid} NOT freed: {why}"),
+        Residue::Unsearched { why } => format!("forked children not looked for: {why}"),
+        other => format!("{other:?}"),
+    }
 }
 
 /// A time with the unit that fits.

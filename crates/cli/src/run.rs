@@ -41,6 +41,7 @@ fn run(specs: &[String], verb: Verb, args: RunArgs) -> i32 {
     if let Err(code) = check_subject(&args, "trace") {
         return code;
     }
+    session::set_patience(args.patience);
     front::run(args.pid, |stop, guard| engine::run(Job { specs: parsed, verb, args }, stop, guard))
 }
 

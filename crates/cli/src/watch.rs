@@ -37,6 +37,7 @@ pub fn watch(args: WatchArgs) -> i32 {
     if let Err(code) = check_subject(&args.run, "watch") {
         return code;
     }
+    session::set_patience(args.run.patience);
     front::run(args.run.pid, |stop, guard| run(&args, &specs, stop, guard))
 }
 

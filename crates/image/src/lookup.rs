@@ -198,7 +198,7 @@ fn unread(asked: &str, process: &Process) -> Option<LookupError> {
 
 /// Why there is no main executable.
 fn main_unread(process: &Process) -> LookupError {
-    let link = std::fs::read_link(format!("/proc/{}/exe", process.pid)).unwrap_or_default();
+    let link = std::fs::read_link(crate::maps::proc_dir(process.pid).join("exe")).unwrap_or_default();
     let shown = link.to_str().unwrap_or_default();
     let path = shown.strip_suffix(" (deleted)").unwrap_or(shown);
     unread(path, process).unwrap_or_else(|| not_mapped(path, process))

@@ -16,9 +16,12 @@ use crate::{Addr, FileOffset, ImageError};
 
 mod module;
 mod open;
+mod task;
 
 pub use module::{ExecMapping, Module, ModuleKind, Process};
 pub(crate) use open::file_id as id_of;
+pub(crate) use task::proc_dir;
+pub use task::{is_over, living};
 
 /// Which file something is, whatever its path.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -92,7 +95,7 @@ pub fn parse_maps(text: &[u8]) -> Result<Vec<Mapping>, ImageError> {
 /// # Errors
 /// The file cannot be read, for example because the process is gone.
 pub fn read_maps(pid: u32) -> Result<Vec<Mapping>, ImageError> {
-    let path = PathBuf::from(format!("/proc/{pid}/maps"));
+    let path = proc_dir(pid).join("maps");
     let text = std::fs::read(&path).map_err(|e| ImageError::io(&path, e))?;
     parse_maps(&text)
 }

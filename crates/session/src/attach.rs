@@ -10,13 +10,13 @@
 //! Checked: testkit `counting`, `signals`; `torture attach`.
 
 use crate::chain::Leavers;
-use crate::detach::Receipt;
 use crate::error::Broken;
 use crate::kernel::KernelProbes;
 use crate::memory::Memory;
 use crate::numbers::Numbers;
 use crate::pages::Pages;
 use crate::puns::Puns;
+use crate::receipt::Receipt;
 use crate::recover::recover_quickly;
 use crate::region::Region;
 use crate::remote::leave_sequence;
@@ -24,6 +24,7 @@ use crate::runs::run_of;
 use crate::session::Session;
 use crate::setup::{PUNS_MAX, SetUp, rseq_offset};
 use crate::site::{Action, Armed, Consumer, Missed, SitePlan, Whole};
+use crate::tracer::apart;
 use crate::world::{ENGINE_NAME, Hurry, World};
 use crate::{chain, clock, identity, process, semaphore, stacks, threads};
 use image::Mapping;
@@ -41,17 +42,18 @@ impl Session {
     /// # Errors
     /// Why the process as a whole cannot be entered; single sites are missed with a reason instead.
     pub fn attach(pid: i32, sites: Vec<SitePlan>) -> Result<Session, Broken> {
+        let _hurry = Hurry::begin();
+        apart(|| Session::attach_here(pid, sites))
+    }
+
+    fn attach_here(pid: i32, sites: Vec<SitePlan>) -> Result<Session, Broken> {
         let is_timed = |s: &SitePlan| s.opens().or(s.traces()).is_some();
         let ns_per_tick = if sites.iter().any(is_timed) { clock::ns_per_tick() } else { 0 };
         let began = Instant::now();
-        let _hurry = Hurry::begin();
         match process::check(pid) {
             // Waited for when we stop it.
             Err(Broken::Traced { by_name, .. }) if by_name == ENGINE_NAME => {}
             other => drop(other?),
-        }
-        if let Some(with) = process::memory_sharer(pid) {
-            wait_for_exec(pid, with)?;
         }
         recover_quickly(pid)?;
         let memory = Memory::open(pid)?;
@@ -91,24 +93,18 @@ impl Session {
 /// How long we wait for the last threads of a nanoprobe that leaves, before we miss the sites where they come out.
 const LEAVERS_PATIENCE: Duration = Duration::from_secs(1);
 
-/// A vfork child runs in the memory that we are to patch: it has milliseconds to exec.
-fn wait_for_exec(pid: i32, with: i32) -> Result<(), Broken> {
-    for _ in 0..200 {
-        if process::memory_sharer(pid).is_none() {
-            return Ok(());
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Err(Broken::SharedMemory { pid, with })
-}
-
 pub(crate) fn image_maps(pid: i32) -> Result<Vec<Mapping>, Broken> {
-    image::maps::read_maps(pid as u32).map_err(|e| match process::Status::of(pid) {
-        Some(s) if !matches!(s.state, 'Z' | 'X') => {
-            Broken::File { path: format!("/proc/{pid}/maps"), why: e.to_string() }
+    /// The thread by which we look may end at this moment: then there is nothing to be seen.
+    const TRIES: usize = 8;
+    for _ in 0..TRIES {
+        match image::maps::read_maps(pid as u32) {
+            Ok(maps) if !maps.is_empty() => return Ok(maps),
+            _ if process::is_over(pid) => return Err(Broken::Gone { pid }),
+            Ok(_) => {}
+            Err(e) => return Err(Broken::File { path: format!("/proc/{pid}/maps"), why: e.to_string() }),
         }
-        _ => Broken::Gone { pid },
-    })
+    }
+    Err(Broken::Proc { path: format!("/proc/{pid}/maps"), errno: sys::Errno::ENOENT })
 }
 
 /// What would not be seen whole without these sites.
@@ -139,7 +135,7 @@ impl From<ArmFailure> for Broken {
 impl Session {
     /// Takes everything back after a failure; the failure, with a word if that failed too.
     fn give_up(mut self, why: Broken) -> Broken {
-        let is_back = |receipt: Receipt| receipt.was_gone || receipt.is_verified && receipt.is_unmapped;
+        let is_back = |receipt: Receipt| receipt.was_gone() || receipt.is_verified() && receipt.is_unmapped();
         // What made the attach fail may be over.
         if (0..2).any(|_| self.detach().is_ok_and(is_back)) {
             return why;
@@ -326,7 +322,7 @@ impl Session {
                 false => Some(Missed::Unmapped),
             };
         }
-        windows.keep_out(&mut self.armed, (&self.memory, &self.mappings), &mut world)?;
+        windows.keep_out(&self.memory, &mut self.armed, &mut world)?;
         let broken = incomplete(self.armed.iter().filter(|a| a.missed.is_some()).map(|a| &a.plan));
         for armed in self.armed.iter_mut().filter(|a| a.plan.wholes().any(|w| broken.contains(&w))) {
             armed.missed.get_or_insert(Missed::Incomplete);
@@ -346,8 +342,10 @@ impl Session {
             }
         }
         pages.flush()?;
-        for semaphore in self.armed.iter().filter(|a| a.is_live).filter_map(|a| a.plan.semaphore) {
-            semaphore::raise(&self.memory, semaphore)?;
+        for armed in self.armed.iter().filter(|a| a.is_live) {
+            if let Some(at) = armed.plan.semaphore {
+                semaphore::raise(&self.memory, armed.trampoline.entry_addr(), at)?;
+            }
         }
         for armed in self.armed.iter().filter(|a| !a.is_live) {
             self.memory.write(armed.trampoline.header_addr(), &[0; TrampolineHeader::LEN])?;
@@ -367,8 +365,13 @@ impl Session {
     /// Every thread must have its rseq area where the trampolines expect it, or one that says "none" there.
     fn check_rseq(&self, world: &World) -> Result<(), ArmFailure> {
         let Some(expected) = self.rseq_offset else { return Ok(()) };
+        // Of one that sleeps we cannot ask, unless it is behind a child that we can ask.
+        if world.sleepers().any(|s| s.fs_base.is_none()) {
+            return Err(ArmFailure::RseqDiffers);
+        }
         for thread in world.threads() {
-            if rseq_offset(thread.tid, thread.regs.fs_base) == Some(expected) {
+            let is_same = rseq_offset(thread.tid, thread.regs.fs_base) == Some(expected);
+            if is_same || world.is_behind(thread) {
                 continue;
             }
             let cpu_id = thread.regs.fs_base.wrapping_add_signed(i64::from(expected) + 4);
@@ -403,12 +406,7 @@ impl Windows {
 
     /// Moves threads that stand inside a window to the copy of the instruction that they stand on, and
     /// gives up sites that a thread will return into. They are moved at once: before anything is written.
-    fn keep_out(
-        &self,
-        armed: &mut [Armed],
-        (memory, mappings): (&Memory, &[Mapping]),
-        world: &mut World,
-    ) -> Result<(), Broken> {
+    fn keep_out(&self, memory: &Memory, armed: &mut [Armed], world: &mut World) -> Result<(), Broken> {
         let bounds = self.0.first().zip(self.0.last()).map(|(a, b)| a.0.start..b.0.end);
         let Some(bounds) = bounds else { return Ok(()) };
         for thread in world.threads_mut() {
@@ -423,7 +421,14 @@ impl Windows {
                 None => armed[i].missed = Some(Missed::ThreadInside { tid: thread.tid }),
             }
         }
-        for back in stacks::find(world, mappings, bounds, |w| self.at(w).is_some()) {
+        for sleeper in world.sleepers() {
+            for i in sleeper.pcs().filter_map(|pc| self.at(pc)) {
+                armed[i].missed.get_or_insert(Missed::ThreadInside { tid: sleeper.tid });
+            }
+        }
+        // As they are now: stacks grow, and threads have come.
+        let mappings = image_maps(memory.pid)?;
+        for back in stacks::find(memory, world, &mappings, bounds, |w| self.at(w).is_some()) {
             if let Some(i) = self.at(back.pc) {
                 armed[i].missed.get_or_insert(Missed::ThreadInside { tid: back.tid });
             }

@@ -11,6 +11,7 @@
 //! Checked: tests below; testkit `forged`.
 
 use crate::footing::RESERVED_OFFSET;
+use crate::semaphore;
 use image::{Addr, ElfImage, Mapping, Process};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -101,7 +102,7 @@ impl<'a> Originals<'a> {
             let page = self.mapping(at).filter(|m| m.permissions.is_writable && !m.permissions.is_shared);
             page.is_some_and(|m| m.file.is_some() && m.file == site.file)
         };
-        let is_count_right = header.semaphore == 0 || is_count(header.semaphore);
+        let is_count_right = semaphore::noted(header.semaphore).is_none_or(is_count);
         let is_short_right = header.has_short == 0 || self.is_original(header.site, &header.short_original);
         is_count_right
             && site.file == jump.file

@@ -41,7 +41,7 @@ impl Bell {
     /// # Errors
     /// It may not wait, has none of them, or cannot be entered.
     pub fn hang(images: &mut Images, pid: i32, functions: &[&str], verb: Verb) -> Result<Bell, Deaf> {
-        if Status::of(pid).is_some_and(|s| s.seccomp != 0) {
+        if Status::of(pid).map_err(Deaf::Broken)?.is_some_and(|s| s.seccomp != 0) {
             return Err(Deaf::Filtered);
         }
         let mut first = None;

@@ -189,7 +189,7 @@ impl Leavers {
                 code.trampolines().map(|(_, header)| header).filter(|header| is_inside(end_of(header)));
             let left = inside.filter(|header| !is_anothers(memory, pages, header.site..header.site + 1));
             let left: Vec<u64> = left.map(|header| end_of(&header)).collect();
-            if !left.is_empty() && is_occupied(world, &other, &mappings) {
+            if !left.is_empty() && is_occupied(memory, world, &other, &mappings) {
                 ends.extend(left);
             }
         }

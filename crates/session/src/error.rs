@@ -187,6 +187,13 @@ pub enum Broken {
         /// The kernel's answer.
         errno: Errno,
     },
+    /// A file of /proc cannot be read, though the process may well live.
+    Proc {
+        /// Which.
+        path: String,
+        /// The kernel's answer.
+        errno: Errno,
+    },
     /// A file could not be read.
     File {
         /// What.
@@ -279,6 +286,7 @@ impl fmt::Display for Broken {
                 )
             }
             Call { what, errno } => write!(f, "{what} failed: {errno}"),
+            Proc { path, errno } => write!(f, "cannot read {path}: {errno}"),
             File { path, why } => write!(f, "{path}: {why}"),
             Launch { command, why } => write!(f, "cannot start {command}: {why}"),
             EndedEarly { command, ending } => {

@@ -18,7 +18,8 @@ use crate::plan::{Images, Verb};
 use crate::process::{self, Status as Process};
 use crate::reports::{self, NOHANG};
 use crate::session::{Session, SiteView};
-use crate::world::{Held, undo_interruption};
+use crate::tracer::Held;
+use crate::world::undo_interruption;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use sys::ptrace::{self, event};
@@ -97,7 +98,7 @@ impl Execs {
 
     /// Seizes a thread that has rung, and waits for it to stand.
     fn trace(&mut self, tid: i32) -> Option<Caller> {
-        let pid = Process::of(tid)?.tgid;
+        let pid = Process::of_any(tid).ok()??.tgid;
         if !self.is_ours(tid) {
             return None;
         }
@@ -113,7 +114,8 @@ impl Execs {
             regs
         });
         // Its number may have become another's before we had it. One that waited too long has gone on by itself.
-        let is_ours = Process::of(tid).is_some_and(|now| now.tgid == pid) && self.is_ours(tid);
+        let now = Process::of_any(tid).ok().flatten();
+        let is_ours = now.is_some_and(|now| now.tgid == pid) && self.is_ours(tid);
         if !is_ours || !regs.is_some_and(|regs| self.is_in_our_code(regs.rip)) {
             reports::let_go(tid, 0);
             return None;
@@ -126,7 +128,8 @@ impl Execs {
     fn is_ours(&mut self, tid: i32) -> bool {
         let is_ours = self.bell.session.is_inherited_by(tid);
         // One that is about to end has no memory any more.
-        self.forged += u64::from(!is_ours && Process::of(tid).is_some_and(|s| s.has_memory));
+        self.forged +=
+            u64::from(!is_ours && Process::of_any(tid).is_ok_and(|now| now.is_some_and(|s| s.has_memory)));
         is_ours
     }
 
@@ -258,7 +261,8 @@ fn next_stop(tid: i32, pid: i32) -> Option<Option<(i32, Status)>> {
         Err(_) if tid == pid => None,
         Err(_) => match reports::take(pid, NOHANG) {
             Ok(Some(change)) => Some(Some(change)),
-            _ => Process::of(pid).map(|_| None),
+            _ if process::is_over(pid) => None,
+            _ => Some(None),
         },
     }
 }

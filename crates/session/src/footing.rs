@@ -11,6 +11,7 @@ use crate::arena::possible_cpus;
 use crate::belief;
 use crate::error::Broken;
 use crate::memory::Memory;
+use crate::receipt::Unmapped;
 use crate::remote::Remote;
 use image::Mapping;
 use std::ops::Range;
@@ -34,6 +35,8 @@ pub(crate) struct Found {
     pub controller: i32,
     pub controller_start: u64,
     pub pid_namespace: u64,
+    /// Of the arena's file.
+    pub inode: u64,
 }
 
 /// Where in the arena's file a mapping begins that only keeps a place for a region.
@@ -70,7 +73,8 @@ impl Footing {
         let reserved = belief::reserved(mappings, arena).map(|m| m.range.start.0..m.range.end.0).collect();
         let footing = Footing { arena: start..end, regions, reserved, rseq_offset };
         let ArenaHeader { controller_pid, controller_start, pid_namespace, .. } = header;
-        Some(Found { footing, controller: controller_pid, controller_start, pid_namespace })
+        let inode = arena.file.map_or(0, |file| file.inode);
+        Some(Found { footing, controller: controller_pid, controller_start, pid_namespace, inode })
     }
 
     /// What of it the process still maps: a detach that failed may have taken back some of it, and who knows what the
@@ -101,13 +105,11 @@ impl Footing {
     }
 
     /// Takes all of it back.
-    pub fn unmap(&self, remote: &mut Remote<'_>) -> Result<(), Broken> {
+    pub fn unmap(&self, remote: &mut Remote<'_>) -> Result<Unmapped, Broken> {
         let regions = self.regions.iter().map(|r| r.table..r.end);
         // The arena last: as long as it is there, the rest is found by it.
-        regions
-            .chain(self.reserved.clone())
-            .chain([self.arena.clone()])
-            .try_for_each(|range| remote.unmap(&range))
+        let all = regions.chain(self.reserved.clone()).chain([self.arena.clone()]);
+        Unmapped::proven(all.map(|range| remote.unmap(&range)))
     }
 }
 

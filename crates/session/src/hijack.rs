@@ -87,7 +87,7 @@ impl<'a> Hijack<'a> {
         let len = ptrace::xstate(tid, &mut xstate).unwrap_or(0);
         xstate.truncate(len);
         let room = foothold.room(memory, saved.rsp, others, frame::len_bound(&xstate));
-        let restorer = foothold.restorer.filter(|_| !process::has_shadow_stack(memory.pid, tid));
+        let restorer = foothold.restorer.filter(|_| !process::has_shadow_stack(tid));
         let written = room.zip(restorer).and_then(|(at, restorer)| {
             let bytes = frame::build(at, restorer, &saved, mask, &xstate)?;
             memory.write(at, &bytes).ok().map(|()| (at, bytes.len()))

@@ -56,8 +56,7 @@ impl Identity {
             return Broken::File { path: stat, why: e.to_string() };
         }
         let is_same = process::start_time(pid) == self.start_time;
-        let lives = |tid: i32| process::Status::of_thread(pid, tid).is_some_and(|s| s.has_memory);
-        match is_same && process::threads(pid).into_iter().any(lives) {
+        match is_same && !process::is_over(pid) {
             true => Broken::Replaced { pid, name: process::name(pid) },
             false => Broken::Gone { pid },
         }
@@ -65,7 +64,8 @@ impl Identity {
 }
 
 fn auxv_path(pid: i32) -> String {
-    format!("/proc/{pid}/auxv")
+    // Of a thread that lives: a first thread that has ended has none.
+    format!("/proc/{}/auxv", process::living(pid))
 }
 
 /// The process was not there.

@@ -170,7 +170,7 @@ mod tests {
                 Err(broken) => panic!("{broken}"),
             }
         };
-        assert!(receipt.is_verified && receipt.is_unmapped, "{receipt:?}");
+        assert!(receipt.is_verified() && receipt.is_unmapped(), "{receipt:?}");
         failures
     }
 

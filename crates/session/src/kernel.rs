@@ -78,6 +78,12 @@ impl KernelProbes {
         mappings: &[Mapping],
         sites: Vec<SitePlan>,
     ) -> (Option<KernelProbes>, Vec<(SitePlan, Missed)>) {
+        // The kernel knows whose hits to count by the memory of the first thread.
+        if crate::process::living(pid) != pid {
+            let why =
+                Missed::Kernel("the process's first thread has ended, and kernel uprobes go by it".into());
+            return (None, sites.into_iter().map(|site| (site, why.clone())).collect());
+        }
         let entries = 1 + sites.iter().map(SitePlan::cells).sum::<u32>();
         let counts = match owned(sys::bpf::create_percpu_array(entries)) {
             Ok(counts) => counts,
@@ -256,6 +262,7 @@ fn file_place(mappings: &[Mapping], addr: u64) -> Option<(&Mapping, u64)> {
 }
 
 fn path_of(pid: i32, mapping: &Mapping) -> String {
+    let pid = crate::process::living(pid);
     format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.range.start.0, mapping.range.end.0)
 }
 

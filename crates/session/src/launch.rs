@@ -17,7 +17,7 @@ use crate::heritage::Heritage;
 use crate::memory::Memory;
 use crate::process;
 use crate::reports::{self, NOHANG};
-use crate::world::Held;
+use crate::tracer::Held;
 use std::cell::RefCell;
 use std::fmt;
 use std::fs;

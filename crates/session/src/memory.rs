@@ -5,14 +5,19 @@
 //! Context: control.
 //! Keeps:   W1 a write is complete or an error.
 //!          W2 an address space that is not the process's any more is never taken for one in which nothing is mapped.
+//!          W3 "gone" is the kernel's answer that no process has this memory, never a guess from another failure.
 //! Checked: testkit; `session` compares text after every write.
 
 use crate::error::Broken;
 use crate::identity::Identity;
 use crate::inject;
+use crate::process;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use sys::Errno;
+
+/// Any address will do: nothing is read there.
+const PROBE: u64 = 0x1000;
 
 /// An open /proc/PID/mem.
 #[derive(Debug)]
@@ -24,12 +29,28 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub fn open(pid: i32) -> Result<Memory, Broken> {
-        let path = format!("/proc/{pid}/mem");
-        let injected = inject::step().map_err(|errno| std::io::Error::from_raw_os_error(errno.0));
-        match injected.and_then(|()| OpenOptions::new().read(true).write(true).open(path)) {
-            Ok(file) => Ok(Memory { pid, file, identity: Identity::of(pid) }),
-            Err(e) => Err(crate::process::why_not(pid, Errno(e.raw_os_error().unwrap_or(0)))),
+        /// The thread by which we open it may end at this moment.
+        const TRIES: usize = 8;
+        let mut errno = Errno::ESRCH;
+        for _ in 0..TRIES {
+            let path = format!("/proc/{}/mem", process::living(pid));
+            let injected = inject::step().map_err(|errno| std::io::Error::from_raw_os_error(errno.0));
+            match injected.and_then(|()| OpenOptions::new().read(true).write(true).open(path)) {
+                Ok(file) => return Ok(Memory { pid, file, identity: Identity::of(pid) }),
+                Err(e) => errno = Errno(e.raw_os_error().unwrap_or(5)),
+            }
+            if !matches!(errno, Errno::ENOENT | Errno::ESRCH) || process::is_over(pid) {
+                break;
+            }
         }
+        Err(process::why_not(pid, errno))
+    }
+
+    /// Whether nobody runs in this memory any more, for certain: whoever did has ended, or runs another program.
+    pub fn is_over(&self) -> bool {
+        // The kernel answers with an end of file where no process has the memory, and with an error where nothing is
+        // mapped.
+        matches!(self.file.read_at(&mut [0], PROBE), Ok(0))
     }
 
     pub fn read(&self, addr: u64, into: &mut [u8]) -> Result<(), Broken> {
@@ -55,18 +76,13 @@ impl Memory {
     /// # Errors
     /// [`Broken::Replaced`], [`Broken::Gone`].
     pub fn check(&self) -> Result<(), Broken> {
-        // Whether or not something is mapped there: an address space that nobody runs in reads as empty.
-        match self.file.read_at(&mut [0], 0) {
-            Ok(0) => Err(self.identity.fate()),
-            _ => self.identity.check(),
-        }
+        if self.is_over() { Err(self.identity.fate()) } else { self.identity.check() }
     }
 
     fn failed(&self, what: &'static str, error: &std::io::Error) -> Broken {
-        match error.raw_os_error() {
-            Some(errno) => Broken::Call { what, errno: Errno(errno) },
-            // Nothing was read: nobody runs in it any more.
-            None => self.identity.fate(),
+        if self.is_over() {
+            return self.identity.fate();
         }
+        Broken::Call { what, errno: Errno(error.raw_os_error().unwrap_or(5)) }
     }
 }

@@ -5,21 +5,24 @@
 //! Context: control.
 //! Keeps:   R1 probes of a controller that lives are left alone.
 //!          R2 what is found is left as a detach leaves it, except that threads inside trampolines are
-//!             waited for and not moved.
+//!             waited for and not moved; its forked children too.
 //!          R3 no breakpoint that the kernel could not take out is passed over in silence.
-//! Checked: testkit `traces`, `kernel`.
+//! Checked: testkit `traces`, `kernel`, `endings`.
 
 use crate::attach::image_maps;
 use crate::belief::Originals;
-use crate::detach::{Receipt, leave_process};
+use crate::detach::Leaving;
 use crate::error::Broken;
 use crate::foothold::Foothold;
 use crate::footing::{Code, Footing, Found};
+use crate::heirs;
 use crate::kernel::stray;
 use crate::memory::Memory;
 use crate::process::{self, Controller};
+use crate::receipt::{Receipt, Restored, Unmapped};
 use crate::remote::Remote;
 use crate::site::Link;
+use crate::tracer::apart;
 use crate::world::{Hurry, World};
 use std::fs;
 use std::path::Path;
@@ -36,7 +39,7 @@ pub fn recover(pid: i32) -> Result<Vec<Receipt>, Broken> {
     let mut receipts = recover_quickly(pid)?;
     // A controller that died in the middle of its first stop may have left no more than this.
     if receipts.is_empty() {
-        receipts.extend(close_arenas(pid)?);
+        receipts.extend(apart(|| close_arenas(pid))?);
     }
     Ok(receipts)
 }
@@ -45,6 +48,10 @@ pub fn recover(pid: i32) -> Result<Vec<Receipt>, Broken> {
 pub(crate) fn recover_quickly(pid: i32) -> Result<Vec<Receipt>, Broken> {
     process::check_process(pid)?;
     let _hurry = Hurry::begin();
+    apart(|| recover_here(pid))
+}
+
+fn recover_here(pid: i32) -> Result<Vec<Receipt>, Broken> {
     let memory = Memory::open(pid)?;
     let mappings = image_maps(pid)?;
     let orphans = Footing::all(&memory, &mappings).into_iter().filter(|f| !is_alive(f));
@@ -53,11 +60,12 @@ pub(crate) fn recover_quickly(pid: i32) -> Result<Vec<Receipt>, Broken> {
         let foothold = Foothold::find(&memory, &mappings)?;
         let links = links(&memory, &orphan.footing, Originals::of(pid, &mappings))?;
         let began = Instant::now();
-        let mut receipt = Receipt { is_verified: true, ..Receipt::default() };
+        let mut receipt = Receipt::default();
         free_of_kernel(&memory, &orphan.footing, &mut receipt)?;
-        receipt.longest_stall =
-            leave_process((&memory, &[]), &links, &orphan.footing, &foothold, &mut receipt)?;
-        receipt.is_verified &= receipt.foreign.is_empty();
+        let (footing, foothold) = (&orphan.footing, &foothold);
+        let leaving = Leaving { memory: &memory, before: &[], links: &links, footing, foothold };
+        leaving.leave_or_see_end(&mut receipt)?;
+        heirs::free(&leaving, orphan.inode, &mut receipt);
         close_arenas(pid)?;
         receipt.took = began.elapsed();
         receipts.push(receipt);
@@ -80,24 +88,28 @@ fn close_arenas(pid: i32) -> Result<Option<Receipt>, Broken> {
     let began = Instant::now();
     let memory = Memory::open(pid)?;
     let foothold = Foothold::find(&memory, &image_maps(pid)?)?;
+    let mut receipt = Receipt::default();
     let mut world = World::stop(pid)?;
     memory.check()?;
     // Now: no living controller is in the middle of its first stop.
     let left = open_arenas(pid);
     if !left.is_empty() {
         let mut remote = Remote::begin(&mut world, &memory, &foothold)?;
-        left.iter().try_for_each(|fd| remote.call("close", nr::CLOSE, [*fd, 0, 0, 0, 0, 0]).map(drop))?;
+        let mut close = |fd: &u64| remote.call("close", nr::CLOSE, [*fd, 0, 0, 0, 0, 0]).map(drop);
+        let closed = Unmapped::proven(left.iter().map(&mut close))?;
+        // It had come no further: no text was changed.
+        receipt.is_left(Restored::proven::<()>(&[]), Some(closed));
     }
-    let longest_stall = world.resume();
-    let receipt = Receipt { is_verified: true, is_unmapped: true, longest_stall, ..Receipt::default() };
-    Ok((!left.is_empty()).then(|| Receipt { took: began.elapsed(), ..receipt }))
+    receipt.longest_stall = world.resume();
+    receipt.took = began.elapsed();
+    Ok((!left.is_empty()).then_some(receipt))
 }
 
 /// Descriptors of arenas that a process has open.
 fn open_arenas(pid: i32) -> Vec<u64> {
     let marker = format!("/memfd:{} (deleted)", wire::ARENA_NAME);
     let is_arena = |path: &Path| fs::read_link(path).is_ok_and(|to| to.as_os_str() == marker.as_str());
-    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let entries = fs::read_dir(format!("/proc/{}/fd", process::living(pid))).into_iter().flatten().flatten();
     let arenas = entries.filter(|entry| is_arena(&entry.path()));
     arenas.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
@@ -108,7 +120,6 @@ fn free_of_kernel(memory: &Memory, footing: &Footing, receipt: &mut Receipt) -> 
     let sites: Vec<KernelSite> = code.kernel_sites().take(stray::SITES_MAX).collect();
     let left = stray::mend(memory, &sites);
     receipt.restored += sites.len() - left.len();
-    receipt.is_verified &= left.is_empty();
     receipt.breakpoints.extend(left);
     Ok(())
 }
@@ -151,7 +162,7 @@ fn link(entry: u64, header: &TrampolineHeader) -> Link<'static> {
         jump_at: header.jump_at,
         jump_original: header.jump_original,
         short_original: (header.has_short == 1).then_some(header.short_original),
-        semaphore: (header.semaphore != 0).then_some(header.semaphore),
+        has_semaphore: header.semaphore != 0,
         trampoline: None,
     }
 }

@@ -284,7 +284,7 @@ fn protect_and_wipe(remote: &mut Remote<'_>, at: u64, table_len: u64, code_len: 
 /// Gives the memfd behind `fd` its size and contents, and has the target map it.
 fn map_arena(remote: &mut Remote<'_>, memory: &Memory, layout: Layout, fd: u64) -> Result<Arena, Broken> {
     inject::step().map_err(|errno| Broken::Call { what: "open of the arena", errno })?;
-    let memfd = open_memfd(memory.pid, fd)?;
+    let memfd = open_memfd(remote.tid(), fd)?;
     let mut arena = Arena::create(&memfd, layout, memory.pid)?;
     let prot = (mm::PROT_READ | mm::PROT_WRITE) as u64;
     let args = [0, layout.len() as u64, prot, mm::MAP_SHARED as u64, fd, 0];

@@ -13,7 +13,8 @@ use crate::foothold::Foothold;
 use crate::hijack::{CODE_64, Hijack, Unmade};
 use crate::memory::Memory;
 use crate::sequence::Standing;
-use crate::world::{Thread, World, is_held};
+use crate::tracer::is_held;
+use crate::world::{Thread, World};
 use crate::{process, reports};
 use sys::ptrace::{self, Regs};
 use sys::{Errno, nr};
@@ -59,12 +60,18 @@ impl<'a> Remote<'a> {
         let foothold = foothold.renewed(memory)?;
         let tid = choose(world, memory)?;
         suspend_seccomp(pid, tid)?;
-        let others: Vec<u64> = world.threads().filter(|t| t.tid != tid).map(|t| t.regs.rsp).collect();
+        let others = world.threads().filter(|t| t.tid != tid).map(|t| t.regs.rsp);
+        let others: Vec<u64> = others.chain(world.sleepers().map(|s| s.at.sp)).collect();
         let gone = |_| Broken::Gone { pid };
         let mask = ptrace::sigmask(tid).map_err(gone)?;
         let thread = world.threads_mut().find(|t| t.tid == tid).ok_or(Broken::Gone { pid })?;
         leave_sequence(memory, thread)?;
         Ok(Remote { hijack: Hijack::prepare(memory, &foothold, tid, (thread.regs, mask), &others) })
+    }
+
+    /// The thread, which may be of another process that shares the memory.
+    pub fn tid(&self) -> i32 {
+        self.hijack.tid
     }
 
     /// Makes one call.
@@ -115,7 +122,9 @@ pub(crate) fn leave_sequence(memory: &Memory, thread: &mut Thread) -> Result<boo
 fn choose(world: &World, memory: &Memory) -> Result<i32, Broken> {
     let pid = world.pid;
     let mut best: Option<(Fault, i32)> = None;
-    for (seen, thread) in world.threads().enumerate() {
+    // Of the process itself, before those that share its memory.
+    let (own, sharers): (Vec<_>, Vec<_>) = world.threads().partition(|t| t.group == pid);
+    for (seen, thread) in own.into_iter().chain(sharers).enumerate() {
         let fault = fault(memory, thread);
         let (least, _) = *best.get_or_insert((fault, thread.tid));
         if fault < least {
@@ -150,7 +159,7 @@ fn fault(memory: &Memory, thread: &Thread) -> Fault {
 
 /// A seccomp filter could kill the thread for our calls: it is suspended while we trace, or we do not call.
 fn suspend_seccomp(pid: i32, tid: i32) -> Result<(), Broken> {
-    let Some(status) = process::Status::of(tid).filter(|s| s.seccomp != 0) else { return Ok(()) };
+    let Some(status) = process::Status::of(tid)?.filter(|s| s.seccomp != 0) else { return Ok(()) };
     // A program that we started and have not let go ends if we die.
     let ends = if is_held(pid) && reports::is_child(pid) { ptrace::O_EXITKILL } else { 0 };
     let options = ptrace::O_TRACESYSGOOD | ptrace::O_SUSPEND_SECCOMP | ends;

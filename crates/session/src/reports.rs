@@ -1,8 +1,8 @@
 //! What the kernel reports of traced threads and of our own children, taken in one place.
 //!
 //! For:     everybody here who waits.
-//! State:   of this OS thread: its children, with how they ended if that was seen; threads that are to be let go as soon
-//!          as they can be.
+//! State:   our children, with how they ended if that was seen; and of this OS thread, threads that are to be let go as
+//!          soon as they can be.
 //! Context: control. One OS thread: ptrace ties stops to it.
 //! Keeps:   R1 the exit status of a child of ours is kept for whoever asks for it, whoever took it.
 //!          R2 a thread that died while we held it is reaped: its own parent hears of its end then, and not before.
@@ -10,22 +10,23 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use sys::ptrace;
 use sys::wait::{self, Status};
 use sys::{Errno, PidFd};
 
 pub(crate) use sys::wait::NOHANG;
 
-#[derive(Default)]
-struct Table {
-    /// Children, and how they ended.
-    children: BTreeMap<i32, Option<Status>>,
-    /// Threads that were not in a stop when they were to be let go.
-    leaving: Vec<i32>,
-}
+/// Children, and how they ended: of the whole process, as stops are made in OS threads of their own.
+static CHILDREN: Mutex<BTreeMap<i32, Option<Status>>> = Mutex::new(BTreeMap::new());
 
 thread_local! {
-    static TABLE: RefCell<Table> = RefCell::default();
+    /// Threads that were not in a stop when they were to be let go. The end of this OS thread lets go of them too.
+    static LEAVING: RefCell<Vec<i32>> = RefCell::default();
+}
+
+fn children() -> MutexGuard<'static, BTreeMap<i32, Option<Status>>> {
+    CHILDREN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The next report of a thread, or of any with -1; `None` with [`NOHANG`] if there is none.
@@ -43,27 +44,25 @@ pub(crate) fn take(tid: i32, options: usize) -> Result<Option<(i32, Status)>, Er
 
 /// A child's first end is its only one: later its number may be another's.
 fn note(who: i32, status: Status) {
-    TABLE.with_borrow_mut(|table| {
-        if let Some(end) = table.children.get_mut(&who) {
-            end.get_or_insert(status);
-        }
-        table.leaving.retain(|tid| *tid != who);
-    });
+    if let Some(end) = children().get_mut(&who) {
+        end.get_or_insert(status);
+    }
+    LEAVING.with_borrow_mut(|leaving| leaving.retain(|tid| *tid != who));
 }
 
 /// From now on the end of this child is kept.
 pub(crate) fn adopt(child: i32) {
-    TABLE.with_borrow_mut(|table| table.children.insert(child, None));
+    children().insert(child, None);
 }
 
 /// Whether a process is a child whose end is kept.
 pub(crate) fn is_child(pid: i32) -> bool {
-    TABLE.with_borrow(|table| table.children.contains_key(&pid))
+    children().contains_key(&pid)
 }
 
 /// Nobody will ask for it any more.
 pub(crate) fn disown(child: i32) {
-    TABLE.with_borrow_mut(|table| table.children.remove(&child));
+    children().remove(&child);
 }
 
 /// How an adopted child ended, which is reaped by that; `None` if it has not.
@@ -71,7 +70,7 @@ pub(crate) fn disown(child: i32) {
 /// # Errors
 /// `ECHILD`: somebody else reaped it, and nobody will ever know.
 pub(crate) fn end_of(child: i32, process: &PidFd) -> Result<Option<Status>, Errno> {
-    if let Some(status) = TABLE.with_borrow(|table| table.children.get(&child).copied().flatten()) {
+    if let Some(status) = children().get(&child).copied().flatten() {
         return Ok(Some(status));
     }
     let end = process.reap()?;
@@ -87,16 +86,16 @@ pub(crate) fn let_go(tid: i32, signal: i32) {
     if ptrace::detach(tid, signal).is_err() {
         // If it lives, it will stop.
         let _ = ptrace::interrupt(tid);
-        TABLE.with_borrow_mut(|table| table.leaving.push(tid));
+        LEAVING.with_borrow_mut(|leaving| leaving.push(tid));
         tidy();
     }
 }
 
 /// Lets go and reaps threads that could not be let go before; to be called now and then.
 pub fn tidy() {
-    let leaving = TABLE.with_borrow_mut(|table| std::mem::take(&mut table.leaving));
+    let leaving = LEAVING.take();
     let rest: Vec<i32> = leaving.into_iter().filter(|tid| !has_left(*tid)).collect();
-    TABLE.with_borrow_mut(|table| table.leaving.extend(rest));
+    LEAVING.with_borrow_mut(|leaving| leaving.extend(rest));
 }
 
 fn has_left(tid: i32) -> bool {
@@ -155,7 +154,7 @@ mod tests {
         let_go(pid, 0);
         soon(|| {
             tidy();
-            TABLE.with_borrow(|table| table.leaving.is_empty()).then_some(())
+            LEAVING.with_borrow(Vec::is_empty).then_some(())
         });
         assert_eq!(end_of(pid, &process), Ok(Some(Status::Killed(9))));
     }

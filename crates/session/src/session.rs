@@ -352,8 +352,7 @@ impl Session {
 
     /// True as long as the process runs the program that we attached to.
     pub fn is_alive(&self) -> bool {
-        let mut word = [0u8; 8];
-        self.memory.read(self.regions.arena.remote, &mut word).is_ok()
+        !self.memory.is_over()
     }
 }
 

@@ -76,7 +76,8 @@ impl SetUp {
         let are_threads_plain = !threads::are_made_by_hand(memory, mappings);
         let mut world = World::stop(memory.pid)?;
         memory.check()?;
-        let is_strict = |tid| process::Status::of(tid).is_some_and(|s| s.seccomp == SECCOMP_STRICT);
+        let is_strict =
+            |tid| process::Status::of_any(tid).is_ok_and(|s| s.is_some_and(|s| s.seccomp == SECCOMP_STRICT));
         if has_frames && world.threads().any(|t| is_strict(t.tid)) {
             return Err(Broken::NoClock { pid: memory.pid });
         }
@@ -149,7 +150,8 @@ fn tid_offset(memory: &Memory, world: &World) -> u64 {
     // glibc since 2.4 and musl, on x86-64; believed only if it is so for every thread.
     const KNOWN: [u64; 2] = [0x2d0, 0x30];
     let is_there = |offset: &u64| {
-        world.threads().all(|t| {
+        let pid = world.pid;
+        world.threads().filter(|t| t.group == pid).all(|t| {
             let mut word = [0u8; 4];
             let read = memory.read(t.regs.fs_base.wrapping_add(*offset), &mut word);
             read.is_ok() && i32::from_le_bytes(word) == t.tid

@@ -325,7 +325,8 @@ pub(crate) struct Link<'a> {
     pub jump_at: u64,
     pub jump_original: [u8; JUMP_LEN],
     pub short_original: Option<[u8; 2]>,
-    pub semaphore: Option<u64>,
+    /// Its header has a note of what was done to a mark's semaphore.
+    pub has_semaphore: bool,
     /// With it, threads can be moved out of the trampoline; without, they are waited for.
     pub trampoline: Option<&'a Trampoline>,
 }
@@ -363,7 +364,6 @@ impl Armed {
             bias: plan.bias,
             jump_original: plan.jump_original(),
             short_original: plan.short_original(),
-            semaphore: plan.semaphore.unwrap_or(0),
             table,
             slow,
             threads,
@@ -425,7 +425,7 @@ impl Armed {
             jump_at: self.jump.addr,
             jump_original: self.plan.jump_original(),
             short_original: self.plan.short_original(),
-            semaphore: self.plan.semaphore,
+            has_semaphore: self.plan.semaphore.is_some(),
             trampoline: Some(&self.trampoline),
         }
     }

@@ -3,8 +3,10 @@
 //! For:     not changing code under a thread that is away in a handler, and not unmapping it.
 //! State:   none.
 //! Context: control, in a stopped world.
-//! Keeps:   K1 an address saved in a signal frame within `DEPTH` bytes above a thread's stack pointer, on the
-//!             same mapping, is found. (The frame of a signal that is over may still lie there whole: then we wait.)
+//! Keeps:   K1 an address saved in a signal frame above a thread's stack pointer, up to the end of its stack's mapping,
+//!             is found. (The frame of a signal that is over may still lie there whole: then we wait.) Where a stack lies
+//!             in a mapping with other things that goes on for more than `STACK_MAX`, as stacks of goroutines do in the
+//!             heap, `DEPTH` bytes are searched.
 //!          K2 so is one on another stack that such a frame leads to: a handler on an alternate stack may have
 //!             interrupted another handler on the thread's own.
 //!          K3 other words are not: each hit of the general path leaves an address of ours below the stack pointer,
@@ -13,50 +15,76 @@
 //!
 //! Not seen: a context that a handler moved elsewhere, as schedulers that preempt by signal may do.
 
+use crate::memory::Memory;
 use crate::world::World;
 use image::Mapping;
 use std::ops::Range;
 
-/// How far above the stack pointer we look.
-const DEPTH: u64 = 256 << 10;
+/// No mapping that is a stack alone goes on for longer above a stack pointer, but for the first thread's, which has a name.
+const STACK_MAX: u64 = 256 << 20;
+/// How far above the stack pointer we look in a mapping that is no stack alone.
+const DEPTH: u64 = 4 << 20;
+/// How much is read at a time.
+const CHUNK: u64 = 256 << 10;
+/// Words of one chunk that are searched again with the next: a frame may lie across.
+const OVERLAP: u64 = 3 * 8;
 /// How many stacks of one thread we look at: its own, and those that its handlers run on.
 const STACKS: usize = 8;
 
 /// Finds the addresses that threads will come back to and for which `wanted` is true. A thread with
 /// handlers within handlers has several.
 pub(crate) fn find(
+    memory: &Memory,
     world: &World,
     mappings: &[Mapping],
     bounds: Range<u64>,
     wanted: impl Fn(u64) -> bool,
 ) -> Vec<ComeBack> {
     let mut found = Vec::new();
-    let mut buffer = vec![0u8; DEPTH as usize];
-    for thread in world.threads() {
+    let standing = world.threads().map(|t| (t.tid, t.regs.rsp));
+    for (tid, sp) in standing.chain(world.sleepers().map(|s| (s.tid, s.at.sp))) {
         let mut seen: Vec<Range<u64>> = Vec::new();
-        let mut stacks = vec![thread.regs.rsp & !7];
+        let mut stacks = vec![sp & !7];
         while let Some(from) = stacks.pop() {
             if seen.len() == STACKS || seen.iter().any(|s| s.contains(&from)) {
                 continue;
             }
-            let words = words_above(world.pid, mappings, from, &mut buffer);
-            seen.push(from..from + words.len().max(1) as u64 * 8);
-            let frames: Vec<Saved> = saved_in_frames(&words).collect();
-            let hits = frames.iter().filter(|f| bounds.contains(&f.pc) && wanted(f.pc));
-            found.extend(hits.map(|f| ComeBack { tid: thread.tid, pc: f.pc, at: from + f.word as u64 * 8 }));
-            stacks.extend(frames.iter().map(|f| f.sp & !7));
+            let stack = stack_above(mappings, from);
+            seen.push(from..stack.end.max(from + 8));
+            for (at, frame) in frames_in(memory, stack) {
+                if bounds.contains(&frame.pc) && wanted(frame.pc) {
+                    found.push(ComeBack { tid, pc: frame.pc, at });
+                }
+                stacks.push(frame.sp & !7);
+            }
         }
     }
     found
 }
 
-/// The words from `from` on: [`DEPTH`] bytes, or up to the end of the mapping.
-fn words_above(pid: i32, mappings: &[Mapping], from: u64, buffer: &mut [u8]) -> Vec<u64> {
-    let mapping = mappings.iter().find(|m| m.range.start.0 <= from && from < m.range.end.0);
-    let len = mapping.map_or(0, |m| (m.range.end.0 - from).min(DEPTH)) as usize;
-    let got = sys::remote::read_process(pid, from, &mut buffer[..len]).unwrap_or(0);
-    let words = buffer[..got].chunks_exact(8);
-    words.map(|w| u64::from_le_bytes(w.try_into().unwrap_or_default())).collect()
+/// What of the stack with this stack pointer is in use.
+fn stack_above(mappings: &[Mapping], from: u64) -> Range<u64> {
+    let after = mappings.partition_point(|m| m.range.end.0 <= from);
+    let Some(mapping) = mappings.get(after).filter(|m| m.range.start.0 <= from) else { return from..from };
+    let end = mapping.range.end.0;
+    let is_stack = mapping.path.as_os_str() == "[stack]" || end - from <= STACK_MAX;
+    from..if is_stack { end } else { from + DEPTH }
+}
+
+/// All that looks like a signal frame in there, each with the address of its program counter.
+fn frames_in(memory: &Memory, stack: Range<u64>) -> Vec<(u64, Saved)> {
+    let mut found = Vec::new();
+    let mut at = stack.start;
+    while at < stack.end {
+        let len = (stack.end - at).min(CHUNK);
+        // A hole is a part that was unmapped since: nothing comes back from there.
+        let bytes = memory.read_vec(at, len as usize).unwrap_or_default();
+        let words = bytes.chunks_exact(8).map(|w| u64::from_le_bytes(w.try_into().unwrap_or_default()));
+        let words: Vec<u64> = words.collect();
+        found.extend(saved_in_frames(&words).map(|f| (at + f.word as u64 * 8, f)));
+        at = if len < CHUNK { stack.end } else { at + CHUNK - OVERLAP };
+    }
+    found
 }
 
 /// What a thread was doing when a signal came, in a signal frame.

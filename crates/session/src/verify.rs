@@ -1,6 +1,6 @@
 //! Reading back what a detach has restored.
 //!
-//! For:     `Session::detach`, which believes its eyes alone.
+//! For:     whoever leaves a process, and believes its eyes alone.
 //! State:   none.
 //! Context: control.
 //! Keeps:   V1 text that differs from the file is anothers' only if a jump of another controller is seen there, a
@@ -9,71 +9,75 @@
 
 use crate::attach::image_maps;
 use crate::chain;
-use crate::detach::TRACER_PATIENCE;
-use crate::error::Broken;
+use crate::detach::{Leaving, TRACER_PATIENCE};
 use crate::kernel::stray;
 use crate::pages::{BREAKPOINT, Pages};
-use crate::session::Session;
-use crate::site::Armed;
+use crate::receipt::{Gone, Restored};
 use crate::world::World;
 use image::Mapping;
 use std::time::Duration;
-use text::Patch;
 
-impl Session {
-    /// Reads every site back and compares it with the file.
-    pub(crate) fn is_text_restored(&self) -> bool {
-        let mut pages = Pages::of(&self.memory);
-        // What the kernel has placed is looked at where it is closed.
-        self.differing(&mut pages).is_empty() || self.is_difference_anothers()
-    }
+/// What the file has at an address.
+type Original<'a> = (u64, &'a [u8]);
 
-    /// The patches under which other bytes lie than the file's.
-    fn differing(&self, pages: &mut Pages<'_>) -> Vec<&Patch> {
-        let differs = |patch: &&Patch| {
-            pages.is_mapped(patch.addr)
-                && pages.bytes(patch.addr, patch.old.len()).map_or(true, |found| found != patch.old)
-        };
-        self.armed.iter().flat_map(Armed::patches).filter(differs).collect()
-    }
+/// Reads every site back and compares it with the file. What the kernel has placed is looked at where it is closed.
+pub(crate) fn text(left: &Leaving<'_>) -> Option<Restored> {
+    let mut pages = Pages::of(left.memory);
+    let wrong = differing(originals(left), &mut pages);
+    Restored::proven(&wrong).or_else(|| explained(left))
+}
 
-    /// Whether all that differs from the file is another controller's, or a module's that came since: others may have
-    /// arrived since our stop. They may be at work this moment: then it is looked at again, at last in a stop of ours.
-    fn is_difference_anothers(&self) -> bool {
-        const LOOKS: usize = 5;
-        for _ in 0..LOOKS {
-            if self.is_difference_explained() {
-                return true;
-            }
-            std::thread::sleep(Duration::from_millis(1));
+/// What stood at the sites of our own.
+fn originals<'a>(left: &Leaving<'a>) -> impl Iterator<Item = Original<'a>> {
+    let of_jumps = left.links.iter().map(|link| (link.jump_at, &link.jump_original[..]));
+    let of_shorts =
+        left.links.iter().filter_map(|link| Some((link.site, &link.short_original.as_ref()?[..])));
+    of_jumps.chain(of_shorts)
+}
+
+/// Those under which other bytes lie than the file's.
+fn differing<'a>(all: impl Iterator<Item = Original<'a>>, pages: &mut Pages<'_>) -> Vec<Original<'a>> {
+    let differs = |(addr, old): &Original<'_>| {
+        pages.is_mapped(*addr) && pages.bytes(*addr, old.len()).map_or(true, |found| found != *old)
+    };
+    all.filter(differs).collect()
+}
+
+/// If all that differs from the file is another controller's, or a module's that came since: others may have
+/// arrived since our stop. They may be at work this moment: then it is looked at again, at last in a stop of ours.
+fn explained(left: &Leaving<'_>) -> Option<Restored> {
+    const LOOKS: usize = 5;
+    for _ in 0..LOOKS {
+        if let Some(proof) = unexplained(left) {
+            return Some(proof);
         }
-        match World::stop_to_leave(self.pid(), TRACER_PATIENCE) {
-            Ok(_world) => self.is_difference_explained(),
-            Err(why) => matches!(why, Broken::Gone { .. } | Broken::NoProcess { .. } | Broken::Zombie { .. }),
-        }
+        std::thread::sleep(Duration::from_millis(1));
     }
-
-    fn is_difference_explained(&self) -> bool {
-        let mut pages = Pages::of(&self.memory);
-        let now = image_maps(self.pid()).unwrap_or_default();
-        let differing = self.differing(&mut pages);
-        differing.into_iter().all(|patch| {
-            chain::is_anothers(&self.memory, &mut pages, patch.addr..patch.addr + patch.old.len() as u64)
-                || !is_same_place(&self.mappings, &now, patch.addr)
-                || self.is_under_breakpoints(&mut pages, patch)
-        })
+    match World::stop_to_leave(left.memory.pid, TRACER_PATIENCE) {
+        Ok(_world) => unexplained(left),
+        // Nothing is there that could differ.
+        Err(_) => Gone::proven(left.memory).and_then(|_| Restored::proven::<()>(&[])),
     }
 }
 
-impl Session {
-    /// Whether nothing differs but where other controllers' records say that the kernel's breakpoint stands.
-    fn is_under_breakpoints(&self, pages: &mut Pages<'_>, patch: &Patch) -> bool {
-        let Ok(found) = pages.bytes(patch.addr, patch.old.len()) else { return false };
-        let differing =
-            (patch.addr..).zip(found.iter().zip(&patch.old)).filter(|(_, (found, old))| found != old);
-        let sites = stray::others(&self.memory);
-        differing.into_iter().all(|(at, (found, _))| *found == BREAKPOINT && sites.contains(&at))
-    }
+fn unexplained(left: &Leaving<'_>) -> Option<Restored> {
+    let mut pages = Pages::of(left.memory);
+    let now = image_maps(left.memory.pid).ok()?;
+    let mut wrong = differing(originals(left), &mut pages);
+    wrong.retain(|(addr, old)| {
+        !chain::is_anothers(left.memory, &mut pages, *addr..*addr + old.len() as u64)
+            && is_same_place(left.before, &now, *addr)
+            && !is_under_breakpoints(left, &mut pages, (*addr, old))
+    });
+    Restored::proven(&wrong)
+}
+
+/// Whether nothing differs but where other controllers' records say that the kernel's breakpoint stands.
+fn is_under_breakpoints(left: &Leaving<'_>, pages: &mut Pages<'_>, (addr, old): Original<'_>) -> bool {
+    let Ok(found) = pages.bytes(addr, old.len()) else { return false };
+    let mut differing = (addr..).zip(found.iter().zip(old)).filter(|(_, (found, old))| found != old);
+    let sites = stray::others(left.memory);
+    differing.all(|(at, (found, _))| *found == BREAKPOINT && sites.contains(&at))
 }
 
 /// Whether at `addr` lies the part of a file that lay there before: else its module was unmapped, and what lies there now

@@ -62,6 +62,8 @@ pub enum Program {
     Restless,
     /// A server whose forked workers do the work.
     Prefork,
+    /// First threads, names, children and stacks that make a process hard to enter and to leave.
+    Parting,
 }
 
 /// How a C program is linked. Go, Rust and C++ programs have their own way and ignore it.
@@ -81,7 +83,7 @@ pub enum Link {
 
 impl Link {
     /// Every way of linking.
-    pub const ALL: [Self; 5] = [Self::Pie, Self::NoPie, Self::Static, Self::StaticPie, Self::Musl];
+    pub const ALL: [Self; 31] = [Self::Pie, Self::NoPie, Self::Static, Self::StaticPie, Self::Musl];
 }
 
 /// A compiler and the Debian package that has it.
@@ -92,7 +94,7 @@ pub(crate) struct Compiler {
 
 impl Program {
     /// Every program.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 31] = [
         Self::Scribbler,
         Self::Forger,
         Self::Named,
@@ -118,6 +120,7 @@ impl Program {
         Self::Preempted,
         Self::Restless,
         Self::Prefork,
+        Self::Parting,
     ];
 
     /// Files under `targets/`, the ones to compile first.
@@ -147,6 +150,7 @@ impl Program {
             Self::Preempted => &["preempted.go"],
             Self::Restless => &["restless.c"],
             Self::Prefork => &["prefork.c"],
+            Self::Parting => &["parting.c"],
         }
     }
 

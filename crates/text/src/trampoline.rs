@@ -70,8 +70,6 @@ pub struct Request<'a> {
     pub jump_original: [u8; crate::JUMP_LEN],
     /// What the file has at the site if a 2-byte jump goes there.
     pub short_original: Option<[u8; 2]>,
-    /// Address of the count of tracers that is raised while the probe is in, 0 for none; for who takes it out.
-    pub semaphore: u64,
     /// Address of the region's table page.
     pub table: u64,
     /// Address of the region's [`slow_routine`].
@@ -365,7 +363,7 @@ impl<'a> Builder<'a> {
             magic: TRAMPOLINE_MAGIC,
             site: self.site(),
             jump_at: island.unwrap_or(self.site()),
-            semaphore: request.semaphore,
+            semaphore: 0,
             tail: (tail - self.entry) as u16,
             window: request.placement.displaced_len,
             body: self.before.first().map_or(0, |(_, part)| part.bytes.len()) as u16,

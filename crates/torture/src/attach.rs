@@ -206,8 +206,8 @@ fn rounds(options: &Options, target: &Target, tally: &mut Tally) -> Result<(), S
         tally.stall_sum += receipt.longest_stall;
         tally.attach_max = tally.attach_max.max(session.attach_time());
         tally.detach_max = tally.detach_max.max(receipt.took);
-        if !receipt.is_verified
-            || !receipt.is_unmapped
+        if !receipt.is_verified()
+            || !receipt.is_unmapped()
             || receipt.restored + session.missed().len() != plan.len()
         {
             return Err(format!("round {}: {receipt:?}", tally.rounds));

@@ -2,7 +2,7 @@
 //!
 //! For:     another controller that finds our jump at a site it wants too, and one that finds our probes
 //!          after we were killed.
-//! State:   in the code region, written once.
+//! State:   in the code region, written once, but for the note of a semaphore.
 //! Context: control.
 //! Keeps:   H1 the tail of a trampoline is one 5-byte instruction: a nop, or a jump to the next
 //!             trampoline of the same site.
@@ -25,7 +25,8 @@ pub struct TrampolineHeader {
     pub site: u64,
     /// Where the 5-byte jump stands: at the site, or at an island.
     pub jump_at: u64,
-    /// Address of the 16-bit count of tracers that this probe has raised by one, 0 for none.
+    /// A note of the 16-bit count of tracers that this probe has raised by one: its address, and what is being done to
+    /// it; 0 for none. The only word that changes.
     pub semaphore: u64,
     /// Offset of the tail from the entry.
     pub tail: u16,

@@ -217,7 +217,7 @@ fn ours(
     let (has_rseq, entered) = (session.has_rseq(), session.entered());
     let site = Site { rung: rungs.join(" and "), has_rseq, entered, each };
     let receipt = session.detach().map_err(TriggerError::Session)?;
-    match receipt.is_verified && receipt.is_unmapped && receipt.restored == planned {
+    match receipt.is_verified() && receipt.is_unmapped() && receipt.restored == planned {
         true => Ok((phase, site)),
         false => Err(TriggerError::NotRestored),
     }

@@ -141,7 +141,7 @@ struct MainFile {
 
 impl MainFile {
     fn of(pid: u32) -> MainFile {
-        let link = PathBuf::from(format!("/proc/{pid}/exe"));
+        let link = super::proc_dir(pid).join("exe");
         let id = std::fs::metadata(&link).ok().map(|m| open::file_id(&m));
         let shown = std::fs::read_link(&link).ok();
         let path = shown.map(|p| match p.to_str().and_then(|p| p.strip_suffix(" (deleted)")) {

@@ -8,7 +8,6 @@
 //!          was not deleted, the inode alone decides.
 //! Checked: tests/suite/process.rs: `a_replaced_file_is_noticed`.
 
-use std::ffi::OsString;
 use std::fs::{File, Metadata};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -29,7 +28,7 @@ pub(super) fn open(pid: u32, mapping: &Mapping) -> Result<(File, PathBuf), Image
     let in_root = in_root_of(pid, &mapping.path);
     // A process that changed its root directory is shown with paths from ours; the link to the main
     // executable leads to the file itself, whatever became of its path.
-    let executable = PathBuf::from(format!("/proc/{pid}/exe"));
+    let executable = super::proc_dir(pid).join("exe");
     for path in [&in_root, &mapping.path, &executable] {
         let by_path = File::open(path).and_then(|f| f.metadata().map(|m| (f, file_id(&m))));
         // Our own want of descriptors or memory says nothing of the file.
@@ -45,7 +44,8 @@ pub(super) fn open(pid: u32, mapping: &Mapping) -> Result<(File, PathBuf), Image
         }
     }
     let range = &mapping.range;
-    let map_file = PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", range.start.0, range.end.0));
+    let map_file = format!("map_files/{:x}-{:x}", range.start.0, range.end.0);
+    let map_file = super::proc_dir(pid).join(map_file);
     if let Ok(file) = File::open(&map_file) {
         return Ok((file, map_file));
     }
@@ -62,7 +62,7 @@ pub(super) fn open(pid: u32, mapping: &Mapping) -> Result<(File, PathBuf), Image
 
 /// A path as the process `pid` sees it, from here.
 pub(super) fn in_root_of(pid: u32, path: &Path) -> PathBuf {
-    let mut full = OsString::from(format!("/proc/{pid}/root"));
+    let mut full = super::proc_dir(pid).join("root").into_os_string();
     full.push(std::ffi::OsStr::from_bytes(path.as_os_str().as_bytes()));
     PathBuf::from(full)
 }

@@ -119,8 +119,8 @@ impl Hard {
 
     /// Whether the process is still the one that we watch.
     pub fn is_alive(&self) -> bool {
-        let state = process::Status::of(self.pid).map(|s| s.state);
-        !matches!(state, None | Some('Z' | 'X')) && process::start_time(self.pid) == self.start_time
+        !process::is_over(self.pid)
+            && process::start_time(self.pid).is_none_or(|t| Some(t) == self.start_time)
     }
 
     /// Threads that had events opened.
@@ -207,7 +207,8 @@ fn refused(pid: i32, watch: &Watch, errno: Errno, armed: &[Watch]) -> WatchError
         Errno::ENODEV | Errno::ENOENT | Errno::EOPNOTSUPP | Errno::ENOSYS => WatchError::NoHardware { errno },
         Errno::EACCES | Errno::EPERM => {
             let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
-            let has_filter = process::Status::of(sys::getpid() as i32).is_some_and(|s| s.seccomp != 0);
+            let has_filter =
+                process::Status::of(sys::getpid() as i32).ok().flatten().is_some_and(|s| s.seccomp != 0);
             WatchError::NotAllowed { errno, paranoid: paranoid.trim().to_owned(), has_filter }
         }
         errno => WatchError::Broken(crate::Broken::Call { what: "perf_event_open", errno }),
@@ -217,7 +218,7 @@ fn refused(pid: i32, watch: &Watch, errno: Errno, armed: &[Watch]) -> WatchError
 /// Processes that hold perf events. The kernel does not tell which of those are breakpoints, nor whose.
 fn others(pid: i32) -> Vec<String> {
     let mut found = Vec::new();
-    let tracer = process::Status::of(pid).map_or(0, |s| s.tracer);
+    let tracer = process::Status::of(pid).ok().flatten().map_or(0, |s| s.tracer);
     if tracer != 0 && tracer != sys::getpid() as i32 {
         found.push(format!("perhaps {tracer} ({}), which traces the process", process::name(tracer)));
     }

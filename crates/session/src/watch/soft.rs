@@ -24,6 +24,7 @@ use super::{Detail, Touch, Watch, WatchError};
 use crate::foothold::Foothold;
 use crate::memory::Memory;
 use crate::process;
+use crate::receipt::Gone;
 use crate::reports::{self, NOHANG};
 use crate::world::{World, undo_interruption};
 use image::Process;
@@ -120,7 +121,7 @@ impl Soft {
             }
         }
         let foothold = Foothold::find(&memory, &process.mappings)?;
-        let has_filter = process::Status::of(pid).is_some_and(|s| s.seccomp != 0);
+        let has_filter = process::Status::of(pid)?.is_some_and(|s| s.seccomp != 0);
         let options = OPTIONS | if has_filter { ptrace::O_SUSPEND_SECCOMP } else { 0 };
         let refused = || crate::Broken::Seccomp { pid, name: process::name(pid), mode: 2 };
         tids.iter().try_for_each(|tid| ptrace::set_options(*tid, options)).map_err(|_| refused())?;
@@ -256,7 +257,7 @@ impl Soft {
 
     /// A newcomer: a thread of ours is traced on, a forked child gets its pages back and is let go.
     fn welcome(&mut self, tid: i32) -> Result<bool, Errno> {
-        let group = process::Status::of(tid).map_or(0, |s| s.tgid);
+        let group = process::Status::of(tid).ok().flatten().map_or(0, |s| s.tgid);
         if group == self.pid || sys::remote::same_memory(self.pid, tid) == Ok(true) {
             self.threads.insert(tid);
             return Ok(true);
@@ -373,11 +374,11 @@ impl Soft {
                 self.journal.inspect(|journal| journal.unmap(&mut puppet));
                 puppet.release();
             }
-            self.receipt.is_verified = page::are_restored(self.pid, &self.own());
+            self.receipt.is_verified = page::are_restored(self.pid, &self.own()).is_some();
             self.let_go();
         } else {
-            self.receipt.was_gone = true;
-            self.receipt.is_verified = true;
+            self.receipt.was_gone = Gone::proven(&self.memory).is_some();
+            self.receipt.is_verified = self.receipt.was_gone;
         }
         self.receipt
     }

@@ -46,6 +46,7 @@ pub mod nr {
     pub const MUNMAP: usize = 215;
     pub const MREMAP: usize = 216;
     pub const CLONE: usize = 220;
+    pub const CLONE3: usize = 435;
     pub const EXECVE: usize = 221;
     pub const MMAP: usize = 222;
     pub const MPROTECT: usize = 226;

@@ -26,6 +26,8 @@ pub mod nr {
     pub const NANOSLEEP: usize = 35;
     pub const GETPID: usize = 39;
     pub const CLONE: usize = 56;
+    pub const VFORK: usize = 58;
+    pub const CLONE3: usize = 435;
     pub const FORK: usize = 57;
     pub const EXECVE: usize = 59;
     pub const EXIT: usize = 60;

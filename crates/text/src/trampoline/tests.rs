@@ -106,7 +106,6 @@ fn cases() -> Vec<Case> {
                     short_original: None,
                     table: TABLE,
                     slow: SLOW_AT,
-                    semaphore: 0,
                     threads,
                     has_rdpid,
                     bodies: &bodies,

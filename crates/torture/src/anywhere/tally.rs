@@ -42,8 +42,8 @@ impl Tally {
         for (rung, many) in session.rungs() {
             *self.rungs.entry(rung.to_string()).or_default() += many as u64;
         }
-        self.gone += u64::from(receipt.was_gone);
-        self.held += u64::from(!receipt.was_gone && !receipt.is_unmapped);
+        self.gone += u64::from(receipt.was_gone());
+        self.held += u64::from(!receipt.was_gone() && !receipt.is_unmapped());
         self.stall_max = self.stall_max.max(receipt.longest_stall);
     }
 

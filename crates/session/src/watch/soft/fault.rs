@@ -130,7 +130,8 @@ impl Soft {
     /// A fault while SIGSEGV is blocked made the kernel forget handler and mask: they are set again.
     fn mend_action(&mut self, puppet: &mut Puppet) -> Result<(), Errno> {
         let handler = u64::from_le_bytes(self.segv_action[..8].try_into().unwrap_or_default());
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
+        let status = std::fs::read(format!("/proc/{}/status", puppet.tid)).unwrap_or_default();
+        let status = String::from_utf8_lossy(&status);
         let set = |key: &str| {
             let line = status.lines().find_map(|l| l.strip_prefix(key)).unwrap_or("0");
             u64::from_str_radix(line.trim(), 16).unwrap_or(0) & (1 << (SIGSEGV - 1)) != 0

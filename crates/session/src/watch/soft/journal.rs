@@ -10,11 +10,11 @@
 
 use super::page::{self, Page};
 use crate::attach::image_maps;
-use crate::detach::Receipt;
 use crate::error::Broken;
 use crate::foothold::Foothold;
 use crate::memory::Memory;
 use crate::process::Controller;
+use crate::receipt::{Receipt, Unmapped};
 use crate::remote::Remote;
 use crate::watch::step::Puppet;
 use crate::world::World;
@@ -105,20 +105,16 @@ pub(crate) fn recover(pid: i32) -> Result<Vec<Receipt>, Broken> {
             // One that the process has unmapped since has nothing to get back.
             let _ = remote.call("mprotect", nr::MPROTECT, [*addr, page::LEN, *prot, 0, 0, 0]);
         }
-        remote.call("munmap", nr::MUNMAP, [m.range.start.0, len, 0, 0, 0, 0])?;
+        let unmapped = remote.call("munmap", nr::MUNMAP, [m.range.start.0, len, 0, 0, 0, 0]).map(drop);
+        let unmapped = Unmapped::proven(std::iter::once(unmapped))?;
         drop(remote);
-        let is_verified = page::are_restored(pid, &own);
+        let restored = page::are_restored(pid, &own);
         let longest_stall = world.resume();
         let took = began.elapsed();
-        let pages = own.len();
-        receipts.push(Receipt {
-            pages,
-            is_verified,
-            is_unmapped: true,
-            longest_stall,
-            took,
-            ..Receipt::default()
-        });
+        let mut receipt = Receipt::default();
+        (receipt.pages, receipt.longest_stall, receipt.took) = (own.len(), longest_stall, took);
+        receipt.is_left(restored, Some(unmapped));
+        receipts.push(receipt);
     }
     Ok(receipts)
 }

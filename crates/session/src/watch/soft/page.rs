@@ -7,8 +7,10 @@
 //!          such writes fail without anybody being told.
 //! Checked: testkit `watching`.
 
+use crate::attach::image_maps;
+use crate::receipt::Restored;
 use crate::watch::{Access, Watch, WatchError};
-use image::{Addr, Mapping, Process};
+use image::{Addr, Mapping};
 use std::ops::Range;
 use sys::ptrace;
 
@@ -109,9 +111,10 @@ pub(super) fn taboo(tid: i32) -> Vec<Range<u64>> {
 }
 
 /// Whether pages have these protections.
-pub(super) fn are_restored(pid: i32, own: &[(u64, u64)]) -> bool {
-    let Ok(process) = Process::read(pid as u32) else { return false };
-    own.iter().all(|(addr, prot)| at(&process.mappings, *addr).is_none_or(|m| prot_of(m) == *prot))
+pub(super) fn are_restored(pid: i32, own: &[(u64, u64)]) -> Option<Restored> {
+    let mappings = image_maps(pid).ok()?;
+    let differs = |(addr, prot): &&(u64, u64)| at(&mappings, *addr).is_some_and(|m| prot_of(m) != *prot);
+    Restored::proven(&own.iter().filter(differs).collect::<Vec<_>>())
 }
 
 fn at(mappings: &[Mapping], addr: u64) -> Option<&Mapping> {

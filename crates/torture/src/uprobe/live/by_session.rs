@@ -182,12 +182,12 @@ impl One {
     fn check(&self, receipt: &Receipt) -> Result<(), String> {
         let sites = self.session.sites().count();
         let is_same = receipt.restored + receipt.handed_over + receipt.unmapped == sites;
-        let is_clean = receipt.is_verified && receipt.is_unmapped && receipt.foreign.is_empty();
+        let is_clean = receipt.is_verified() && receipt.is_unmapped();
         let may_go = matches!(self.whom, Whom::Child(_));
         let good = match self.whom {
-            Whom::Target => is_same && is_clean && receipt.unmapped == 0 && !receipt.was_gone,
-            Whom::Library => is_same && is_clean && !receipt.was_gone,
-            Whom::Child(_) => receipt.was_gone && may_go || is_same && is_clean,
+            Whom::Target => is_same && is_clean && receipt.unmapped == 0 && !receipt.was_gone(),
+            Whom::Library => is_same && is_clean && !receipt.was_gone(),
+            Whom::Child(_) => receipt.was_gone() && may_go || is_same && is_clean,
         };
         if good { self.check_calls() } else { Err(format!("{sites} sites, {receipt:?}")) }
     }

@@ -1,0 +1,78 @@
+//! By which of its threads a process is to be looked at.
+//!
+//! For:     everything that reads /proc/PID: a first thread that has ended (`pthread_exit`) shows no memory there, while
+//!          the process goes on.
+//! State:   none; each call reads anew.
+//! Context: control.
+//! Keeps:   T1 a process is over only if every thread of it is seen to be; what cannot be read is not over.
+//! Checked: tests below; testkit `endings`.
+
+use std::path::{Path, PathBuf};
+
+/// The /proc directory of the process, by a thread that has its memory still.
+pub(crate) fn proc_dir(pid: u32) -> PathBuf {
+    PathBuf::from(format!("/proc/{}", living(pid)))
+}
+
+/// A thread of the process that has not ended: the first one if it can be.
+pub fn living(pid: u32) -> u32 {
+    if !has_ended(&format!("/proc/{pid}/task/{pid}/stat")) {
+        return pid;
+    }
+    let is_living = |tid: &u32| !has_ended(&format!("/proc/{pid}/task/{tid}/stat"));
+    tasks(pid).into_iter().flatten().find(is_living).unwrap_or(pid)
+}
+
+/// Whether every thread of the process is seen to have ended.
+pub fn is_over(pid: u32) -> bool {
+    if !Path::new("/proc/self/stat").exists() {
+        return false;
+    }
+    match tasks(pid) {
+        Ok(tids) => tids.iter().all(|tid| has_ended(&format!("/proc/{pid}/task/{tid}/stat"))),
+        Err(error) => is_absence(&error),
+    }
+}
+
+fn tasks(pid: u32) -> std::io::Result<Vec<u32>> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/task"))?.collect::<Result<Vec<_>, _>>()?;
+    Ok(entries.iter().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// ENOENT or ESRCH: the kernel knows no such thread.
+fn is_absence(error: &std::io::Error) -> bool {
+    const ESRCH: i32 = 3;
+    error.kind() == std::io::ErrorKind::NotFound || error.raw_os_error() == Some(ESRCH)
+}
+
+fn has_ended(stat: &str) -> bool {
+    match std::fs::read(stat) {
+        Ok(text) => matches!(state(&text), Some(b'Z' | b'X')),
+        Err(error) => is_absence(&error),
+    }
+}
+
+/// The letter behind the name, which may hold anything, brackets and bytes that are no text included.
+fn state(stat: &[u8]) -> Option<u8> {
+    let end = stat.iter().rposition(|b| *b == b')')?;
+    stat.get(end + 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_stands_behind_a_name_of_any_bytes() {
+        assert_eq!(state(b"7 (a) Z (\xff\xc3) S 1 1"), Some(b'S'));
+        assert_eq!(state(b"7 (x) Z 1"), Some(b'Z'));
+        assert_eq!(state(b"7"), None);
+    }
+
+    #[test]
+    fn this_process_lives_and_one_that_never_was_is_over() {
+        let pid = std::process::id();
+        assert_eq!((living(pid), is_over(pid)), (pid, false));
+        assert!(is_over(u32::MAX - 1));
+    }
+}
