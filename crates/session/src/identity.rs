@@ -37,13 +37,13 @@ impl Identity {
     /// Whether it is that still.
     ///
     /// # Errors
-    /// [`Broken::Replaced`], [`Broken::Gone`]; [`Broken::File`] if that cannot be told.
+    /// [`Broken::Replaced`], [`Broken::Gone`]; [`Broken::Proc`] if that cannot be told.
     pub fn check(&self) -> Result<(), Broken> {
         match fs::read(auxv_path(self.pid)) {
             Ok(auxv) if auxv == self.auxv && process::start_time(self.pid) == self.start_time => Ok(()),
             Ok(_) => Err(self.fate()),
             Err(e) if is_absent(&e) => Err(self.fate()),
-            Err(e) => Err(Broken::File { path: auxv_path(self.pid), why: e.to_string() }),
+            Err(e) => Err(unreadable(auxv_path(self.pid), &e)),
         }
     }
 
@@ -53,7 +53,7 @@ impl Identity {
         let stat = format!("/proc/{pid}/stat");
         // That there is no such file is proof; that it cannot be opened is none.
         if let Some(e) = fs::File::open(&stat).err().filter(|e| !is_absent(e)) {
-            return Broken::File { path: stat, why: e.to_string() };
+            return unreadable(stat, &e);
         }
         let is_same = process::start_time(pid) == self.start_time;
         match is_same && !process::is_over(pid) {
@@ -71,6 +71,10 @@ fn auxv_path(pid: i32) -> String {
 /// The process was not there.
 fn is_absent(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH.0)
+}
+
+fn unreadable(path: String, error: &std::io::Error) -> Broken {
+    Broken::Proc { path, errno: Errno(error.raw_os_error().unwrap_or(5)) }
 }
 
 /// Whether a module is mapped where it was planned for.

@@ -83,7 +83,7 @@ pub enum Link {
 
 impl Link {
     /// Every way of linking.
-    pub const ALL: [Self; 31] = [Self::Pie, Self::NoPie, Self::Static, Self::StaticPie, Self::Musl];
+    pub const ALL: [Self; 5] = [Self::Pie, Self::NoPie, Self::Static, Self::StaticPie, Self::Musl];
 }
 
 /// A compiler and the Debian package that has it.
@@ -94,7 +94,7 @@ pub(crate) struct Compiler {
 
 impl Program {
     /// Every program.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 26] = [
         Self::Scribbler,
         Self::Forger,
         Self::Named,
