@@ -151,7 +151,7 @@ impl Leaving<'_> {
                 self.disarm(&mut world, receipt)?;
                 is_first = false;
             }
-            forget_rseq(self.memory, &world, self.footing);
+            forget_rseq(self.memory, &world, self.footing)?;
             let mut occupants = occupants(self.memory, &world, self.footing, &image_maps(pid)?);
             // Of a controller that died during a call: the thread makes it, and then nothing of it is left.
             occupants.extend(on_their_way_back(self.memory, &world, self.foothold));
@@ -356,14 +356,16 @@ fn give_way(pid: i32, tids: &[i32], pause: Duration) {
 /// The kernel reads the descriptor that a thread's rseq area names whenever it preempts the thread, and
 /// kills it if the descriptor is not mapped. A thread that stands in our code may be in the section that it
 /// names, and keeps it.
-fn forget_rseq(memory: &Memory, world: &World, footing: &Footing) {
-    let Some(offset) = footing.rseq_offset else { return };
+fn forget_rseq(memory: &Memory, world: &World, footing: &Footing) -> Result<(), Broken> {
+    let Some(offset) = footing.rseq_offset else { return Ok(()) };
     let outside = world.threads().filter(|t| !footing.contains(t.pc())).map(|t| t.regs.fs_base);
     for base in outside.chain(world.sleepers().filter_map(|s| s.fs_base)) {
         let at = base.wrapping_add_signed(i64::from(offset) + RSEQ_CS);
         let mut word = [0u8; 8];
         if memory.read(at, &mut word).is_ok() && footing.contains(u64::from_le_bytes(word)) {
-            let _ = memory.write(at, &[0; 8]);
+            // Left there, it would be the thread's death as soon as our memory is gone.
+            memory.write(at, &[0; 8])?;
         }
     }
+    Ok(())
 }
