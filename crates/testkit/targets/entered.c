@@ -2,8 +2,8 @@
  *
  * entered hold      three threads hold patterns in general and vector registers, in the red zone, in mxcsr, in their
  *                   signal mask and in their alternate stack, and look whether they are still there; a fourth sleeps.
- * entered sequence  two threads on one CPU: one works, the other runs a restartable sequence that sees whether the first
- *                   one worked meanwhile: then it must not commit.
+ * entered sequence  two threads on one CPU: one works, the other, the process's first, runs a restartable sequence that sees
+ *                   whether the other one worked meanwhile: then it must not commit.
  * entered foreign   the first thread runs 32-bit code, another one works. A handler for SIGSEGV is installed.
  * entered execs     a thread works for some milliseconds, then the process executes itself again.
  *
@@ -143,7 +143,6 @@ extern const ptrdiff_t __rseq_offset;
 static void *sequence(void *arg) {
     struct rseq *area = (struct rseq *)((char *)__builtin_thread_pointer() + __rseq_offset);
     to_one_cpu();
-    settled++;
     while (!quit) {
         uint64_t before, after, has_committed;
         __asm__ volatile(
@@ -166,10 +165,7 @@ static void *sequence(void *arg) {
     return arg;
 }
 #else
-static void *sequence(void *arg) {
-    settled++;
-    return arg;
-}
+static void *sequence(void *arg) { return arg; }
 #endif
 
 static _Atomic int faults;
@@ -238,7 +234,10 @@ int main(int argc, char **argv) {
         start(sleeps, NULL);
     } else if (!strcmp(mode, "sequence")) {
         start(works, argv);
-        start(sequence, NULL);
+        pthread_t id;
+        pthread_create(&id, NULL, commands, NULL);
+        sequence(NULL);
+        pause();
     } else if (!strcmp(mode, "foreign")) {
         start(works, NULL);
         pthread_t id;

@@ -88,7 +88,10 @@ fn is_survived(link: Link, count: usize) -> Result<()> {
         };
         let words = words.iter().copied().chain(["-p", &pid, "--for", &run_for]);
         let tracing = Nanoprobe::find()?.start(words)?;
-        std::thread::sleep(Duration::from_nanos(random.below(whole.as_nanos() as u64)));
+        // Mostly in what is done before and after the run: its stops are there.
+        let busy = whole.saturating_sub(RUN).as_nanos() as u64;
+        let begins = random.below(2) * RUN.as_nanos() as u64 * random.below(2);
+        std::thread::sleep(Duration::from_nanos(begins + random.below(busy)));
         kill_some(tracing.pid(), &mut random)?;
         let outcome = tracing.finish()?;
         is_whole(&mut running, round)?;
@@ -103,7 +106,7 @@ fn is_survived(link: Link, count: usize) -> Result<()> {
 
 #[test]
 fn a_dynamic_process_survives_every_kill() -> Result<()> {
-    is_survived(Link::Pie, rounds(6, 1000))
+    is_survived(Link::Pie, rounds(12, 1000))
 }
 
 #[test]
