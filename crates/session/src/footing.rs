@@ -64,8 +64,11 @@ impl Footing {
         regions.sort_by_key(|r| r.code);
         let are_apart = regions.windows(2).all(|pair| pair[0].end <= pair[1].table);
         regions.retain(|region| belief::is_region(mappings, region));
-        // None of several is left: then the rest of the header is not to be believed either.
-        if !are_apart || regions.is_empty() && header.regions_len > 0 {
+        // None of several is left, and something else is there: then the rest of the header is not to be believed either.
+        // If nothing is, its controller died when it had taken back all but the arena.
+        let is_taken =
+            |r: &RegionDesc| mappings.iter().any(|m| m.range.start.0 < r.end && r.table < m.range.end.0);
+        if !are_apart || regions.is_empty() && header.regions().iter().any(is_taken) {
             return None;
         }
         let rseq = Some(header.rseq_offset).filter(|offset| *offset != NO_RSEQ);
