@@ -10,7 +10,8 @@
 //!
 //! A thread that was made by clone(2) itself may have the thread pointer 0, of which not even the check can read, or its
 //! parent's, which passes every check. So the code is looked at: of a program that has such system calls, or imports
-//! libc's functions for them, all hits make locked adds. What calls them through `syscall(2)` is not found.
+//! libc's functions for them, or passes their numbers as constants to `syscall(2)`, all hits make locked adds. A number
+//! that is computed is not found.
 
 use crate::memory::Memory;
 use image::Mapping;
@@ -52,7 +53,8 @@ pub(crate) fn are_made_by_hand(memory: &Memory, mappings: &[Mapping]) -> bool {
         let has = |find: fn(&[u8]) -> bool, most| {
             reads(memory, m.range.start.0, len.min(most)).any(|part| find(&part))
         };
-        is_code && has(makes_calls, len) || is_head && has(names_calls, NAMES_MOST)
+        is_code && has(|code| makes_calls(code) || passes_calls(code), len)
+            || is_head && has(names_calls, NAMES_MOST)
     })
 }
 
@@ -94,6 +96,30 @@ fn makes_calls(code: &[u8]) -> bool {
     })
 }
 
+/// Whether there is a call shortly behind loads of one of the numbers as its first argument and, where the call does more
+/// than to make threads with a thread pointer of their own, of what says so as its second.
+fn passes_calls(code: &[u8]) -> bool {
+    const SETTLS: u32 = 0x8_0000;
+    const SET_FS: u32 = 0x1002;
+    // mov edi, number; mov esi, number
+    const FIRST: u8 = 0xbf;
+    const SECOND: u8 = 0xbe;
+    let word = |w: &[u8]| u32::from_le_bytes([w[1], w[2], w[3], w[4]]);
+    let loads = code.windows(5).enumerate().filter(|(_, w)| w[0] == FIRST && CALLS.contains(&word(w)));
+    loads.map(|(at, w)| (at, word(w))).any(|(at, number)| {
+        let near = &code[at.saturating_sub(BEFORE)..(at + BEFORE).min(code.len())];
+        let is_second = |w: &[u8], is: fn(u32) -> bool| w[0] == SECOND && is(word(w));
+        let passes = |is| near.windows(5).any(|w| is_second(w, is));
+        let is_called = code[at..].iter().take(BEFORE).any(|byte| matches!(byte, 0xe8 | 0xff));
+        is_called
+            && match number {
+                ARCH_PRCTL => passes(|flags| flags == SET_FS),
+                CLONE3 => true,
+                _ => passes(|flags| flags & SETTLS != 0 && flags >> 28 == 0),
+            }
+    })
+}
+
 fn names_calls(names: &[u8]) -> bool {
     const NAMES: [&[u8]; 3] = [b"\0clone\0", b"\0__clone\0", b"\0arch_prctl\0"];
     NAMES.iter().any(|name| names.windows(name.len()).any(|w| w == *name))
@@ -113,6 +139,12 @@ mod tests {
         // getpid behind it, and a clone of nothing
         assert!(!makes_calls(&[0xb8, 56, 0, 0, 0, 0x90, 0xb8, 39, 0, 0, 0, 0x0f, 0x05]));
         assert!(!makes_calls(&clone[..5]));
+        // mov esi, CLONE_SETTLS | SIGCHLD; mov edi, 56; xor eax, eax; call: syscall(SYS_clone, ...)
+        let through = [0xbe, 0x11, 0, 8, 0, 0xbf, 56, 0, 0, 0, 0x31, 0xc0, 0xe8, 1, 2, 3, 0];
+        assert!(passes_calls(&through) && !passes_calls(&through[..12]));
+        // malloc(56), and with another second argument
+        assert!(!passes_calls(&through[5..]));
+        assert!(!passes_calls(&[0xbe, 0x11, 0, 0, 0, 0xbf, 56, 0, 0, 0, 0xe8, 1, 2, 3, 0]));
         assert!(names_calls(b"\0malloc\0clone\0free\0") && !names_calls(b"\0cyclone\0clone3x\0"));
     }
 }
