@@ -6,12 +6,17 @@
 use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
-use testkit::{Link, Nanoprobe, Program, Result, Target, rounds};
+use testkit::{Link, Nanoprobe, Program, Result, Target, rounds, wait_until};
 
 /// No run needs more than this, whatever the target writes.
 const MEMORY_MAX_KB: u64 = 300 << 10;
 /// From Ctrl-C or the end of `--for` to the end of the command, on a busy machine.
 const END_MAX: Duration = Duration::from_secs(15);
+
+/// For a target that waits for a CPU to write what it writes.
+const WRITTEN_MAX: Duration = Duration::from_secs(60);
+/// Words that it writes in one round, to one mapping.
+const ROUND_WORDS: u64 = 3_001;
 
 /// A process that has nothing to do with the run.
 struct Bystander(Child);
@@ -99,10 +104,19 @@ fn a_target_that_scribbles_over_shared_memory_harms_itself_alone() -> Result<()>
 #[test]
 fn what_cannot_be_believed_is_counted_and_said() -> Result<()> {
     let target = Target::build(Program::Scribbler, Link::Pie)?;
-    let running = target.spawn_with(&["1"])?;
+    let mut running = target.spawn_with(&["1"])?;
     let pid = running.pid_text();
     let spec = target.spec("poked");
-    let outcome = Nanoprobe::find()?.run(["count", &spec, "-p", &pid, "--for", "500ms", "-f", "json"])?;
+    let mut tracing = Nanoprobe::find()?.start(["count", &spec, "-p", &pid, "-f", "json"])?;
+    tracing.attached()?;
+    // Judged by what it did, not by time: the last words that it writes in a round are the bad ones.
+    wait_until("twenty rounds of scribbling", WRITTEN_MAX, || {
+        let totals = running.command("totals").and_then(|()| running.expect("totals "));
+        let words =
+            totals.as_ref().ok().and_then(|t| t.split_once("written=")?.1.split(' ').next()?.parse().ok());
+        words.unwrap_or(0u64) > 20 * ROUND_WORDS
+    })?;
+    let outcome = tracing.interrupt_and_finish()?;
     let damaged = outcome.json_data("receipt")?[0]["damaged"].as_u64();
     assert!(damaged > Some(0), "{outcome}");
     assert!(outcome.stderr.contains("the target's records were damaged: "), "{outcome}");

@@ -141,7 +141,18 @@ fn a_command_that_had_not_begun_is_not_left_behind() -> Result<()> {
     let mut random = Random::new();
     let (spec, path) = (target.spec("work"), target.path().display().to_string());
     // If nobody is killed, it is probed and runs.
-    let whole = Nanoprobe::find()?.run(["count", &spec, "--for", "50ms", "--", &path, "hold"])?.success()?;
+    let mut whole = Nanoprobe::find()?.start(["count", &spec, "--", &path, "hold"])?;
+    whole.attached()?;
+    whole.expect("ready ")?;
+    // Its threads need a CPU, and it ends by itself when its input does: which end comes first, nobody knows.
+    wait_until("a round of its threads", LIMIT, || {
+        let said = whole.command("how far?").and_then(|()| whole.expect("check "));
+        said.is_ok_and(|line| !line.contains("rounds=0 "))
+    })?;
+    let whole = whole.interrupt_and_finish()?;
+    let is_verified = whole.says_detach_verified()
+        || whole.stderr.contains("Detach verified: nothing to restore, the process ended");
+    assert!(matches!(whole.code(), Some(0 | 7)) && is_verified, "{whole}");
     assert!(whole.count("work") > 0, "{whole}");
     for round in 0..rounds(6, 1000) {
         // By this word it is known.

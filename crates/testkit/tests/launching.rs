@@ -118,16 +118,46 @@ fn signals_that_a_command_sends_to_its_own_group_are_its_own() -> Result<()> {
 
 #[test]
 fn signals_from_elsewhere_end_the_run_properly() -> Result<()> {
+    // Whoever started the tests may have them ignored; then they end nobody.
+    let nanoprobe = Nanoprobe::find()?.through(["env", "--default-signal"]);
+    for signal in [Signal::SIGTERM, Signal::SIGQUIT, Signal::SIGUSR1] {
+        is_ended_by(&nanoprobe, signal)?;
+    }
+    Ok(())
+}
+
+fn is_ended_by(nanoprobe: &Nanoprobe, signal: Signal) -> Result<()> {
     let target = Target::build(Program::Restless, Link::Pie)?;
     let (path, spec) = (target.path().display().to_string(), target.spec("work"));
-    for signal in [Signal::SIGTERM, Signal::SIGQUIT, Signal::SIGUSR1] {
-        let mut tracing = Nanoprobe::find()?.start(["count", &spec, "--", &path, "spin"])?;
-        tracing.attached()?;
-        tracing.expect("ready ")?;
-        tracing.signal(signal)?;
-        let outcome = tracing.finish()?.success()?;
-        assert!(outcome.says_detach_verified(), "{signal}: {outcome}");
+    let mut tracing = nanoprobe.start(["count", &spec, "--", &path, "spin"])?;
+    tracing.attached()?;
+    tracing.expect("ready ")?;
+    tracing.signal(signal)?;
+    let outcome = tracing.finish()?.success()?;
+    assert!(outcome.says_detach_verified(), "{signal}: {outcome}");
+    Ok(())
+}
+
+/// A shell without job control starts what it sends to the background with SIGINT and SIGQUIT ignored.
+#[test]
+fn interrupts_and_terminations_end_a_run_in_the_background_and_what_is_ignored_does_not() -> Result<()> {
+    let background = "trap '' INT QUIT USR1; exec \"$0\" \"$@\"";
+    let nanoprobe = Nanoprobe::find()?.through(["sh", "-c", background]);
+    is_ended_by(&nanoprobe, Signal::SIGINT)?;
+    is_ended_by(&nanoprobe, Signal::SIGTERM)?;
+    let target = Target::build(Program::Restless, Link::Pie)?;
+    let (path, spec) = (target.path().display().to_string(), target.spec("work"));
+    let mut tracing = nanoprobe.start(["count", &spec, "--", &path, "spin"])?;
+    tracing.attached()?;
+    tracing.expect("ready ")?;
+    for ignored in [Signal::SIGQUIT, Signal::SIGUSR1] {
+        tracing.signal(ignored)?;
     }
+    std::thread::sleep(Duration::from_millis(100));
+    let children = format!("/proc/{0}/task/{0}/children", tracing.pid());
+    let children = std::fs::read_to_string(&children).map_err(Error::io(&children))?;
+    assert!(children.split_whitespace().count() > 1, "it goes on: {children}");
+    tracing.interrupt_and_finish()?.success()?;
     Ok(())
 }
 

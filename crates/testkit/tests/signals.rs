@@ -107,7 +107,7 @@ fn go_function_whose_first_instruction_may_fault_is_never_displaced_and_panics_s
     let outcome = Nanoprobe::find()?.run(["count", &spec, "-p", &pid, "--no-kernel"])?;
     assert!(outcome.code() == Some(1) && outcome.stderr.contains("no jump fits"), "{outcome}");
     // The kernel's probe shows the fault at the probed address.
-    let mut tracing = Nanoprobe::find()?.start(["count", &target.spec("main.*"), "-p", &pid])?;
+    let mut tracing = Nanoprobe::find()?.start(["count", &target.spec("main.*"), "--kernel", "-p", &pid])?;
     tracing.attached()?;
     running.command("run 2000 main.Second")?;
     running.expect("calls ")?;
