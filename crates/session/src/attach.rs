@@ -101,6 +101,9 @@ pub(crate) fn image_maps(pid: i32) -> Result<Vec<Mapping>, Broken> {
             Ok(maps) if !maps.is_empty() => return Ok(maps),
             _ if process::is_over(pid) => return Err(Broken::Gone { pid }),
             Ok(_) => {}
+            Err(image::ImageError::Io { source, .. }) => {
+                return Err(identity::unreadable(format!("/proc/{pid}/maps"), &source));
+            }
             Err(e) => return Err(Broken::File { path: format!("/proc/{pid}/maps"), why: e.to_string() }),
         }
     }

@@ -31,12 +31,12 @@ const FUNCTIONS: [&str; 3] = ["u:libc.so.6:/^(execve|execveat)$/", "u:ld-musl-x8
 
 /// As <linux/capability.h> has it.
 const CAP_SYS_PTRACE: u32 = 19;
-/// How long a thread that has rung may take to say who it is.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// How long a thread that has rung may take to say who it is: it may wait for a CPU meanwhile.
+const PATIENCE: Duration = Duration::from_millis(500);
 /// How long an exec may take until we let it go alone.
 const EXEC_PATIENCE: Duration = Duration::from_secs(5);
-/// How long one that has said it may take to stop.
-const STOP_PATIENCE: Duration = Duration::from_millis(100);
+/// How long one that has said it may take to stop: it too may wait for a CPU.
+const STOP_PATIENCE: Duration = Duration::from_millis(500);
 /// How many system calls a thread may make between the ring and its exec.
 const CALLS_MAX: u32 = 64;
 
@@ -46,6 +46,8 @@ pub struct Execs {
     bell: Bell,
     /// Rings that cannot be true.
     forged: u64,
+    /// Rings of which nobody said who rang, or who did not stop, in time.
+    late: u64,
 }
 
 impl Execs {
@@ -70,7 +72,7 @@ impl Execs {
             Deaf::NoFunction(why) => format!("it has no function that execs: {why}"),
             Deaf::Broken(broken) => broken.to_string(),
         })?;
-        Ok(Execs { bell, forged: 0 })
+        Ok(Execs { bell, forged: 0, late: 0 })
     }
 
     /// The process, for as long as its program runs.
@@ -91,7 +93,9 @@ impl Execs {
     pub fn follow(&mut self, is_asked: &mut dyn FnMut() -> bool) -> Option<Held> {
         // Relaxed: the number is all that we learn from it, and the kernel orders the rest when it stops the thread.
         let ring = self.bell.words().answered.load(Ordering::Relaxed).wrapping_add(1);
-        let traced = self.caller(ring).and_then(|tid| self.trace(tid));
+        let caller = self.caller(ring, is_asked);
+        self.late += u64::from(caller.is_none());
+        let traced = caller.and_then(|tid| self.trace(tid));
         self.bell.answer(ring);
         traced.and_then(|caller| into_program(caller, is_asked))
     }
@@ -104,6 +108,7 @@ impl Execs {
         }
         ptrace::seize(tid, ptrace::O_TRACESYSGOOD | ptrace::O_TRACEEXEC).ok()?;
         if !is_stopped_soon(tid) {
+            self.late += u64::from(Process::of_any(tid).is_ok_and(|now| now.is_some_and(|s| s.has_memory)));
             reports::let_go(tid, 0);
             return None;
         }
@@ -143,22 +148,22 @@ impl Execs {
     }
 
     /// Who rang, if it says so in time.
-    fn caller(&self, ring: u32) -> Option<i32> {
+    fn caller(&self, ring: u32, is_asked: &mut dyn FnMut() -> bool) -> Option<i32> {
         let end = Instant::now() + PATIENCE;
         loop {
             // [BELL-6] Orders nothing but itself. Pairs with [BELL-5].
             match self.bell.words().caller(ring).swap(0, Ordering::Relaxed) {
-                0 if Instant::now() < end => std::thread::sleep(Duration::from_micros(50)),
+                0 if Instant::now() < end && !is_asked() => std::thread::sleep(Duration::from_micros(50)),
                 0 => return None,
                 tid => return i32::try_from(tid).ok(),
             }
         }
     }
 
-    /// How many went to another program alone, because nobody answered them for a second.
+    /// How many went to another program alone: nobody answered them for a second, or they were too late for us.
     pub fn unheard(&self) -> u64 {
         let of = |site: SiteView<'_>| site.hits().saturating_add(site.children_hits());
-        self.bell.session.sites().map(of).fold(0, u64::saturating_add)
+        self.bell.session.sites().map(of).fold(self.late, u64::saturating_add)
     }
 
     /// Records of the target that could not be believed: [`Session::damaged`].

@@ -73,7 +73,8 @@ fn is_absent(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH.0)
 }
 
-fn unreadable(path: String, error: &std::io::Error) -> Broken {
+/// A file of the process that cannot be read, which says nothing of the process.
+pub(crate) fn unreadable(path: String, error: &std::io::Error) -> Broken {
     Broken::Proc { path, errno: Errno(error.raw_os_error().unwrap_or(5)) }
 }
 
