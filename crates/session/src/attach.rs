@@ -27,7 +27,7 @@ use crate::site::{Action, Armed, Consumer, Missed, SitePlan, Whole};
 use crate::tracer::apart;
 use crate::world::{ENGINE_NAME, Hurry, World};
 use crate::{chain, clock, identity, process, semaphore, stacks, threads};
-use image::Mapping;
+use image::{ImageError, Mapping};
 use insn::{Hook, Rung};
 use std::collections::BTreeSet;
 use std::mem::offset_of;
@@ -101,8 +101,9 @@ pub(crate) fn image_maps(pid: i32) -> Result<Vec<Mapping>, Broken> {
             Ok(maps) if !maps.is_empty() => return Ok(maps),
             _ if process::is_over(pid) => return Err(Broken::Gone { pid }),
             Ok(_) => {}
-            Err(image::ImageError::Io { source, .. }) => {
-                return Err(identity::unreadable(format!("/proc/{pid}/maps"), &source));
+            Err(ImageError::Io { path, source }) => {
+                let errno = sys::Errno(source.raw_os_error().unwrap_or(5));
+                return Err(Broken::Proc { path: path.display().to_string(), errno });
             }
             Err(e) => return Err(Broken::File { path: format!("/proc/{pid}/maps"), why: e.to_string() }),
         }

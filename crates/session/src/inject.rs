@@ -14,7 +14,16 @@ pub(crate) fn step() -> Result<(), sys::Errno> {
 }
 
 #[cfg(test)]
-pub(crate) use in_tests::step;
+pub(crate) use in_tests::{left, set_left, step};
+
+/// How many steps are left, for an OS thread that goes on with the work of this one.
+#[cfg(not(test))]
+pub(crate) fn left() -> u32 {
+    0
+}
+
+#[cfg(not(test))]
+pub(crate) fn set_left(_: u32) {}
 
 #[cfg(test)]
 mod in_tests {
@@ -30,6 +39,14 @@ mod in_tests {
         let left = LEFT.get();
         LEFT.set(left.saturating_sub(1));
         if left == 1 { Err(Errno(5)) } else { Ok(()) }
+    }
+
+    pub fn left() -> u32 {
+        LEFT.get()
+    }
+
+    pub fn set_left(left: u32) {
+        LEFT.set(left);
     }
 
     /// The `n`-th step of this thread from now on fails.

@@ -9,6 +9,7 @@
 //! Checked: testkit `endings` (vfork children).
 //! Source:  ptrace(2): a tracer's end detaches its tracees, in whatever state; tracers are OS threads, not processes.
 
+use crate::inject;
 use crate::process;
 use crate::reports;
 use std::cell::{Cell, RefCell};
@@ -62,18 +63,21 @@ pub(crate) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     if HELD.get() != 0 || IS_APART.get() {
         return run().unwrap_or_else(|| unreachable!("it is taken once"));
     }
-    let (value, late) = thread::scope(|scope| {
+    let steps = inject::left();
+    let (value, late, steps) = thread::scope(|scope| {
         let aside = || {
             IS_APART.set(true);
-            (run(), LATE.take())
+            inject::set_left(steps);
+            (run(), LATE.take(), inject::left())
         };
         match thread::Builder::new().spawn_scoped(scope, aside).map(thread::ScopedJoinHandle::join) {
             Ok(Ok(done)) => done,
             Ok(Err(panic)) => std::panic::resume_unwind(panic),
             // No room for a thread: here, and who stays late is let go when this process ends.
-            Err(_) => (run(), BTreeMap::new()),
+            Err(_) => (run(), BTreeMap::new(), inject::left()),
         }
     });
+    inject::set_left(steps);
     late.values().for_each(await_release);
     value.unwrap_or_else(|| unreachable!("it is taken once"))
 }
