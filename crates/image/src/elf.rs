@@ -13,6 +13,7 @@ use std::sync::OnceLock;
 
 use crate::{FileOffset, ImageAddr, ImageError};
 
+mod bounds;
 mod debug;
 mod eh;
 mod function;
@@ -36,6 +37,7 @@ pub use function::{Function, FunctionKind, SizeSource, Source};
 pub use marks::{Mark, Operand};
 pub use name::{NameAt, SymbolName, Version, demangle};
 pub(crate) use name::{cpp_name, rust_name};
+pub(crate) use read::open as open_file;
 pub use reloc::{ImportSlot, IrelativeSlot};
 pub use special::CriticalSection;
 pub use symbols::Variable;
@@ -114,11 +116,25 @@ impl ElfImage {
     /// Only the loaded segments and the symbol tables are read: debug information is skipped.
     ///
     /// # Errors
-    /// The file cannot be read, or is not a 64-bit little-endian ELF file.
+    /// The file cannot be read, is not a 64-bit little-endian ELF file that was linked, or asks for too much.
     pub fn open(path: impl AsRef<Path>) -> Result<ElfImage, ImageError> {
         let path = path.as_ref();
-        let file = std::fs::File::open(path).map_err(|e| ImageError::io(path, e))?;
-        ElfImage::from_file(&file, path)
+        ElfImage::from_file(&read::open(path).map_err(|e| ImageError::io(path, e))?, path)
+    }
+
+    /// The same for a file whose code is for the machine that this runs on.
+    ///
+    /// # Errors
+    /// As [`ElfImage::open`], and the code is for another machine.
+    pub fn open_native(path: impl AsRef<Path>) -> Result<ElfImage, ImageError> {
+        let image = ElfImage::open(path)?;
+        let is_native = match image.machine() {
+            Machine::X86_64 => cfg!(target_arch = "x86_64"),
+            Machine::Aarch64 => cfg!(target_arch = "aarch64"),
+            Machine::Other(_) => false,
+        };
+        let other = || ImageError::OtherMachine { path: image.path.clone(), machine: image.machine() };
+        if is_native { Ok(image) } else { Err(other()) }
     }
 
     /// The image in an open file; `path` is for messages and [`ElfImage::path`].

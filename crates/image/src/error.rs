@@ -10,6 +10,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::Machine;
 use crate::maps::FileId;
 
 /// Why an image or a map of a process could not be read.
@@ -43,6 +44,20 @@ pub enum ImageError {
         path: PathBuf,
         /// Which table is wrong.
         table: &'static str,
+    },
+    /// It is no program or library, or it asks for more time or memory than a file may.
+    Refused {
+        /// The file, if one was named.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// Its code is for another machine.
+    OtherMachine {
+        /// The file.
+        path: PathBuf,
+        /// The machine.
+        machine: Machine,
     },
     /// The file on disk is not the one that the process has mapped.
     Replaced {
@@ -85,6 +100,18 @@ impl fmt::Display for ImageError {
             ),
             Self::Malformed { path, table } => {
                 write!(f, "{} is malformed: its {table} cannot be read", path.display())
+            }
+            Self::Refused { path, why } => write!(f, "{} is not read: {why}", path.display()),
+            Self::OtherMachine { path, machine } => {
+                let path = path.display();
+                let here = std::env::consts::ARCH;
+                match machine {
+                    Machine::X86_64 => write!(f, "{path} is for x86_64, this machine is {here}"),
+                    Machine::Aarch64 => write!(f, "{path} is for aarch64, this machine is {here}"),
+                    Machine::Other(n) => {
+                        write!(f, "{path} is for another machine (ELF number {n}), this one is {here}")
+                    }
+                }
             }
             Self::Replaced { path, mapped, on_disk: Some(disk) } => write!(
                 f,

@@ -261,7 +261,15 @@ pub fn find_file(library: &Library) -> Result<PathBuf, LookupError> {
     let not_found = |near| LookupError::NotFound { asked: asked.to_owned(), near };
     if asked.contains('/') {
         let path = PathBuf::from(asked);
-        return if path.is_file() { Ok(path) } else { Err(not_found(Vec::new())) };
+        let Ok(metadata) = std::fs::metadata(&path) else { return Err(not_found(Vec::new())) };
+        if metadata.is_file() {
+            return Ok(path);
+        }
+        // It is there, but nothing to read; opening it says what it is.
+        return match crate::ElfImage::open(&path) {
+            Ok(_) => Ok(path),
+            Err(cause) => Err(LookupError::Unread { path, cause: Arc::new(cause) }),
+        };
     }
     let known = known_libraries();
     let exact = known.iter().find(|(name, _)| name == asked).map(|(_, path)| path.clone());

@@ -22,7 +22,6 @@ pub use pace::Pace;
 use crate::error::Broken;
 use crate::memory::Memory;
 use crate::site::SitePlan;
-use crate::world::Haste;
 use consumer::GO_GOOD_REGISTERS;
 use image::lookup::{LookupError, find_file, find_module};
 use image::select::Selected;
@@ -217,7 +216,6 @@ pub fn plan(pid: i32, specs: &[Spec], verb: Verb) -> Result<Plan, PlanError> {
 
 /// The same with files that earlier plans have read.
 pub fn plan_with(images: &mut Images, pid: i32, specs: &[Spec], verb: Verb) -> Result<Plan, PlanError> {
-    let _haste = Haste::begin();
     let process = Process::read(pid as u32).map_err(PlanError::Image)?;
     let memory = Memory::open(pid).map_err(PlanError::Process)?;
     let mut planner = Planner { process: &process, memory: &memory, known: images, images: BTreeMap::new() };
@@ -254,7 +252,9 @@ pub fn list(pid: Option<i32>, specs: &[Spec]) -> Result<Vec<Listed>, PlanError> 
                 let module = find_module(&spec.library, process).map_err(lookup)?;
                 module.open(process.pid).map_err(PlanError::Image)?
             }
-            None => ElfImage::open(find_file(&spec.library).map_err(lookup)?).map_err(PlanError::Image)?,
+            None => {
+                ElfImage::open_native(find_file(&spec.library).map_err(lookup)?).map_err(PlanError::Image)?
+            }
         };
         let selection = select(spec, &image);
         if selection.selected.is_empty() && selection.refused.is_empty() {

@@ -463,29 +463,6 @@ impl Hurry {
     }
 }
 
-/// More of the CPUs' time while somebody waits for a plan, where that is allowed. Not real-time: a plan may take seconds.
-///
-/// With 32 busy threads a CPU the plan of 50,000 sites, 0.7 s of work, took 14 s.
-#[derive(Debug)]
-pub(crate) struct Haste(Option<i32>);
-
-impl Haste {
-    const NICE: i32 = -15;
-
-    pub fn begin() -> Haste {
-        let before = sys::sched::nice().ok().filter(|nice| *nice > Haste::NICE);
-        Haste(before.filter(|_| sys::sched::set_nice(Haste::NICE).is_ok()))
-    }
-}
-
-impl Drop for Haste {
-    fn drop(&mut self) {
-        if let Some(nice) = self.0 {
-            let _ = sys::sched::set_nice(nice);
-        }
-    }
-}
-
 impl Drop for Hurry {
     fn drop(&mut self) {
         if self.0 {

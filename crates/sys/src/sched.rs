@@ -29,23 +29,6 @@ pub fn policy() -> Result<usize, Errno> {
     check(unsafe { syscall(nr::SCHED_GETSCHEDULER, [0; 6]) })
 }
 
-/// The nice value of the calling thread: -20 to 19, more of it less time.
-pub fn nice() -> Result<i32, Errno> {
-    // SAFETY: getpriority takes numbers only.
-    let found = check(unsafe { syscall(nr::GETPRIORITY, [0; 6]) });
-    // The call itself has no negative results.
-    found.map(|level| 20 - level as i32)
-}
-
-/// Sets the nice value of the calling thread.
-///
-/// # Errors
-/// `EACCES` or `EPERM` not allowed to be less nice.
-pub fn set_nice(nice: i32) -> Result<(), Errno> {
-    // SAFETY: setpriority takes numbers only.
-    check(unsafe { syscall(nr::SETPRIORITY, [0, 0, nice as usize, 0, 0, 0]) }).map(drop)
-}
-
 /// Lets the calling thread run on one CPU only.
 pub fn pin_to_cpu(cpu: usize) -> Result<(), Errno> {
     let mut mask = [0u64; 16];

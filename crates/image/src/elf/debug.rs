@@ -24,7 +24,7 @@ impl ElfImage {
     /// The debug file's needed parts, if it is there and belongs to this image.
     pub(super) fn debug_file(&self) -> Option<Vec<u8>> {
         let path = self.debug_file_path()?;
-        let file = std::fs::File::open(&path).ok()?;
+        let file = super::read::open(&path).ok()?;
         let data = super::read::needed_parts(&file, &path).ok()?;
         (super::header::build_id(&data).as_deref() == self.build_id()).then_some(data)
     }
@@ -38,7 +38,11 @@ impl ElfImage {
         let (_, section) = sections.section_by_name(LE, b".gnu_debugdata")?;
         let compressed = section.data(LE, data).ok()?;
         match xz::decompress(compressed, MAX_DEBUGDATA_BYTES) {
-            Ok(plain) => Some(plain),
+            Ok(plain) if super::bounds::excess(&plain).is_none() => Some(plain),
+            Ok(_) => {
+                let _ = self.unread.set(Unread::Broken);
+                None
+            }
             Err(why) => {
                 let _ = self.unread.set(match why {
                     NotRead::Broken => Unread::Broken,

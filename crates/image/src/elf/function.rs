@@ -185,7 +185,12 @@ fn take_labels(functions: &mut Vec<Function>) -> Vec<ImageAddr> {
 
 /// Adds the unwind entries that start in no known function.
 fn add_unnamed(image: &ElfImage, functions: &mut Vec<Function>) {
-    let plt = image.plt_ranges();
+    let mut plt = image.plt_ranges();
+    plt.sort_by_key(|p| p.start);
+    let is_plt = |at: ImageAddr| {
+        let after = plt.partition_point(|p| p.start <= at);
+        plt[..after].last().is_some_and(|p| p.contains(&at))
+    };
     let mut unnamed = Vec::new();
     let (mut next, mut end) = (0, ImageAddr(0));
     for fde in image.fdes() {
@@ -194,7 +199,7 @@ fn add_unnamed(image: &ElfImage, functions: &mut Vec<Function>) {
             next += 1;
         }
         let is_known = fde.start < end || next > 0 && functions[next - 1].addr == fde.start;
-        if is_known || plt.iter().any(|p| p.contains(&fde.start)) {
+        if is_known || is_plt(fde.start) {
             continue;
         }
         end = fde.end();
@@ -216,8 +221,9 @@ fn complete_sizes(image: &ElfImage, functions: &mut [Function]) {
     let mut next = None;
     for f in functions.iter_mut().rev() {
         if f.size_bytes == 0 {
-            let section = image.code_ranges().iter().find(|r| r.contains(&f.addr));
-            let section_end = section.map_or(f.addr, |r| r.end);
+            let code = image.code_ranges();
+            let section = code[..code.partition_point(|r| r.start <= f.addr)].last();
+            let section_end = section.map_or(f.addr, |r| r.end.max(f.addr));
             let end = next.map_or(section_end, |n: ImageAddr| n.min(section_end));
             f.size_bytes = end.0 - f.addr.0;
             f.size_source = SizeSource::Next;

@@ -91,7 +91,13 @@ impl<'d> Table<'d> {
     }
 
     fn entries(&self) -> impl Iterator<Item = Entry<'d>> {
-        (0..self.functions).map_while(|i| self.entry(i))
+        // Names may lie in one another: the table's length bounds what is read of them.
+        let mut left = self.bytes.len().saturating_mul(4);
+        (0..self.functions).map_while(move |i| {
+            let entry = self.entry(i)?;
+            left = left.checked_sub(entry.name.len())?;
+            Some(entry)
+        })
     }
 }
 

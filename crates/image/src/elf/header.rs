@@ -13,11 +13,17 @@ use object::elf;
 use object::endian::LittleEndian as LE;
 use object::read::elf::{FileHeader as _, ProgramHeader as _, SectionHeader as _};
 
-use super::{Machine, Section, Segment};
+use super::{Machine, Section, Segment, bounds};
 use crate::{FileOffset, ImageAddr, ImageError};
 
 pub(super) type Header = elf::FileHeader64<LE>;
 type ProgramHeader = elf::ProgramHeader64<LE>;
+
+/// The largest browsers have half of this.
+const CODE_MAX: u64 = 512 << 20;
+/// Of a name of a library or a path in the headers.
+const STRING_MAX: usize = 4096;
+const NEEDED_MAX: usize = 4096;
 
 #[derive(Debug)]
 pub(super) struct Head {
@@ -36,12 +42,22 @@ pub(super) struct Head {
 impl Head {
     pub fn parse(data: &[u8], path: &Path) -> Result<Head, ImageError> {
         let header = parse_header(data, path)?;
+        let refused = |why| ImageError::Refused { path: path.to_owned(), why };
+        match header.e_type(LE) {
+            elf::ET_REL => return Err(refused("it is an object file, which no process loads")),
+            elf::ET_CORE => return Err(refused("it is a core file, a dead process's memory")),
+            _ => {}
+        }
+        bounds::excess(data).map_or(Ok(()), |why| Err(refused(why)))?;
         let malformed = |table| ImageError::Malformed { path: path.to_owned(), table };
         let programs = header.program_headers(LE, data).map_err(|_| malformed("program header table"))?;
         let segments = segments(programs, data).ok_or_else(|| malformed("loaded segments"))?;
         // A file whose section headers were cut off still runs; it is read with less.
         let sections = sections(header, data);
         let code = code_ranges(&sections, &segments);
+        if code.iter().map(|r| r.end.0 - r.start.0).sum::<u64>() > CODE_MAX {
+            return Err(refused("it has more than 512 MiB of code"));
+        }
         let (soname, needed) = dynamic_names(programs, &segments, data);
         Ok(Head {
             machine: match header.e_machine(LE) {
@@ -151,7 +167,7 @@ fn dynamic_names(
     let Some(strings) = value(elf::DT_STRTAB) else { return (None, Vec::new()) };
     let string = |at: u64| string_at(segments, data, strings.checked_add(at)?);
     let soname = value(elf::DT_SONAME).and_then(string);
-    let needed = entries.iter().filter(|d| d.d_tag.get(LE) == elf::DT_NEEDED);
+    let needed = entries.iter().filter(|d| d.d_tag.get(LE) == elf::DT_NEEDED).take(NEEDED_MAX);
     (soname, needed.filter_map(|d| string(d.d_val.get(LE))).collect())
 }
 
@@ -160,13 +176,13 @@ fn string_at(segments: &[Segment], data: &[u8], addr: u64) -> Option<String> {
     let start = segment.offset.0 + (addr - segment.range.start.0);
     let end = segment.offset.0 + (segment.range.end.0 - segment.range.start.0);
     let bytes = data.get(start as usize..end as usize)?;
-    let len = bytes.iter().position(|&b| b == 0)?;
+    let len = bytes.iter().take(STRING_MAX).position(|&b| b == 0)?;
     Some(String::from_utf8_lossy(&bytes[..len]).into_owned())
 }
 
 fn interpreter(programs: &[ProgramHeader], data: &[u8]) -> Option<PathBuf> {
     let bytes = programs.iter().find_map(|p| p.interpreter(LE, data).ok().flatten())?;
-    Some(PathBuf::from(String::from_utf8_lossy(bytes).into_owned()))
+    (bytes.len() <= STRING_MAX).then(|| PathBuf::from(String::from_utf8_lossy(bytes).into_owned()))
 }
 
 /// The build id in the ELF file `data`, be it an image or a debug file.

@@ -19,10 +19,12 @@ const MAX_CALL_SITES: usize = 1 << 20;
 
 /// Adds the landing pads of all functions to `found`.
 pub(super) fn landing_pads(image: &ElfImage, found: &mut Vec<ImageAddr>) {
+    // The tables of call sites are apart in the file; where functions share one, the file's length bounds them still.
+    let mut left = image.data.len();
     for fde in image.fdes() {
         if let Some(lsda) = fde.lsda {
             // A table that cannot be read to its end still gave what came before.
-            let _ = one_table(image, fde.start, lsda, found);
+            let _ = one_table(image, fde.start, lsda, &mut left, found);
         }
     }
 }
@@ -31,6 +33,7 @@ fn one_table(
     image: &ElfImage,
     function: ImageAddr,
     lsda: ImageAddr,
+    left: &mut usize,
     found: &mut Vec<ImageAddr>,
 ) -> Option<()> {
     let mut input = EndianSlice::new(image.bytes_from(lsda)?, LittleEndian);
@@ -54,10 +57,12 @@ fn one_table(
         if sites.is_empty() {
             break;
         }
+        let before = sites.len();
         let _start = encoded(&mut sites, encoding)?;
         let _len = encoded(&mut sites, encoding)?;
         let pad = encoded(&mut sites, encoding)?;
         let _action = sites.read_uleb128().ok()?;
+        *left = left.checked_sub(before - sites.len())?;
         if pad != 0 {
             found.push(ImageAddr(base.wrapping_add(pad)));
         }

@@ -20,6 +20,9 @@ pub(super) enum Wrong {
 type Prob = u16;
 const HALF: Prob = 1 << 10;
 const MATCH_MIN: usize = 2;
+/// An encoder begins anew where a stretch without matches has ended, once in 64 KB.
+const BYTES_PER_RESET: usize = 4096;
+const RESETS_MIN: usize = 1024;
 /// States below this follow a literal.
 const LITERAL_STATES: usize = 7;
 
@@ -31,6 +34,8 @@ pub(super) struct Lzma2<'d> {
     start: usize,
     limit: usize,
     model: Model,
+    /// How often the model may still begin anew, which costs 24 KB of writes.
+    resets: usize,
     may_keep_model: bool,
     may_keep_dictionary: bool,
 }
@@ -39,7 +44,8 @@ impl<'d> Lzma2<'d> {
     /// Of `input`, whose plain bytes begin at `start` of what is written to, which may grow to `limit` bytes.
     pub(super) fn new(input: &'d [u8], start: usize, limit: usize) -> Lzma2<'d> {
         let model = Model::new(0, 0, 0);
-        Lzma2 { input, at: 0, start, limit, model, may_keep_model: false, may_keep_dictionary: false }
+        let resets = RESETS_MIN + input.len() / BYTES_PER_RESET;
+        Lzma2 { input, at: 0, start, limit, model, resets, may_keep_model: false, may_keep_dictionary: false }
     }
 
     /// Decodes to the end mark; how many bytes of input there were.
@@ -92,6 +98,9 @@ impl<'d> Lzma2<'d> {
         let plain_len = (usize::from(kind & 0x1f) << 16 | self.size()?) + 1;
         let packed_len = self.size()? + 1;
         self.dictionary(kind >= 0xe0, plain, plain_len)?;
+        if kind >> 5 & 3 != 0 {
+            self.resets = self.resets.checked_sub(1).ok_or(Wrong::Data)?;
+        }
         match kind >> 5 & 3 {
             0 if !self.may_keep_model => return Err(Wrong::Data),
             0 => {}

@@ -7,7 +7,7 @@
 //! Checked: tests below, tests/suite/elf.rs.
 
 use std::borrow::Cow;
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use cpp_demangle::{DemangleOptions, Symbol as CppSymbol};
 
@@ -81,14 +81,42 @@ pub fn demangle(name: &str) -> Cow<'_, str> {
     cpp_name(name, true).map_or(Cow::Borrowed(name), Cow::Owned)
 }
 
+/// A text that stays within bounds: names refer to their own parts, and again to these, so that fifty bytes can stand
+/// for a gigabyte.
+struct Short {
+    text: String,
+    max_bytes: usize,
+}
+
+impl Short {
+    const GROWTH: usize = 64;
+
+    fn for_name(name: &str) -> Short {
+        Short { text: String::new(), max_bytes: 1024 + Short::GROWTH * name.len() }
+    }
+}
+
+impl fmt::Write for Short {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        if self.text.len() + s.len() > self.max_bytes {
+            return Err(fmt::Error);
+        }
+        self.text.push_str(s);
+        Ok(())
+    }
+}
+
 /// A Rust name, with the hash that keeps it apart from others if it has one and that is wanted.
 pub(crate) fn rust_name(name: &str, with_hash: bool) -> Option<String> {
     if !name.starts_with("_R") && !name.starts_with("_ZN") {
         return None;
     }
+    let whole = name;
     let name = rustc_demangle::try_demangle(name).ok()?;
     // Both schemes share the prefix `_ZN` with C++; only Rust's ends in a hash.
-    Some(if with_hash { name.to_string() } else { format!("{name:#}") })
+    let mut plain = Short::for_name(whole);
+    if with_hash { write!(plain, "{name}") } else { write!(plain, "{name:#}") }.ok()?;
+    Some(plain.text)
 }
 
 /// A C++ name without its return type, with or without the parameters.
@@ -101,9 +129,10 @@ pub(crate) fn cpp_name(name: &str, with_parameters: bool) -> Option<String> {
     let symbol = CppSymbol::new(&name.as_bytes()[..split]).ok()?;
     let options = DemangleOptions::new().no_return_type();
     let options = if with_parameters { options } else { options.no_params() };
-    let mut plain = symbol.demangle_with_options(&options).ok()?;
-    plain.push_str(&name[split..]);
-    Some(plain)
+    let mut plain = Short::for_name(name);
+    symbol.structured_demangle(&mut plain, &options).ok()?;
+    plain.text.push_str(&name[split..]);
+    Some(plain.text)
 }
 
 /// What an address is called in a message.

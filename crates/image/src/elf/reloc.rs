@@ -11,6 +11,7 @@ use object::endian::LittleEndian as LE;
 use object::read::SymbolIndex;
 use object::read::elf::{FileHeader as _, Rela as _, SectionHeader as _, Sym as _};
 
+use super::bounds::Names;
 use super::header::Header;
 use super::{ElfImage, Machine};
 use crate::ImageAddr;
@@ -99,15 +100,17 @@ fn collect(image: &ElfImage, relocs: &mut Relocs) -> Option<()> {
     // `--emit-relocs` leaves tables that no loader reads; they are not loaded.
     for section in sections.iter().filter(|s| s.sh_flags(LE).contains(elf::SHF_ALLOC)) {
         if let Ok(Some(slots)) = section.relr(LE, data) {
-            for slot in slots {
+            // A bit stands for a slot of 8 bytes: more slots than the file has room for are a lie.
+            for slot in slots.take((data.len() / 8).saturating_sub(relocs.relative.len())) {
                 let slot = ImageAddr(slot);
                 relocs.relative.extend(image.raw_word(slot).map(|to| (slot, ImageAddr(to))));
             }
         }
         if let Ok(Some((table, symbols))) = section.rela(LE, data) {
             let symbols = sections.symbol_table_by_index(LE, data, symbols).unwrap_or_default();
+            let mut names = Names::of(data, &sections, &symbols);
             for rela in table {
-                one(image.machine(), rela, &symbols, relocs);
+                one(image.machine(), rela, &symbols, &mut names, relocs);
             }
         }
     }
@@ -118,6 +121,7 @@ fn one(
     machine: Machine,
     rela: &elf::Rela64<LE>,
     symbols: &object::read::elf::SymbolTable<'_, Header>,
+    names: &mut Names<'_>,
     relocs: &mut Relocs,
 ) {
     let slot = ImageAddr(rela.r_offset(LE));
@@ -132,7 +136,7 @@ fn one(
             if !symbol.is_undefined(LE) {
                 relocs.symbolic.push(ImageAddr(symbol.st_value(LE).wrapping_add(addend)));
             }
-            let name = symbols.symbol_name(LE, symbol).unwrap_or_default();
+            let name = names.get(symbol.st_name(LE)).unwrap_or_default();
             if addend == 0 && !name.is_empty() {
                 let name = String::from_utf8_lossy(name).into_owned();
                 relocs.imports.push(ImportSlot { name, slot, is_lazy });

@@ -34,7 +34,10 @@ impl ElfImage {
         let Some(section) = self.section("__rseq_cs") else { return Vec::new() };
         let mut found = Vec::new();
         let mut at = section.range.start.0;
-        while at.saturating_add(DESCRIPTOR_BYTES) <= section.range.end.0 {
+        // A length that leads out of the file is a lie, which would take minutes to go through.
+        while at.saturating_add(DESCRIPTOR_BYTES) <= section.range.end.0
+            && self.bytes(ImageAddr(at), DESCRIPTOR_BYTES as usize).is_some()
+        {
             found.extend(descriptor(self, at));
             at += DESCRIPTOR_BYTES;
         }

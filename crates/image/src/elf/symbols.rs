@@ -13,9 +13,13 @@ use object::endian::LittleEndian as LE;
 use object::read::SymbolIndex;
 use object::read::elf::{FileHeader as _, SectionTable, Sym as _, SymbolTable, VersionTable};
 
+use super::bounds::{Names, are_versions_short};
 use super::header::Header;
 use super::{ElfImage, Source};
 use crate::ImageAddr;
+
+/// Of a version's name; each symbol has a copy of it.
+const VERSION_MAX: usize = 256;
 
 /// One symbol that stands for code.
 pub(super) struct Symbol<'d> {
@@ -49,17 +53,20 @@ pub(super) fn collect<'d>(
         let is_dynamic = kind == elf::SHT_DYNSYM;
         let versions = if is_dynamic { versions(&sections, data) } else { VersionTable::default() };
         let own = if is_dynamic { Source::Dynsym } else { Source::Symtab };
-        one_table(image, &table, &versions, source.unwrap_or(own), to);
+        let names = Names::of(data, &sections, &table);
+        one_table(image, &table, names, &versions, source.unwrap_or(own), to);
     }
 }
 
 fn versions<'d>(sections: &SectionTable<'d, Header>, data: &'d [u8]) -> VersionTable<'d, Header> {
-    sections.versions(LE, data).ok().flatten().unwrap_or_default()
+    let read = || sections.versions(LE, data).ok().flatten();
+    are_versions_short(sections).then(read).flatten().unwrap_or_default()
 }
 
 fn one_table<'d>(
     image: &ElfImage,
     table: &SymbolTable<'d, Header>,
+    mut names: Names<'d>,
     versions: &VersionTable<'d, Header>,
     source: Source,
     to: &mut Vec<Symbol<'d>>,
@@ -77,7 +84,7 @@ fn one_table<'d>(
         if symbol.is_undefined(LE) || symbol.is_absolute(LE) || !image.is_code(ImageAddr(addr)) {
             continue;
         }
-        let Ok(name) = table.symbol_name(LE, symbol) else { continue };
+        let Some(name) = names.get(symbol.st_name(LE)) else { continue };
         if name.is_empty() || is_marker(name) {
             continue;
         }
@@ -101,7 +108,8 @@ fn version_of<'d>(versions: &VersionTable<'d, Header>, index: SymbolIndex) -> Op
     }
     let version_index = versions.version_index(LE, index);
     let version = versions.version(version_index.index()).ok()??;
-    Some((version.name(), !version_index.is_hidden()))
+    let name = version.name();
+    (name.len() <= VERSION_MAX).then(|| (name, !version_index.is_hidden()))
 }
 
 /// `memcpy@@GLIBC_2.14` as a name, a version, and whether it is the default one.
@@ -147,7 +155,7 @@ pub struct Variable {
 /// The variables of an image, those of its debug file included; thread-local ones are left out.
 pub(super) fn variables(image: &ElfImage) -> Vec<Variable> {
     let mut found = variables_in(&image.data);
-    if let Some(debug) = image.debug_file_path().and_then(|path| std::fs::read(path).ok()) {
+    if let Some(debug) = image.debug_file() {
         found.extend(variables_in(&debug));
     }
     found.sort_by(|a, b| (a.addr, &a.name).cmp(&(b.addr, &b.name)));
@@ -161,12 +169,13 @@ fn variables_in(data: &[u8]) -> Vec<Variable> {
     let mut found = Vec::new();
     for kind in [elf::SHT_SYMTAB, elf::SHT_DYNSYM] {
         let Ok(table) = sections.symbols(LE, data, kind) else { continue };
+        let mut names = Names::of(data, &sections, &table);
         for symbol in table.iter() {
             let is_object = matches!(symbol.st_type(), elf::STT_OBJECT | elf::STT_COMMON);
             if !is_object || symbol.is_undefined(LE) || symbol.is_absolute(LE) {
                 continue;
             }
-            let Ok(name) = table.symbol_name(LE, symbol) else { continue };
+            let Some(name) = names.get(symbol.st_name(LE)) else { continue };
             let (name, _) = split_version(name);
             found.push(Variable {
                 name: String::from_utf8_lossy(name).into_owned(),
@@ -184,9 +193,10 @@ pub(super) fn imports(image: &ElfImage) -> Vec<String> {
     let Ok(header) = Header::parse(data) else { return Vec::new() };
     let Ok(sections) = header.sections(LE, data) else { return Vec::new() };
     let Ok(table) = sections.symbols(LE, data, elf::SHT_DYNSYM) else { return Vec::new() };
+    let mut strings = Names::of(data, &sections, &table);
     let undefined = table.iter().filter(|s| s.is_undefined(LE) && s.st_name(LE) != 0);
     let mut names: Vec<_> = undefined
-        .filter_map(|s| table.symbol_name(LE, s).ok())
+        .filter_map(|s| strings.get(s.st_name(LE)))
         .map(|n| String::from_utf8_lossy(n).into_owned())
         .collect();
     names.sort_unstable();

@@ -4,7 +4,8 @@
 //! State:   none; each call reads the file's debug sections anew.
 //! Context: control.
 //! Keeps:   T1 what is not known is not guessed.
-//!          T2 sections of more than `SECTION_MAX` bytes, and more than `ENTRIES_MAX` entries, are not read.
+//!          T2 sections of more than `SECTION_MAX` bytes, and more than `ENTRIES_MAX` entries, are not read,
+//!          nor is anything after `TIME_MAX`.
 //! Checked: tests below, on this test's own debug information; cli's tests of `trace`.
 
 use super::ElfImage;
@@ -13,11 +14,15 @@ use crate::ImageAddr;
 use gimli::{AttributeValue, EndianSlice, LittleEndian, UnitOffset, constants as c};
 use object::endian::LittleEndian as LE;
 use object::read::elf::{FileHeader as _, SectionHeader as _};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 const SECTION_MAX: u64 = 64 << 20;
 const FILE_MAX: u64 = 256 << 20;
 const ENTRIES_MAX: usize = 2_000_000;
+const TIME_MAX: Duration = Duration::from_secs(5);
 /// Longer chains of types are a circle.
 const DEPTH_MAX: usize = 16;
 
@@ -56,9 +61,10 @@ impl ElfImage {
         let files = std::iter::once(self.path().to_owned()).chain(self.debug_file_path());
         let mut found = BTreeMap::new();
         for path in files {
-            let is_short = std::fs::metadata(&path).is_ok_and(|m| m.is_file() && m.len() <= FILE_MAX);
-            let Some(data) = is_short.then(|| std::fs::read(&path).ok()).flatten() else { continue };
-            if super::header::build_id(&data).as_deref() == self.build_id() {
+            let Some(data) = whole(&path) else { continue };
+            if super::bounds::excess(&data).is_none()
+                && super::header::build_id(&data).as_deref() == self.build_id()
+            {
                 let _ = read(&data, functions, &mut found);
             }
             if !found.is_empty() {
@@ -67,6 +73,14 @@ impl ElfImage {
         }
         found
     }
+}
+
+/// The whole of a regular file that is not too long.
+fn whole(path: &Path) -> Option<Vec<u8>> {
+    let mut file = super::read::open(path).ok()?;
+    let is_short = file.metadata().is_ok_and(|m| m.is_file() && m.len() <= FILE_MAX);
+    let mut data = Vec::new();
+    (is_short && file.read_to_end(&mut data).is_ok()).then_some(data)
 }
 
 fn read(
@@ -80,7 +94,13 @@ fn read(
     let dwarf = gimli::Dwarf::load(section)?;
     let mut units = dwarf.units();
     let mut left = ENTRIES_MAX;
+    let wanted: BTreeSet<_> = wanted.iter().copied().collect();
+    let end = Instant::now() + TIME_MAX;
     while let Some(header) = units.next()? {
+        // Units may share a table of abbreviations, or tables may lie in one another: each unit reads its own anew.
+        if Instant::now() > end {
+            return Ok(());
+        }
         let unit = dwarf.unit(header)?;
         let mut entries = unit.entries();
         while let Some(entry) = entries.next_dfs()? {
@@ -93,7 +113,7 @@ fn read(
             }
             let Some(start) = entry.attr_value(c::DW_AT_low_pc) else { continue };
             let Some(start) = dwarf.attr_address(&unit, start)?.map(ImageAddr) else { continue };
-            if wanted.contains(&start) {
+            if wanted.contains(&start) && Instant::now() < end {
                 let offset = entry.offset();
                 found.insert(start, signature(&unit, offset)?);
             }

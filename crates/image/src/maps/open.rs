@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use super::{FileId, Mapping};
 use crate::ImageError;
+use crate::elf::open_file;
 
 const ENOMEM: i32 = 12;
 const ENFILE: i32 = 23;
@@ -30,7 +31,7 @@ pub(super) fn open(pid: u32, mapping: &Mapping) -> Result<(File, PathBuf), Image
     // executable leads to the file itself, whatever became of its path.
     let executable = super::proc_dir(pid).join("exe");
     for path in [&in_root, &mapping.path, &executable] {
-        let by_path = File::open(path).and_then(|f| f.metadata().map(|m| (f, file_id(&m))));
+        let by_path = open_file(path).and_then(|f| f.metadata().map(|m| (f, file_id(&m))));
         // Our own want of descriptors or memory says nothing of the file.
         if let Err(error) = &by_path
             && matches!(error.raw_os_error(), Some(EMFILE | ENFILE | ENOMEM))
@@ -44,13 +45,18 @@ pub(super) fn open(pid: u32, mapping: &Mapping) -> Result<(File, PathBuf), Image
         }
     }
     let range = &mapping.range;
+<<<<<<< HEAD
     let map_file = format!("map_files/{:x}-{:x}", range.start.0, range.end.0);
     let map_file = super::proc_dir(pid).join(map_file);
     if let Ok(file) = File::open(&map_file) {
+=======
+    let map_file = PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", range.start.0, range.end.0));
+    if let Ok(file) = open_file(&map_file) {
+>>>>>>> 4efe576 (image: a file asks for a small multiple of its length, and is a program for this machine)
         return Ok((file, map_file));
     }
     // Some file systems (btrfs, overlays) show one device here and another there, but the same inode.
-    if let Ok(file) = File::open(&in_root)
+    if let Ok(file) = open_file(&in_root)
         && !mapping.is_deleted
         && file.metadata().is_ok_and(|m| m.ino() == wanted.inode)
     {

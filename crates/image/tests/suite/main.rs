@@ -5,6 +5,7 @@ mod elf;
 mod go;
 mod languages;
 mod marks;
+mod mutants;
 mod pointers;
 mod process;
 mod programs;

@@ -30,7 +30,7 @@ pub struct FileCoverage {
 /// Counts all functions of the file that the specification's library names.
 pub fn coverage(spec: &Spec, pace: &Pace) -> Result<FileCoverage, PlanError> {
     let path = find_file(&spec.library).map_err(|e| PlanError::Lookup(Box::new(spec.clone()), e))?;
-    let loaded = Loaded::new(ElfImage::open(&path).map_err(PlanError::Image)?, pace)?;
+    let loaded = Loaded::new(ElfImage::open_native(&path).map_err(PlanError::Image)?, pace)?;
     let codes = codes(&loaded.image);
     let ranges = loaded.image.functions().iter().map(|f| f.range().start.0..f.range().end.0);
     let functions: Vec<Range<u64>> = ranges.filter(|r| r.end > r.start).collect();

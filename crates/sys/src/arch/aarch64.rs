@@ -31,8 +31,6 @@ pub mod nr {
     pub const RT_SIGACTION: usize = 134;
     pub const RT_SIGPROCMASK: usize = 135;
     pub const RT_SIGRETURN: usize = 139;
-    pub const SETPRIORITY: usize = 140;
-    pub const GETPRIORITY: usize = 141;
     pub const SETPGID: usize = 154;
     pub const GETPGID: usize = 155;
     pub const PRCTL: usize = 167;

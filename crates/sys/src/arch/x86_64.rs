@@ -41,8 +41,6 @@ pub mod nr {
     pub const GETPPID: usize = 110;
     pub const GETPGID: usize = 121;
     pub const SIGALTSTACK: usize = 131;
-    pub const GETPRIORITY: usize = 140;
-    pub const SETPRIORITY: usize = 141;
     pub const SCHED_SETSCHEDULER: usize = 144;
     pub const SCHED_GETSCHEDULER: usize = 145;
     pub const PRCTL: usize = 157;

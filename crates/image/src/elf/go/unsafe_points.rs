@@ -42,7 +42,9 @@ impl ElfImage {
     /// One pass over the table of functions and the lists of those that have unsafe points.
     pub fn go_unsafe_points(&self) -> Vec<Range<ImageAddr>> {
         let Some(table) = Table::parse(self).filter(|table| table.is_text_known) else { return Vec::new() };
-        let mut found: Vec<Range<u64>> = table.entries().flat_map(|e| table.unsafe_points(&e)).collect();
+        let mut left = table.bytes.len();
+        let points = table.entries().flat_map(|e| table.unsafe_points(&e, &mut left));
+        let mut found: Vec<Range<u64>> = points.collect();
         found.retain(|range| self.is_code(ImageAddr(range.start)) && self.is_code(ImageAddr(range.end - 1)));
         if let Some(go) = table.range() {
             found.extend(outside(self, &go));
@@ -60,12 +62,12 @@ impl Table<'_> {
     }
 
     /// Of one function; nothing if its record cannot be read.
-    fn unsafe_points(&self, entry: &Entry<'_>) -> Vec<Range<u64>> {
+    fn unsafe_points(&self, entry: &Entry<'_>, left: &mut usize) -> Vec<Range<u64>> {
         if entry.end > entry.addr && self.is_never_stopped(entry) == Some(true) {
             let whole = entry.addr..entry.end;
             return vec![whole];
         }
-        self.marked_points(entry).unwrap_or_default()
+        self.marked_points(entry, left).unwrap_or_default()
     }
 
     /// Whether the runtime takes all of the function for assembly, where it stops nobody.
@@ -83,7 +85,7 @@ impl Table<'_> {
     }
 
     /// What the compiler and the assembler marked.
-    fn marked_points(&self, entry: &Entry<'_>) -> Option<Vec<Range<u64>>> {
+    fn marked_points(&self, entry: &Entry<'_>, left: &mut usize) -> Option<Vec<Range<u64>>> {
         // The unsafe points are the first.
         if self.tables(entry)? == 0 {
             return None;
@@ -95,6 +97,8 @@ impl Table<'_> {
         let mut values = self.bytes.get(self.values_at.checked_add(offset as usize)?..)?;
         let (mut at, mut value, mut found) = (entry.addr, FIRST_VALUE, Vec::new());
         loop {
+            // Functions may share a list, but not all the same long one.
+            *left = left.checked_sub(1)?;
             let change = varint(&mut values)?;
             if change == 0 && at != entry.addr {
                 return Some(found);
