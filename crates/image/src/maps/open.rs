@@ -45,14 +45,9 @@ pub(super) fn open(pid: u32, mapping: &Mapping) -> Result<(File, PathBuf), Image
         }
     }
     let range = &mapping.range;
-<<<<<<< HEAD
     let map_file = format!("map_files/{:x}-{:x}", range.start.0, range.end.0);
     let map_file = super::proc_dir(pid).join(map_file);
-    if let Ok(file) = File::open(&map_file) {
-=======
-    let map_file = PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", range.start.0, range.end.0));
     if let Ok(file) = open_file(&map_file) {
->>>>>>> 4efe576 (image: a file asks for a small multiple of its length, and is a program for this machine)
         return Ok((file, map_file));
     }
     // Some file systems (btrfs, overlays) show one device here and another there, but the same inode.
