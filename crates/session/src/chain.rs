@@ -12,7 +12,8 @@
 //!          N4 while a thread is in a trampoline that has left the chain, its tail leads to what is there.
 //!          N5 no jump is written over the place where such a thread will come out.
 //!          N6 no kernel breakpoint and no jump share a byte.
-//! Checked: testkit `crowd` (N3 to N6); testkit `two`, controllers on one site that leave in either order; `tests/uprobe_live.rs` of torture, an
+//!          N7 a tail reaches all trampolines below it: whichever leaves, the one above can lead to the one below.
+//! Checked: tests below (N7); testkit `crowd` (N3 to N6); testkit `two`, controllers on one site that leave in either order; `tests/uprobe_live.rs` of torture, an
 //!          entry and a tail jump (N3); `torture uprobe`, whose target crashes without N4.
 
 use crate::attach::image_maps;
@@ -23,6 +24,7 @@ use crate::memory::Memory;
 use crate::pages::{BREAKPOINT, Pages};
 use crate::site::{Armed, Link, Missed};
 use crate::world::World;
+use insn::Unreachable;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use text::{JUMP_LEN, jump, jump_target};
@@ -103,9 +105,9 @@ pub(crate) fn join(
     match theirs {
         Some((_, h)) if h.hook != hook || armed.plan.placement.hooks.len() > 1 => Ok(Some(Missed::OtherHook)),
         Some((entry, h)) => {
-            // What runs before the probe has run in our copy already.
             let tail = armed.trampoline.tail_addr();
-            match jump(tail, entry + u64::from(h.body)) {
+            let Some(bodies) = bodies(memory, entry, &h)? else { return Ok(Some(Missed::OtherHook)) };
+            match lead(tail, &bodies) {
                 Ok(bytes) => memory.write(tail, &bytes)?,
                 Err(far) => return Ok(Some(Missed::TooFar(far))),
             }
@@ -113,6 +115,30 @@ pub(crate) fn join(
         }
         None => Ok(Some(changed(found, &armed.jump.old))),
     }
+}
+
+/// Where the probes' code begins in all trampolines of the chain that begins at `entry`; `None` if it cannot be followed to
+/// its end, or has no room for one more.
+fn bodies(memory: &Memory, entry: u64, first: &TrampolineHeader) -> Result<Option<Vec<u64>>, Broken> {
+    let (mut at, mut node) = (entry, *first);
+    let mut found = Vec::new();
+    while found.len() + 1 < LONGEST {
+        found.push(at + u64::from(node.body));
+        let tail = at + u64::from(node.tail);
+        let Some(next) = jump_target(tail, &memory.read_vec(tail, JUMP_LEN)?) else { return Ok(Some(found)) };
+        at = next.wrapping_sub(u64::from(node.body));
+        let Some(below) = header(memory, at).filter(|h| h.site == first.site) else { return Ok(None) };
+        node = below;
+    }
+    Ok(None)
+}
+
+/// The tail of a trampoline that comes before these. It may have to lead to each of them, when those between have left:
+/// two that both reach the site need not reach each other.
+fn lead(tail: u64, bodies: &[u64]) -> Result<[u8; JUMP_LEN], Unreachable> {
+    bodies.iter().try_for_each(|body| jump(tail, *body).map(drop))?;
+    // What runs before the probe has run in our copy already.
+    bodies.first().map_or(Ok(NOP5), |body| jump(tail, *body))
 }
 
 /// Why bytes differ from the file's.
@@ -331,4 +357,62 @@ pub(crate) fn forget(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::TRAMPOLINE_MAGIC;
+
+    const TAIL: u16 = 16;
+    const SITE: u64 = 0x40_0000;
+
+    /// Writes a trampoline with its entry there, and the bytes of its tail.
+    fn put(memory: &Memory, entry: u64, tail: [u8; JUMP_LEN]) -> TrampolineHeader {
+        let header = TrampolineHeader {
+            magic: TRAMPOLINE_MAGIC,
+            site: SITE,
+            jump_at: SITE,
+            semaphore: 0,
+            tail: TAIL,
+            window: 5,
+            body: 0,
+            hook: 0,
+            jump_original: NOP5,
+            short_original: [0; 2],
+            has_short: 0,
+        };
+        memory.write(entry - TrampolineHeader::LEN as u64, &header.bytes()).unwrap();
+        memory.write(entry + u64::from(TAIL), &tail).unwrap();
+        header
+    }
+
+    #[test]
+    fn who_reaches_the_first_of_a_chain_and_not_the_last_does_not_join() {
+        let mut buffer = vec![0u8; 3 * 4096];
+        let (bottom, top) = (buffer.as_mut_ptr() as u64 + 64, buffer.as_mut_ptr() as u64 + 8192);
+        let memory = Memory::open(sys::getpid().cast_signed()).unwrap();
+        put(&memory, bottom, NOP5);
+        let first = put(&memory, top, jump(top + u64::from(TAIL), bottom).unwrap());
+        let found = bodies(&memory, top, &first).unwrap().unwrap();
+        assert_eq!(found, [top, bottom]);
+        let near = top + (1 << 20);
+        assert_eq!(lead(near, &found), jump(near, top));
+        // Within reach of the upper one alone: when that leaves, the tail could not lead to the lower one.
+        let far = bottom + (1 << 31) + 1024;
+        assert!(jump(far, top).is_ok() && lead(far, &found).is_err());
+        assert_eq!(buffer.len(), 3 * 4096);
+    }
+
+    #[test]
+    fn a_chain_that_cannot_be_followed_or_has_no_end_is_not_joined() {
+        let mut buffer = vec![0u8; 2 * 4096];
+        let entry = buffer.as_mut_ptr() as u64 + 64;
+        let memory = Memory::open(sys::getpid().cast_signed()).unwrap();
+        let first = put(&memory, entry, jump(entry + u64::from(TAIL), entry).unwrap());
+        assert_eq!(bodies(&memory, entry, &first).unwrap(), None);
+        put(&memory, entry, jump(entry + u64::from(TAIL), entry + 2048).unwrap());
+        assert_eq!(bodies(&memory, entry, &first).unwrap(), None);
+        assert_eq!(buffer.len(), 2 * 4096);
+    }
 }

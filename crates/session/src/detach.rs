@@ -147,6 +147,10 @@ impl Leaving<'_> {
             };
             // The memory may have been replaced by an exec before all threads stood.
             self.memory.check()?;
+            // What lies where an orphan's memory lay may be a newcomer's: another may have recovered the orphan.
+            if self.before.is_empty() && !self.footing.stands(&image_maps(pid)?) {
+                return Err(Broken::Gone { pid });
+            }
             if is_first {
                 self.disarm(&mut world, receipt)?;
                 is_first = false;

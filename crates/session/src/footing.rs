@@ -4,8 +4,10 @@
 //! State:   addresses only.
 //! Context: control.
 //! Keeps:   F1 read back from an arena's header it says what was written there.
-//!          F2 what is read back is borne out by what the process maps, or it is not there: belief.rs.
-//! Checked: testkit `traces`, `forged`.
+//!          F2 what lies at an address now is taken for it only if it is the same file: once unmapped, the place may be
+//!             another controller's.
+//!          F3 what is read back is borne out by what the process maps, or it is not there: belief.rs.
+//! Checked: tests below; testkit `traces`, `forged`, `crowd`.
 
 use crate::arena::possible_cpus;
 use crate::belief;
@@ -13,7 +15,7 @@ use crate::error::Broken;
 use crate::memory::Memory;
 use crate::receipt::Unmapped;
 use crate::remote::Remote;
-use image::Mapping;
+use image::{FileId, Mapping};
 use std::ops::Range;
 use wire::{ArenaHeader, KernelSite, NO_RSEQ, REGIONS_BYTES_MAX, RegionDesc, TrampolineHeader};
 
@@ -21,6 +23,8 @@ use wire::{ArenaHeader, KernelSite, NO_RSEQ, REGIONS_BYTES_MAX, RegionDesc, Tram
 #[derive(Clone, Debug)]
 pub(crate) struct Footing {
     pub arena: Range<u64>,
+    /// The arena's file: no later one has its number.
+    pub file: Option<FileId>,
     /// By address.
     pub regions: Vec<RegionDesc>,
     /// Mappings of the arena's file that keep a place for a region whose controller died before it was there.
@@ -74,10 +78,17 @@ impl Footing {
         let rseq = Some(header.rseq_offset).filter(|offset| *offset != NO_RSEQ);
         let rseq_offset = rseq.and_then(|offset| i32::try_from(offset).ok());
         let reserved = belief::reserved(mappings, arena).map(|m| m.range.start.0..m.range.end.0).collect();
-        let footing = Footing { arena: start..end, regions, reserved, rseq_offset };
+        let file = arena.file;
+        let footing = Footing { arena: start..end, file, regions, reserved, rseq_offset };
         let ArenaHeader { controller_pid, controller_start, pid_namespace, .. } = header;
         let inode = arena.file.map_or(0, |file| file.inode);
         Some(Found { footing, controller: controller_pid, controller_start, pid_namespace, inode })
+    }
+
+    /// Whether it is there still: the arena goes last. Asked in a stop, before anything is written or unmapped.
+    pub fn stands(&self, mappings: &[Mapping]) -> bool {
+        let is_it = |m: &Mapping| (m.range.start.0..m.range.end.0) == self.arena && m.file == self.file;
+        self.file.is_some() && belief::arenas(mappings).any(is_it)
     }
 
     /// What of it the process still maps: a detach that failed may have taken back some of it, and who knows what the
@@ -146,5 +157,38 @@ impl Code {
             bytes.get(from..from + len)
         });
         found.unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn maps(text: &str) -> Vec<Mapping> {
+        image::maps::parse_maps(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn what_another_controller_has_mapped_at_the_same_place_is_not_taken_for_ours() {
+        let ours = maps("1000-5000 rw-s 00000000 00:01 10 /memfd:nanoprobe (deleted)\n");
+        let footing = Footing {
+            arena: 0x1000..0x5000,
+            file: ours[0].file,
+            regions: Vec::new(),
+            reserved: Vec::new(),
+            rseq_offset: None,
+        };
+        assert!(footing.stands(&ours));
+        for other in [
+            "1000-5000 rw-s 00000000 00:01 11 /memfd:nanoprobe (deleted)\n",
+            "1000-6000 rw-s 00000000 00:01 10 /memfd:nanoprobe (deleted)\n",
+            "2000-6000 rw-s 00000000 00:01 10 /memfd:nanoprobe (deleted)\n",
+            "1000-5000 rw-p 00000000 00:00 0 \n",
+            "",
+        ] {
+            assert!(!footing.stands(&maps(other)), "{other}");
+        }
+        let nobodys = Footing { file: None, ..footing };
+        assert!(!nobodys.stands(&maps("1000-5000 rw-p 00000000 00:00 0 \n")));
     }
 }

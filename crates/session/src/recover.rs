@@ -58,13 +58,22 @@ fn recover_here(pid: i32) -> Result<Vec<Receipt>, Broken> {
     let mut receipts = crate::watch::recover(pid)?;
     for orphan in orphans {
         let foothold = Foothold::find(&memory, &mappings)?;
-        let links = links(&memory, &orphan.footing, Originals::of(pid, &mappings))?;
+        let links = links(&memory, &orphan.footing, Originals::of(pid, &mappings));
+        // Its controller may have left in order after we looked, or another have recovered it, and a newcomer's be read.
+        if !orphan.footing.stands(&image_maps(pid)?) {
+            continue;
+        }
+        let links = links?;
         let began = Instant::now();
         let mut receipt = Receipt::default();
         free_of_kernel(&memory, &orphan.footing, &mut receipt)?;
         let (footing, foothold) = (&orphan.footing, &foothold);
         let leaving = Leaving { memory: &memory, before: &[], links: &links, footing, foothold };
-        leaving.leave_or_see_end(&mut receipt)?;
+        match leaving.leave_or_see_end(&mut receipt) {
+            // Another has done it.
+            Err(_) if !footing.stands(&image_maps(pid)?) => continue,
+            other => other?,
+        }
         heirs::free(&leaving, orphan.inode, &mut receipt);
         close_arenas(pid)?;
         receipt.took = began.elapsed();

@@ -20,7 +20,7 @@ use crate::inject;
 use crate::memory::Memory;
 use crate::remote::Remote;
 use crate::space::{rooms, within_reach};
-use image::Mapping;
+use image::{FileId, Mapping};
 use std::fs::{File, OpenOptions};
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
@@ -107,6 +107,7 @@ impl Regions {
         regions.sort_by_key(|r| r.code);
         Footing {
             arena: self.arena.remote..self.arena.remote + self.arena.layout.len() as u64,
+            file: Some(FileId { device: self.arena.device, inode: self.arena.inode }),
             regions,
             reserved: Vec::new(),
             rseq_offset,
@@ -216,7 +217,8 @@ impl<'r, 'a> Ground<'r, 'a> {
     /// Maps `len` readable and writable bytes near the wish.
     fn map_near(&mut self, wish: &Wish, len: u64) -> Result<u64, Broken> {
         let prot = (mm::PROT_READ | mm::PROT_WRITE) as u64;
-        for at in self.places(self.mappings, wish, len) {
+        // The first alone: the next may be far from others' regions, which cannot be chained to then.
+        for at in self.places(self.mappings, wish, len).into_iter().take(1) {
             if self.map_at(at, len, prot)? {
                 return Ok(at);
             }
