@@ -121,8 +121,9 @@ impl Launched {
         let failed = |why: String| Broken::Launch { command: program.to_owned(), why };
         let mut command = Command::new(program);
         command.args(args);
+        let engine = sys::getpid().cast_signed();
         // SAFETY: the closure makes system calls and allocates nothing, as a forked child must.
-        unsafe { command.pre_exec(move || begin(&heritage)) };
+        unsafe { command.pre_exec(move || begin(&heritage, engine)) };
         let pid = command.spawn().map_err(|e| failed(e.to_string()))?.id() as i32;
         reports::adopt(pid);
         let process = match PidFd::open(pid) {
@@ -289,8 +290,14 @@ fn await_stop(
     }
 }
 
-fn begin(heritage: &Heritage) -> std::io::Result<()> {
-    let begun = heritage.pass_on().and_then(|()| ptrace::trace_me());
+/// In the forked child. Its parent becomes its tracer: if we are dead by then, that is a process that knows nothing of it and would
+/// leave it stopped for ever.
+fn begin(heritage: &Heritage, engine: i32) -> std::io::Result<()> {
+    let is_ours = || match std::os::unix::process::parent_id().cast_signed() == engine {
+        true => Ok(()),
+        false => Err(Errno::ESRCH),
+    };
+    let begun = heritage.pass_on().and_then(|()| ptrace::trace_me()).and_then(|()| is_ours());
     begun.map_err(|e| std::io::Error::from_raw_os_error(e.0))
 }
 
