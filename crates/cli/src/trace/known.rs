@@ -11,9 +11,9 @@ use image::{Kind, Signature};
 
 /// Name, arguments, result: i and w are 32 bits with and without a sign, l and u 64, p an address, v nothing.
 const KNOWN: &[(&str, &str, char)] = &[
-    ("access", "pi", 'i'),
     ("accept", "ipp", 'i'),
     ("accept4", "ippi", 'i'),
+    ("access", "pi", 'i'),
     ("atoi", "p", 'i'),
     ("atol", "p", 'l'),
     ("bind", "ipw", 'i'),

@@ -102,6 +102,9 @@ fn read(
             return Ok(());
         }
         let unit = dwarf.unit(header)?;
+        if !has_types(&unit)? {
+            continue;
+        }
         let mut entries = unit.entries();
         while let Some(entry) = entries.next_dfs()? {
             left = left.saturating_sub(1);
@@ -120,6 +123,18 @@ fn read(
         }
     }
     Ok(())
+}
+
+/// Whether the unit tells types at all: with line tables alone every function would look like one without arguments and
+/// result.
+fn has_types(unit: &Unit<'_>) -> Result<bool, gimli::Error> {
+    let mut entries = unit.entries();
+    while let Some(entry) = entries.next_dfs()? {
+        if entry.tag() == c::DW_TAG_base_type {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn section<'d>(data: &'d [u8], name: &str) -> Option<&'d [u8]> {
