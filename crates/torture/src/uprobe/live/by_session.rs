@@ -162,7 +162,9 @@ fn no_link(whom: Whom, why: Broken) -> NoLink {
         Broken::Traced { ref by_name, .. } if by_name == session::ENGINE_NAME => NoLink::Busy,
         Broken::WontStop { .. } => NoLink::Busy,
         // What is not the target may end, execute itself or be unloaded at any moment.
-        Broken::Gone { .. } | Broken::NoProcess { .. } | Broken::Zombie { .. } if whom != Whom::Target => {
+        Broken::Gone { .. } | Broken::NoProcess { .. } | Broken::Zombie { .. } | Broken::Replaced { .. }
+            if whom != Whom::Target =>
+        {
             NoLink::Gone
         }
         Broken::Call { .. } | Broken::Remote { .. } | Broken::NoSyscall if whom != Whom::Target => {
