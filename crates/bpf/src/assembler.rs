@@ -102,11 +102,12 @@ impl Line<'_> {
             "lock" => atomic(rest),
             "call" => self.call(rest.trim()),
             "lddw" => wide(&operands).ok_or(Wanted::Operands),
-            "ja" | "ja32" => match operands[..] {
-                [to] => Ok(Op::Ja { distance: self.distance(to)?, long: word == "ja32" }),
-                _ => Err(Wanted::Operands),
+            "ja" | "ja32" => {
+                let [to] = operands[..] else { return Err(Wanted::Operands) };
+                let (distance, long) = (self.distance(to)?, word == "ja32");
+                let fits = long || i16::try_from(distance).is_ok();
+                fits.then_some(Op::Ja { distance, long }).ok_or(Wanted::Label)
             }
-            .and_then(|op| if op.encode().0.offset_is_whole(op) { Ok(op) } else { Err(Wanted::Label) }),
             _ => self.other(word, &operands),
         }
     }
@@ -151,13 +152,6 @@ impl Line<'_> {
         }
         let to = (self.place)(to).ok_or(Wanted::Label)?;
         i32::try_from(to as i64 - self.at as i64 - 1).map_err(|_| Wanted::Label)
-    }
-}
-
-impl Insn {
-    /// A short jump's distance fits into its field.
-    fn offset_is_whole(self, op: Op) -> bool {
-        matches!(op, Op::Ja { long: true, .. }) || op.jump_distance() == Some(i32::from(self.offset))
     }
 }
 

@@ -100,6 +100,9 @@ pub trait Host {
     fn meaning(&mut self, wide: Wide) -> Result<u64, Fault>;
 }
 
+/// Where the memory of a [`Buffer`] lies in the program's view.
+pub const BUFFER_ADDR: u64 = 0x1000_0000;
+
 /// A host with one piece of memory and no helpers but those of a function.
 #[derive(Debug)]
 pub struct Buffer<'a, F> {
@@ -108,16 +111,13 @@ pub struct Buffer<'a, F> {
 }
 
 impl<'a, F: FnMut(u64, [u64; 5]) -> Option<u64>> Buffer<'a, F> {
-    /// Where the memory lies in the program's view.
-    pub const ADDR: u64 = 0x1000_0000;
-
     /// `helpers` answers a helper's number and arguments; `None` for a number that it does not know.
     pub fn new(bytes: &'a mut [u8], helpers: F) -> Self {
         Buffer { bytes, helpers }
     }
 
     fn range(&mut self, addr: u64, len: usize) -> Result<&mut [u8], Fault> {
-        within(self.bytes, Self::ADDR, addr, len).ok_or(Fault::Access { addr, len })
+        within(self.bytes, BUFFER_ADDR, addr, len).ok_or(Fault::Access { addr, len })
     }
 }
 
@@ -374,7 +374,7 @@ fn signed(width: Width, value: u64) -> i64 {
 }
 
 /// What `dst alu src` is.
-pub(crate) fn compute(width: Width, alu: Alu, dst: u64, src: u64) -> u64 {
+fn compute(width: Width, alu: Alu, dst: u64, src: u64) -> u64 {
     let (a, b) = (truncated(width, dst), truncated(width, src));
     let (sa, sb) = (signed(width, a), signed(width, b));
     let shift = (b & if width == Width::W32 { 31 } else { 63 }) as u32;
@@ -400,7 +400,7 @@ pub(crate) fn compute(width: Width, alu: Alu, dst: u64, src: u64) -> u64 {
 }
 
 /// Whether a condition holds.
-pub(crate) fn holds(width: Width, cond: Cond, dst: u64, src: u64) -> bool {
+fn holds(width: Width, cond: Cond, dst: u64, src: u64) -> bool {
     let (a, b) = (truncated(width, dst), truncated(width, src));
     let (sa, sb) = (signed(width, a), signed(width, b));
     match cond {

@@ -11,7 +11,7 @@ mod refusal;
 
 pub use assembler::{Misread, Wanted, assemble};
 pub use insn::{INSN_LEN, Insn};
-pub use interpreter::{Buffer, FRAME_LEN, FRAMES_MAX, Fault, Faulted, Host, Stack, run};
+pub use interpreter::{BUFFER_ADDR, Buffer, FRAME_LEN, FRAMES_MAX, Fault, Faulted, Host, Stack, run};
 pub use op::{Alu, Atomic, Callee, Cond, Op, Operand, Order, Reg, Size, Wide, Width};
 pub use program::{INSNS_MAX, Program};
 pub use refusal::{Refusal, Refused};

@@ -9,7 +9,7 @@
 //!          hex on stdout.
 
 use crate::advice;
-use ::bpf::{Buffer, INSN_LEN, Program};
+use ::bpf::{BUFFER_ADDR, Buffer, INSN_LEN, Program};
 use clap::{Args, Subcommand, ValueEnum};
 use std::io::Read;
 
@@ -73,7 +73,7 @@ fn exec(input: &str, memory: Option<&str>) -> Result<String, String> {
     let mut memory = memory.map(bytes).transpose()?.unwrap_or_default();
     let (addr, len) = match memory.len() as u64 {
         0 => (0, 0),
-        len => (Buffer::<fn(u64, [u64; 5]) -> Option<u64>>::ADDR, len),
+        len => (BUFFER_ADDR, len),
     };
     let began = std::time::Instant::now();
     let mut host = Buffer::new(&mut memory, |number, _| {

@@ -102,8 +102,7 @@ pub(crate) fn image_maps(pid: i32) -> Result<Vec<Mapping>, Broken> {
             _ if process::is_over(pid) => return Err(Broken::Gone { pid }),
             Ok(_) => {}
             Err(ImageError::Io { path, source }) => {
-                let errno = sys::Errno(source.raw_os_error().unwrap_or(5));
-                return Err(Broken::Proc { path: path.display().to_string(), errno });
+                return Err(identity::unreadable(path.display().to_string(), &source));
             }
             Err(e) => return Err(Broken::File { path: format!("/proc/{pid}/maps"), why: e.to_string() }),
         }

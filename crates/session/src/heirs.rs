@@ -12,9 +12,9 @@
 use crate::detach::Leaving;
 use crate::error::Broken;
 use crate::memory::Memory;
-use crate::process;
 use crate::receipt::{Receipt, Residue};
 use crate::world::World;
+use crate::{identity, process};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ fn is_ending(pid: i32) -> bool {
     const MOMENT: Duration = Duration::from_secs(1);
     let end = Instant::now() + MOMENT;
     // It has no memory any more, before it is over.
-    let has_memory = || maps(pid).is_ok_and(|maps| !maps.is_empty());
+    let has_memory = || process::has_memory(process::living(pid));
     while !process::is_over(pid) && !has_memory() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -111,7 +111,7 @@ impl Hunt<'_> {
         let parent = self.parent.memory.pid;
         match maps(pid) {
             Ok(maps) => Ok(is_mapped(&maps, self.inode)
-                && sys::remote::same_memory(process::living(parent), process::living(pid)) != Ok(true)),
+                && !process::share_memory(process::living(parent), process::living(pid))),
             Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
                 if descends_from(pid, parent) {
                     self.not_freed.insert(pid, "we may not look into it".into());
@@ -119,10 +119,7 @@ impl Hunt<'_> {
                 Ok(false)
             }
             Err(_) if process::is_over(pid) => Ok(false),
-            Err(e) => Err(Broken::Proc {
-                path: format!("/proc/{pid}/maps"),
-                errno: sys::Errno(e.raw_os_error().unwrap_or(5)),
-            }),
+            Err(e) => Err(identity::unreadable(format!("/proc/{pid}/maps"), &e)),
         }
     }
 

@@ -11,6 +11,7 @@
 //! Checked: testkit `refusals`, `endings`.
 
 use crate::error::Broken;
+use crate::identity;
 use crate::tracer::is_held;
 use std::fs;
 use std::path::Path;
@@ -95,7 +96,7 @@ fn read(id: i32, path: &str) -> Result<Option<Vec<u8>>, Broken> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(_) if is_unknown(id) => Ok(None),
-        Err(e) => Err(Broken::Proc { path: path.to_owned(), errno: Errno(e.raw_os_error().unwrap_or(5)) }),
+        Err(e) => Err(identity::unreadable(path.to_owned(), &e)),
     }
 }
 
@@ -107,6 +108,16 @@ fn is_unknown(id: i32) -> bool {
 /// A thread of the process that has not ended: the first one, unless it has left before the others.
 pub(crate) fn living(pid: i32) -> i32 {
     u32::try_from(pid).map_or(pid, |pid| image::maps::living(pid).cast_signed())
+}
+
+/// Whether a thread has memory: one that is ending has none any more, and the kernel's have none.
+pub(crate) fn has_memory(tid: i32) -> bool {
+    fs::read(format!("/proc/{tid}/maps")).is_ok_and(|maps| !maps.is_empty())
+}
+
+/// Whether two threads run in one memory. Those that have none share none, though kcmp(2) finds them equal.
+pub(crate) fn share_memory(tid: i32, other: i32) -> bool {
+    sys::remote::same_memory(tid, other) == Ok(true) && has_memory(other)
 }
 
 /// Whether the process has ended, for certain: the kernel knows it no more, or each of its threads is seen to have ended.

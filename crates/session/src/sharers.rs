@@ -56,11 +56,7 @@ impl Sharers {
 
 /// The processes of these threads that run in the memory of `thread`.
 fn among(thread: i32, numbers: Vec<i32>, is_other: impl Fn(i32) -> bool) -> Vec<i32> {
-    // A thread that is ending has no memory, and neither have the kernel's: they are no sharers of one.
-    let has_memory = |other: i32| std::fs::read(format!("/proc/{other}/maps")).is_ok_and(|m| !m.is_empty());
-    let shares = |other: &i32| {
-        is_other(*other) && sys::remote::same_memory(thread, *other) == Ok(true) && has_memory(*other)
-    };
+    let shares = |other: &i32| is_other(*other) && process::share_memory(thread, *other);
     let process_of = |id: i32| Status::of_any(id).ok().flatten().map(|status| status.tgid);
     numbers.into_iter().filter(shares).filter_map(process_of).collect()
 }

@@ -102,15 +102,15 @@ fn read(
             return Ok(());
         }
         let unit = dwarf.unit(header)?;
-        if !has_types(&unit)? {
-            continue;
-        }
         let mut entries = unit.entries();
+        // With line tables alone every function would look like one without arguments and result.
+        let (mut has_types, mut of_unit) = (false, Vec::new());
         while let Some(entry) = entries.next_dfs()? {
             left = left.saturating_sub(1);
-            if left == 0 || found.len() == wanted.len() {
+            if left == 0 {
                 return Ok(());
             }
+            has_types |= entry.tag() == c::DW_TAG_base_type;
             if entry.tag() != c::DW_TAG_subprogram {
                 continue;
             }
@@ -118,23 +118,15 @@ fn read(
             let Some(start) = dwarf.attr_address(&unit, start)?.map(ImageAddr) else { continue };
             if wanted.contains(&start) && Instant::now() < end {
                 let offset = entry.offset();
-                found.insert(start, signature(&unit, offset)?);
+                of_unit.push((start, signature(&unit, offset)?));
             }
+        }
+        found.extend(of_unit.into_iter().filter(|_| has_types));
+        if found.len() == wanted.len() {
+            return Ok(());
         }
     }
     Ok(())
-}
-
-/// Whether the unit tells types at all: with line tables alone every function would look like one without arguments and
-/// result.
-fn has_types(unit: &Unit<'_>) -> Result<bool, gimli::Error> {
-    let mut entries = unit.entries();
-    while let Some(entry) = entries.next_dfs()? {
-        if entry.tag() == c::DW_TAG_base_type {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 fn section<'d>(data: &'d [u8], name: &str) -> Option<&'d [u8]> {

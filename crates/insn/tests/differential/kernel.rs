@@ -243,6 +243,7 @@ fn what_the_kernel_probes_runs_the_same() {
         count(Verdict::Refused),
         count(Verdict::NotRun)
     );
-    assert!(count(Verdict::Equal) > 4000, "the kernel took next to nothing");
+    // How many encodings there are differs by processor.
+    assert!(count(Verdict::Equal) > cases.len() / 2, "the kernel took next to nothing");
     assert_eq!(bad, 0, "cases that a kernel uprobe runs or counts wrong, above");
 }

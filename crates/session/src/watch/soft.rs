@@ -258,7 +258,7 @@ impl Soft {
     /// A newcomer: a thread of ours is traced on, a forked child gets its pages back and is let go.
     fn welcome(&mut self, tid: i32) -> Result<bool, Errno> {
         let group = process::Status::of(tid).ok().flatten().map_or(0, |s| s.tgid);
-        if group == self.pid || sys::remote::same_memory(self.pid, tid) == Ok(true) {
+        if group == self.pid || process::share_memory(self.pid, tid) {
             self.threads.insert(tid);
             return Ok(true);
         }
