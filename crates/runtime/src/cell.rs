@@ -42,7 +42,7 @@ impl Adder for Rseq {
         // SAFETY: the area and the table's entries are sound (contract), and the table has an entry for any 16 bits.
         // The kernel sends the thread to `6:` if it is preempted, migrated or signalled before
         // the add, so no other thread's add to this copy is lost. The descriptor's memory lives as
-        // long as this code; who unmaps it clears the threads' rseq_cs first (session/detach.rs).
+        // long as this code; who unmaps it clears the threads' rseq_cs first (session/leave/detach.rs).
         unsafe {
             core::arch::asm!(
                 ".pushsection __rseq_cs, \"aw\"",

@@ -61,7 +61,7 @@ mod tests {
     use std::boxed::Box;
     use std::vec::Vec;
 
-    /// The controller's reader (session/events.rs).
+    /// The controller's reader (session/live/events.rs).
     fn read(ring: &Ring) -> Option<Event> {
         let tail = ring.tail.0.load(Relaxed);
         let record = &ring.records[tail as usize % RECORDS];

@@ -14,12 +14,12 @@
 //!
 //! What stays: the kernel's page for displaced instructions, `[uprobes]`, is mapped until the process ends.
 
-use crate::arena::possible_cpus;
-use crate::chain::{self, Breakpoint};
-use crate::descriptor::owned;
-use crate::memory::Memory;
-use crate::pages::Pages;
-use crate::site::{Action, Consumer, Missed, SitePlan};
+use crate::enter::arena::possible_cpus;
+use crate::facts::descriptor::owned;
+use crate::facts::site::{Action, Consumer, Missed, SitePlan};
+use crate::find::memory::Memory;
+use crate::patch::chain::{self, Breakpoint};
+use crate::patch::pages::Pages;
 use image::Mapping;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
@@ -79,7 +79,7 @@ impl KernelProbes {
         sites: Vec<SitePlan>,
     ) -> (Option<KernelProbes>, Vec<(SitePlan, Missed)>) {
         // The kernel knows whose hits to count by the memory of the first thread.
-        if crate::process::living(pid) != pid {
+        if crate::find::process::living(pid) != pid {
             let why =
                 Missed::Kernel("the process's first thread has ended, and kernel uprobes go by it".into());
             return (None, sites.into_iter().map(|site| (site, why.clone())).collect());
@@ -262,7 +262,7 @@ fn file_place(mappings: &[Mapping], addr: u64) -> Option<(&Mapping, u64)> {
 }
 
 fn path_of(pid: i32, mapping: &Mapping) -> String {
-    let pid = crate::process::living(pid);
+    let pid = crate::find::process::living(pid);
     format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.range.start.0, mapping.range.end.0)
 }
 

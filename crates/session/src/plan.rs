@@ -13,15 +13,17 @@ mod coverage;
 mod explain;
 mod ifunc;
 mod pace;
+pub(crate) mod puns;
 mod site;
+pub(crate) mod space;
 
 pub use coverage::{FileCoverage, coverage};
 pub use explain::{Explained, explain};
 pub use pace::Pace;
 
-use crate::error::Broken;
-use crate::memory::Memory;
-use crate::site::SitePlan;
+use crate::facts::error::Broken;
+use crate::facts::site::SitePlan;
+use crate::find::memory::Memory;
 use consumer::GO_GOOD_REGISTERS;
 use image::lookup::{LookupError, find_file, find_module};
 use image::select::Selected;

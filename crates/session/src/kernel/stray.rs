@@ -11,11 +11,11 @@
 //!          Another registration takes the entry over, and its end takes the breakpoint out.
 
 use super::{file_place, instruction, link, path_of};
-use crate::attach::image_maps;
-use crate::descriptor::owned;
-use crate::footing::Footing;
-use crate::memory::Memory;
-use crate::pages::BREAKPOINT;
+use crate::arm::attach::image_maps;
+use crate::enter::footing::Footing;
+use crate::facts::descriptor::owned;
+use crate::find::memory::Memory;
+use crate::patch::pages::BREAKPOINT;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use wire::KernelSite;
@@ -64,7 +64,7 @@ pub(crate) fn others(memory: &Memory) -> BTreeSet<u64> {
     let ours = sys::getpid().cast_signed();
     let found = Footing::all(memory, &image_maps(memory.pid).unwrap_or_default());
     let others =
-        found.into_iter().filter(|found| found.controller != ours && crate::recover::is_alive(found));
+        found.into_iter().filter(|found| found.controller != ours && crate::leave::recover::is_alive(found));
     let codes = others.filter_map(|found| found.footing.read_code(memory).ok());
     codes.flat_map(|code| code.kernel_sites().map(|site| site.site).collect::<Vec<_>>()).collect()
 }

@@ -9,7 +9,7 @@
 
 use super::consumer::{check_faults, check_shadow_stack, check_stack, consumer, is_go_code};
 use super::{Match, Placed, Planner, Verb, codes};
-use crate::site::{Action, Consumer, SitePlan};
+use crate::facts::site::{Action, Consumer, SitePlan};
 use image::{ElfImage, ImageAddr, When};
 use insn::{Exits, NoExits, Placement, Refusal};
 use std::ops::Range;

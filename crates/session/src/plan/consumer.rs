@@ -9,8 +9,8 @@
 
 use super::site::NoJump;
 use super::{Match, Verb};
-use crate::shadow_stack;
-use crate::site::Consumer;
+use crate::facts::site::Consumer;
+use crate::find::shadow_stack;
 use image::{ElfImage, ImageAddr, Mark, When};
 use insn::Placement;
 

@@ -9,7 +9,7 @@
 use super::calls::{find_exits, refused_exit, unknown_exits};
 use super::site::{by_kernel_alone, refusal};
 use super::{Images, Loaded, Pace, PlanError, RefusedSite, Verb, codes, name_of, no_match, plan_with};
-use crate::site::{Action, SitePlan};
+use crate::facts::site::{Action, SitePlan};
 use image::lookup::find_file;
 use image::select::Selected;
 use image::{ElfImage, Process, Spec, When, select};

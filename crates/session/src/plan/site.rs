@@ -8,8 +8,9 @@
 
 use super::consumer::{check_faults, check_shadow_stack, check_stack, consumer};
 use super::{Match, Placed, Planner, Verb, codes};
-use crate::site::{Action, SitePlan};
-use crate::{kernel, puns};
+use crate::facts::site::{Action, SitePlan};
+use crate::kernel;
+use crate::plan::puns;
 use image::{ElfImage, ImageAddr, Module, When};
 use insn::{Asked, KernelWay, Misrun, Placement, Pun, Refusal, place};
 use std::ops::Range;

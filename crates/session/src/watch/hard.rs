@@ -12,10 +12,10 @@
 
 use super::record::Recorder;
 use super::{Access, Detail, Touch, Watch, WatchError, step};
-use crate::descriptor::owned;
-use crate::memory::Memory;
-use crate::process;
-use crate::world::{ENGINE_NAME, Hurry, World};
+use crate::facts::descriptor::owned;
+use crate::find::memory::Memory;
+use crate::find::process;
+use crate::hold::world::{ENGINE_NAME, Hurry, World};
 use hwbp::{Accounts, EngineKind, Machine, Place, Refused, Request};
 use std::fs::{self, File};
 use std::io::Read;

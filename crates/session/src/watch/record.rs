@@ -10,7 +10,7 @@
 
 use super::touch::{At, Detail, FRAMES_MAX, Last, Stack, Touch};
 use super::{Watch, WatchError};
-use crate::descriptor::owned;
+use crate::facts::descriptor::owned;
 use std::os::fd::{AsRawFd, OwnedFd};
 use sys::Errno;
 use sys::bpf::{self, helper, instruction as op};

@@ -21,12 +21,12 @@ pub(crate) use journal::recover;
 
 use super::step::{self, Puppet};
 use super::{Detail, Touch, Watch, WatchError};
-use crate::foothold::Foothold;
-use crate::memory::Memory;
-use crate::process;
-use crate::receipt::Gone;
-use crate::reports::{self, NOHANG};
-use crate::world::{World, undo_interruption};
+use crate::facts::receipt::Gone;
+use crate::find::memory::Memory;
+use crate::find::process;
+use crate::hold::foothold::Foothold;
+use crate::hold::reports::{self, NOHANG};
+use crate::hold::world::{World, undo_interruption};
 use image::Process;
 use journal::Journal;
 use page::{LEN, Page};

@@ -10,13 +10,13 @@
 
 use super::touch::{FRAMES_MAX, Stack};
 use super::{Access, Watch};
-use crate::error::Broken;
-use crate::foothold::Foothold;
-use crate::hijack::{CODE_64, Hijack, OWN_FAULTS, Unmade};
-use crate::memory::Memory;
-use crate::reports;
-use crate::sequence::Standing;
-use crate::world::restarts;
+use crate::facts::error::Broken;
+use crate::find::memory::Memory;
+use crate::hold::foothold::Foothold;
+use crate::hold::hijack::{CODE_64, Hijack, OWN_FAULTS, Unmade};
+use crate::hold::reports;
+use crate::hold::sequence::Standing;
+use crate::hold::world::restarts;
 use insn::memory_accesses;
 use std::sync::Arc;
 use sys::ptrace::{self, Regs};

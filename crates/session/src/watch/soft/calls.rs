@@ -11,7 +11,7 @@
 //! Checked: testkit `watching`.
 
 use super::{Page, Puppet, Soft, step};
-use crate::reports::{self, NOHANG};
+use crate::hold::reports::{self, NOHANG};
 use image::Process;
 use std::ops::Range;
 use std::time::{Duration, Instant};

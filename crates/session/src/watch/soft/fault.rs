@@ -10,7 +10,7 @@
 
 use super::page::ABORTS_MAX;
 use super::{LEN, Page, Soft, step};
-use crate::sequence::Standing;
+use crate::hold::sequence::Standing;
 use crate::watch::step::{Puppet, Stepped};
 use crate::watch::{At, Detail, Stack, Touch};
 use sys::{Errno, nr, ptrace};

@@ -9,15 +9,15 @@
 //! Checked: testkit `watching`.
 
 use super::page::{self, Page};
-use crate::attach::image_maps;
-use crate::error::Broken;
-use crate::foothold::Foothold;
-use crate::memory::Memory;
-use crate::process::Controller;
-use crate::receipt::{Receipt, Unmapped};
-use crate::remote::Remote;
+use crate::arm::attach::image_maps;
+use crate::facts::error::Broken;
+use crate::facts::receipt::{Receipt, Unmapped};
+use crate::find::memory::Memory;
+use crate::find::process::Controller;
+use crate::hold::foothold::Foothold;
+use crate::hold::remote::Remote;
+use crate::hold::world::World;
 use crate::watch::step::Puppet;
-use crate::world::World;
 use image::{Addr, Mapping};
 use std::time::Instant;
 use sys::{Errno, mapping as mm, nr};

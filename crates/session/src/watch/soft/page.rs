@@ -7,8 +7,8 @@
 //!          such writes fail without anybody being told.
 //! Checked: testkit `watching`.
 
-use crate::attach::image_maps;
-use crate::receipt::Restored;
+use crate::arm::attach::image_maps;
+use crate::facts::receipt::Restored;
 use crate::watch::{Access, Watch, WatchError};
 use image::{Addr, Mapping};
 use std::ops::Range;

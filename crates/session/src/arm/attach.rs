@@ -1,0 +1,453 @@
+//! Entering a process and arming its sites.
+//!
+//! For:     `Session::attach`.
+//! State:   the world stopped for the set-up and for the patch; the target runs in between.
+//! Context: control.
+//! Keeps:   A1 bytes are compared with the file before they are replaced; a site that differs is missed, not
+//!             forced.
+//!          A2 no thread stands inside a window, or will return into it, when it is written.
+//!          A3 on an error everything made in the target is unmade.
+//! Checked: testkit `counting`, `signals`; `torture attach`.
+
+use crate::arm::numbers::Numbers;
+use crate::arm::runs::run_of;
+use crate::enter::clock;
+use crate::enter::region::Region;
+use crate::enter::semaphore;
+use crate::enter::setup::{PUNS_MAX, SetUp, rseq_offset};
+use crate::facts::error::Broken;
+use crate::facts::receipt::Receipt;
+use crate::facts::site::{Action, Armed, Consumer, Missed, SitePlan, Whole};
+use crate::find::identity;
+use crate::find::memory::Memory;
+use crate::find::process;
+use crate::find::threads;
+use crate::hold::remote::leave_sequence;
+use crate::hold::stacks;
+use crate::hold::tracer::apart;
+use crate::hold::world::{ENGINE_NAME, Hurry, World};
+use crate::kernel::KernelProbes;
+use crate::leave::recover::recover_quickly;
+use crate::live::session::Session;
+use crate::patch::chain;
+use crate::patch::chain::Leavers;
+use crate::patch::pages::Pages;
+use crate::plan::puns::Puns;
+use image::{ImageError, Mapping};
+use insn::{Hook, Rung};
+use std::collections::BTreeSet;
+use std::mem::offset_of;
+use std::time::{Duration, Instant};
+use sys::ptrace;
+use text::Body;
+use wire::{ConsumerDesc, SiteDesc, TrampolineHeader};
+
+impl Session {
+    /// Puts probes on all `sites` of the process.
+    ///
+    /// # Errors
+    /// Why the process as a whole cannot be entered; single sites are missed with a reason instead.
+    pub fn attach(pid: i32, sites: Vec<SitePlan>) -> Result<Session, Broken> {
+        let _hurry = Hurry::begin();
+        apart(|| Session::attach_here(pid, sites))
+    }
+
+    fn attach_here(pid: i32, sites: Vec<SitePlan>) -> Result<Session, Broken> {
+        let is_timed = |s: &SitePlan| s.opens().or(s.traces()).is_some();
+        let ns_per_tick = if sites.iter().any(is_timed) { clock::ns_per_tick() } else { 0 };
+        let began = Instant::now();
+        match process::check(pid) {
+            // Waited for when we stop it.
+            Err(Broken::Traced { by_name, .. }) if by_name == ENGINE_NAME => {}
+            other => drop(other?),
+        }
+        recover_quickly(pid)?;
+        let memory = Memory::open(pid)?;
+        let mappings = image_maps(pid)?;
+        let (by_kernel, mut sites): (Vec<_>, Vec<_>) =
+            sites.into_iter().partition(|s| s.placement.rung == Rung::Kernel);
+        let puns = Puns::allot(&mappings, &mut sites, PUNS_MAX);
+        if !sites.iter().chain(&by_kernel).any(|site| identity::is_mapped(&mappings, site)) {
+            return Err(Broken::Replaced { pid, name: process::name(pid) });
+        }
+        let mut setup = SetUp::enter(&memory, &mappings, &sites, &by_kernel, &puns)?;
+        let mut stall = setup.stall;
+        setup.ns_per_tick = ns_per_tick;
+        let mut session = setup.build(memory, mappings, sites)?;
+        if let Err(why) = session.prepare_kernel(by_kernel) {
+            return Err(session.give_up(why));
+        }
+        let mut armed = session.arm_all();
+        if let Err(ArmFailure::RseqDiffers) = armed {
+            // Threads differ in their rseq areas: locked adds are right for all of them.
+            let sites = session.take_plans();
+            setup.rseq_offset = None;
+            session.rebuild(&mut setup, sites)?;
+            session.write_records()?;
+            armed = session.arm_all();
+        }
+        match armed {
+            Ok(longest) => stall = stall.max(longest),
+            Err(failure) => return Err(session.give_up(failure.into())),
+        }
+        session.longest_stall = stall;
+        session.attach_time = began.elapsed();
+        Ok(session)
+    }
+}
+
+/// How long we wait for the last threads of a nanoprobe that leaves, before we miss the sites where they come out.
+const LEAVERS_PATIENCE: Duration = Duration::from_secs(1);
+
+pub(crate) fn image_maps(pid: i32) -> Result<Vec<Mapping>, Broken> {
+    /// The thread by which we look may end at this moment: then there is nothing to be seen.
+    const TRIES: usize = 8;
+    for _ in 0..TRIES {
+        match image::maps::read_maps(pid as u32) {
+            Ok(maps) if !maps.is_empty() => return Ok(maps),
+            _ if process::is_over(pid) => return Err(Broken::Gone { pid }),
+            Ok(_) => {}
+            Err(ImageError::Io { path, source }) => {
+                return Err(identity::unreadable(path.display().to_string(), &source));
+            }
+            Err(e) => return Err(Broken::File { path: format!("/proc/{pid}/maps"), why: e.to_string() }),
+        }
+    }
+    Err(Broken::Proc { path: format!("/proc/{pid}/maps"), errno: sys::Errno::ENOENT })
+}
+
+/// What would not be seen whole without these sites.
+fn incomplete<'a>(missed: impl Iterator<Item = &'a SitePlan>) -> BTreeSet<Whole> {
+    missed.flat_map(SitePlan::wholes).collect()
+}
+
+pub(crate) enum ArmFailure {
+    RseqDiffers,
+    Broken(Broken),
+}
+
+impl From<Broken> for ArmFailure {
+    fn from(broken: Broken) -> ArmFailure {
+        ArmFailure::Broken(broken)
+    }
+}
+
+impl From<ArmFailure> for Broken {
+    fn from(failure: ArmFailure) -> Broken {
+        match failure {
+            ArmFailure::Broken(broken) => broken,
+            ArmFailure::RseqDiffers => Broken::Agent("threads differ in their rseq areas".into()),
+        }
+    }
+}
+
+impl Session {
+    /// Takes everything back after a failure; the failure, with a word if that failed too.
+    fn give_up(mut self, why: Broken) -> Broken {
+        let is_back = |receipt: Receipt| receipt.was_gone() || receipt.is_verified() && receipt.is_unmapped();
+        // What made the attach fail may be over.
+        if (0..2).any(|_| self.detach().is_ok_and(is_back)) {
+            return why;
+        }
+        Broken::NotUndone { pid: self.pid(), why: Box::new(why) }
+    }
+
+    fn take_plans(&mut self) -> Vec<SitePlan> {
+        let is_by_kernel = |(plan, _): &(SitePlan, Missed)| plan.placement.rung == Rung::Kernel;
+        let (by_kernel, dropped) = std::mem::take(&mut self.missed).into_iter().partition(is_by_kernel);
+        self.missed = by_kernel;
+        let dropped: Vec<_> = dropped;
+        let dropped = dropped.into_iter().map(|(plan, _)| plan);
+        std::mem::take(&mut self.armed).into_iter().map(|a| a.plan).chain(dropped).collect()
+    }
+
+    /// Writes a trampoline for each site.
+    pub(crate) fn rebuild(&mut self, setup: &mut SetUp, sites: Vec<SitePlan>) -> Result<(), Broken> {
+        self.rseq_offset = setup.rseq_offset;
+        let self_offset = setup.self_offset;
+        self.threads = setup.rseq_offset.map(|rseq_offset| text::Threads { rseq_offset, self_offset });
+        self.ns_per_tick = setup.ns_per_tick;
+        self.tid_offset = setup.tid_offset;
+        self.regions.arena.describe(&self.regions.footing(self.rseq_offset));
+        for region in &mut self.regions.regions {
+            region.next = region.slow + 64;
+        }
+        // An exit may stand before the entry, whose cells it uses.
+        let mut numbers = Numbers::of(&sites);
+        for plan in sites {
+            self.build_site(plan, &mut numbers);
+        }
+        self.drop_incomplete();
+        self.write_trampolines()
+    }
+
+    fn build_site(&mut self, plan: SitePlan, numbers: &mut Numbers) {
+        let region = self.regions.regions.iter().position(|r| reaches(r, &plan)).unwrap_or(0);
+        let first_cell = plan.opens().map_or(numbers.cell, |f| numbers.functions[&f]);
+        let bodies: Vec<Body> = plan
+            .actions
+            .iter()
+            .zip(&plan.placement.hooks)
+            .map(|(action, hook)| match action {
+                Action::Count => Body::Count { cell: numbers.take_cells(1) },
+                Action::Consumers(list) => self.describe(region, &plan, hook, list, numbers),
+            })
+            .collect();
+        let is_mapped = |at: &u64| self.regions.puns.iter().any(|pages| pages.contains(at));
+        let region = &mut self.regions.regions[region];
+        let at = match plan.placement.pun {
+            None => region.next,
+            Some(_) => match plan.block.filter(is_mapped).filter(|_| plan.landing.iter().all(is_mapped)) {
+                Some(at) => at,
+                None => return self.missed.push((plan, Missed::NoRoom)),
+            },
+        };
+        match Armed::build(plan, at, region.table, region.slow, self.threads, first_cell, &bodies) {
+            Ok(armed) => {
+                if armed.plan.placement.pun.is_none() {
+                    region.next = armed.trampoline.end().next_multiple_of(64);
+                    debug_assert!(region.next <= region.code.end);
+                }
+                self.armed.push(armed);
+            }
+            Err((plan, far)) => self.missed.push((*plan, Missed::TooFar(far))),
+        }
+    }
+
+    /// With an exit missing, calls would look unwound that left by it, and returns too few; with the entry missing, the
+    /// exits would find calls that were never opened.
+    fn drop_incomplete(&mut self) {
+        let broken = incomplete(self.missed.iter().map(|(plan, _)| plan));
+        let (dropped, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.armed)
+            .into_iter()
+            .partition(|a| a.plan.wholes().any(|w| broken.contains(&w)));
+        self.armed = kept;
+        self.missed.extend(dropped.into_iter().map(|a| (a.plan, Missed::Incomplete)));
+    }
+
+    /// Writes what the agent needs to know of a hook: its description and its consumers.
+    fn describe(
+        &self,
+        region: usize,
+        plan: &SitePlan,
+        hook: &Hook,
+        list: &[Consumer],
+        numbers: &mut Numbers,
+    ) -> Body {
+        let region = &self.regions.regions[region];
+        let (arena, layout) = (&self.regions.arena, &self.regions.arena.layout);
+        let agent = if self.rseq_offset.is_some() { &region.agent.rseq } else { &region.agent.locked };
+        let consumer_at = |i: usize| arena.remote + layout.consumer(i) as u64;
+        let first = numbers.consumer;
+        for (i, c) in list.iter().enumerate() {
+            let number = first + i;
+            let at = layout.consumer(number);
+            let (kind, arg) = c.handler();
+            let cell = numbers.cell_of(*c);
+            let run = run_of(&list[i..]);
+            let next = if i + run < list.len() { consumer_at(number + run) } else { 0 };
+            arena.publish(at + offset_of!(ConsumerDesc, next), next);
+            arena.publish(at + offset_of!(ConsumerDesc, handler), agent.handlers[kind as usize]);
+            arena.publish(at + offset_of!(ConsumerDesc, cell), u64::from(cell) | u64::from(arg) << 32);
+            arena.publish(at + offset_of!(ConsumerDesc, run), run as u64);
+            arena.publish(at + offset_of!(ConsumerDesc, doorbell), arena.remote + wire::DOORBELL as u64);
+        }
+        numbers.consumer += list.len();
+        let at = layout.site(numbers.hook);
+        numbers.hook += 1;
+        let red_zone = if hook.is_red_zone_free { 0 } else { text::RED_ZONE };
+        let table = region.table + wire::table::CPU0 as u64;
+        arena.publish(at + offset_of!(SiteDesc, table), table);
+        arena.publish(at + offset_of!(SiteDesc, red_zone), red_zone.into());
+        arena.publish(at + offset_of!(SiteDesc, addr), plan.addr());
+        arena.publish(at + offset_of!(SiteDesc, children), arena.children_copy());
+        arena.publish(at + offset_of!(SiteDesc, frames), arena.remote + layout.frames() as u64);
+        arena.publish(at + offset_of!(SiteDesc, ns_per_tick), self.ns_per_tick);
+        arena.publish(at + offset_of!(SiteDesc, rings), arena.remote + layout.ring(0) as u64);
+        arena.publish(at + offset_of!(SiteDesc, tid_offset), self.tid_offset);
+        arena.publish(at + offset_of!(SiteDesc, has_fsgsbase), threads::has_fsgsbase().into());
+        arena.publish(at + offset_of!(SiteDesc, first), consumer_at(first));
+        let reads_r14 = list.iter().any(|c| c.is_go());
+        Body::Hit { desc: arena.remote + at as u64, reads_r14 }
+    }
+
+    /// Writes all trampolines, neighbours in one go, while the target runs.
+    fn write_trampolines(&self) -> Result<(), Broken> {
+        for region in &self.regions.regions {
+            let start = region.slow + 64;
+            let mut bytes = vec![0xcc; (region.next - start) as usize];
+            for armed in self.armed.iter().filter(|a| region.code.contains(&a.trampoline.at)) {
+                let at = (armed.trampoline.at - start) as usize;
+                bytes[at..at + armed.trampoline.bytes.len()].copy_from_slice(&armed.trampoline.bytes);
+            }
+            self.memory.write(start, &bytes)?;
+        }
+        for armed in self.armed.iter().filter(|a| a.plan.placement.pun.is_some()) {
+            self.memory.write(armed.trampoline.at, &armed.trampoline.bytes)?;
+            if let Some((at, bytes)) = armed.landing() {
+                self.memory.write(at, &bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops the world and writes every patch. Returns the longest stall.
+    ///
+    /// Where another nanoprobe leaves at this moment, its last threads are let out first.
+    fn arm_all(&mut self) -> Result<Duration, ArmFailure> {
+        let own = self.regions.arena.remote;
+        let mut longest = Duration::ZERO;
+        let end = Instant::now() + LEAVERS_PATIENCE;
+        let mut pause = Duration::from_millis(1);
+        let warmth = self.kernel.as_ref().and_then(KernelProbes::warm_up);
+        loop {
+            let world = World::stop(self.pid())?;
+            self.memory.check()?;
+            self.check_rseq(&world)?;
+            let mut pages = Pages::of(&self.memory);
+            let leavers = Leavers::find(&self.memory, &mut pages, own, &world, &self.armed)?;
+            let is_waiting = Instant::now() < end && self.armed.iter().any(|armed| leavers.meet(armed));
+            drop(pages);
+            if !is_waiting {
+                longest = longest.max(self.arm(world, &leavers)?);
+                drop(warmth);
+                return Ok(longest);
+            }
+            longest = longest.max(world.resume());
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(50));
+        }
+    }
+
+    /// Writes every patch, in a stop.
+    fn arm(&mut self, mut world: World, leavers: &Leavers) -> Result<Duration, ArmFailure> {
+        let windows = Windows::of(&self.armed);
+        let mut pages = Pages::of(&self.memory);
+        for armed in &mut self.armed {
+            let is_there = armed.patches().all(|p| pages.is_mapped(p.addr));
+            armed.missed = match is_there {
+                true if leavers.meet(armed) => Some(Missed::Leaving),
+                true => chain::join(&self.memory, &mut pages, armed)?,
+                false => Some(Missed::Unmapped),
+            };
+        }
+        windows.keep_out(&self.memory, &mut self.armed, &mut world)?;
+        let broken = incomplete(self.armed.iter().filter(|a| a.missed.is_some()).map(|a| &a.plan));
+        for armed in self.armed.iter_mut().filter(|a| a.plan.wholes().any(|w| broken.contains(&w))) {
+            armed.missed.get_or_insert(Missed::Incomplete);
+        }
+        // Before the first is written: should a write fail, the detach has to look at all of them.
+        for armed in &mut self.armed {
+            armed.is_live = armed.missed.is_none();
+        }
+        // Islands first: a 2-byte jump must never lead to padding.
+        for armed in self.armed.iter().filter(|a| a.missed.is_none()) {
+            pages.set(armed.jump.addr, &armed.jump.new)?;
+        }
+        pages.flush()?;
+        for armed in self.armed.iter().filter(|a| a.missed.is_none()) {
+            if let Some(short) = &armed.short {
+                pages.set(short.addr, &short.new)?;
+            }
+        }
+        pages.flush()?;
+        for armed in self.armed.iter().filter(|a| a.is_live) {
+            if let Some(at) = armed.plan.semaphore {
+                semaphore::raise(&self.memory, armed.trampoline.entry_addr(), at)?;
+            }
+        }
+        for armed in self.armed.iter().filter(|a| !a.is_live) {
+            self.memory.write(armed.trampoline.header_addr(), &[0; TrampolineHeader::LEN])?;
+        }
+        if let Some(kernel) = &mut self.kernel {
+            self.missed.extend(kernel.link(&self.memory, &mut pages));
+        }
+        let stall = world.resume();
+        let (live, dropped): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.armed).into_iter().partition(|a| a.is_live);
+        self.armed = live;
+        let dropped = dropped.into_iter().filter_map(|a| Some((a.plan, a.missed?)));
+        self.missed.extend(dropped);
+        Ok(stall)
+    }
+
+    /// Every thread must have its rseq area where the trampolines expect it, or one that says "none" there.
+    fn check_rseq(&self, world: &World) -> Result<(), ArmFailure> {
+        let Some(expected) = self.rseq_offset else { return Ok(()) };
+        // Of one that sleeps we cannot ask, unless it is behind a child that we can ask.
+        if world.sleepers().any(|s| s.fs_base.is_none()) {
+            return Err(ArmFailure::RseqDiffers);
+        }
+        for thread in world.threads() {
+            let is_same = rseq_offset(thread.tid, thread.regs.fs_base) == Some(expected);
+            if is_same || world.is_behind(thread) {
+                continue;
+            }
+            let cpu_id = thread.regs.fs_base.wrapping_add_signed(i64::from(expected) + 4);
+            let mut word = [0u8; 4];
+            let read = self.memory.read(cpu_id, &mut word);
+            let is_none = read.is_ok() && matches!(i32::from_le_bytes(word), -1 | -2);
+            let is_registered = ptrace::rseq_config(thread.tid).is_ok_and(|c| c.area != 0);
+            if is_registered || !is_none {
+                return Err(ArmFailure::RseqDiffers);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The windows of several instructions, by address: where no thread may stand when a jump is written.
+struct Windows(Vec<(std::ops::Range<u64>, usize)>);
+
+impl Windows {
+    fn of(armed: &[Armed]) -> Windows {
+        let several = armed.iter().enumerate().filter(|(_, a)| a.has_several_instructions());
+        let mut windows: Vec<_> = several.map(|(i, a)| (a.interior(), i)).collect();
+        windows.sort_by_key(|(w, _)| w.start);
+        Windows(windows)
+    }
+
+    /// The site whose window holds `addr`.
+    fn at(&self, addr: u64) -> Option<usize> {
+        let after = self.0.partition_point(|(w, _)| w.start <= addr);
+        self.0[..after].last().filter(|(w, _)| w.contains(&addr)).map(|(_, i)| *i)
+    }
+
+    /// Moves threads that stand inside a window to the copy of the instruction that they stand on, and
+    /// gives up sites that a thread will return into. They are moved at once: before anything is written.
+    fn keep_out(&self, memory: &Memory, armed: &mut [Armed], world: &mut World) -> Result<(), Broken> {
+        let bounds = self.0.first().zip(self.0.last()).map(|(a, b)| a.0.start..b.0.end);
+        let Some(bounds) = bounds else { return Ok(()) };
+        for thread in world.threads_mut() {
+            if self.at(thread.pc()).is_some() {
+                // Out of a restartable sequence it can only go by the abort address.
+                leave_sequence(memory, thread)?;
+            }
+            let pc = thread.pc();
+            let Some(i) = self.at(pc).filter(|i| armed[*i].missed.is_none()) else { continue };
+            match armed[i].moved(pc) {
+                Some(to) => thread.set_pc(to),
+                None => armed[i].missed = Some(Missed::ThreadInside { tid: thread.tid }),
+            }
+        }
+        for sleeper in world.sleepers() {
+            for i in sleeper.pcs().filter_map(|pc| self.at(pc)) {
+                armed[i].missed.get_or_insert(Missed::ThreadInside { tid: sleeper.tid });
+            }
+        }
+        // As they are now: stacks grow, and threads have come.
+        let mappings = image_maps(memory.pid)?;
+        for back in stacks::find(memory, world, &mappings, bounds, |w| self.at(w).is_some()) {
+            if let Some(i) = self.at(back.pc) {
+                armed[i].missed.get_or_insert(Missed::ThreadInside { tid: back.tid });
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn reaches(region: &Region, plan: &SitePlan) -> bool {
+    let middle = region.code.start;
+    let span = (1u64 << 31) - (2 << 20);
+    plan.module_range.start.abs_diff(middle) < span && plan.module_range.end.abs_diff(middle) < span
+}

@@ -1,0 +1,11 @@
+//! What we bring into a process: arena, code, records.
+
+pub(crate) mod agent_image;
+pub(crate) mod arena;
+pub(crate) mod belief;
+pub(crate) mod clock;
+pub(crate) mod footing;
+pub(crate) mod mapped;
+pub(crate) mod region;
+pub(crate) mod semaphore;
+pub(crate) mod setup;

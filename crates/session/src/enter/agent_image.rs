@@ -1,0 +1,151 @@
+//! The agent as bytes for a given address.
+//!
+//! For:     placing the blob next to a region's trampolines.
+//! State:   the ELF file embedded at build time.
+//! Context: control.
+//! Keeps:   B1 only relative relocations exist, all are applied.
+//!          B2 the image is never written after it was placed.
+//! Checked: tests below.
+
+use crate::facts::error::Broken;
+use object::elf::{PT_LOAD, R_X86_64_RELATIVE};
+use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, Rela};
+use object::{Endianness, Object, ObjectSymbol};
+use wire::{AgentExports, AgentTable};
+
+static BLOB: &[u8] = include_bytes!(env!("NANOPROBE_AGENT"));
+
+/// A relocation: where, and what to add to the image's address.
+type Relative = (usize, u64);
+
+/// The agent's image, as it stands in memory, and what must be adjusted to its address.
+#[derive(Debug)]
+pub(crate) struct AgentImage {
+    bytes: Vec<u8>,
+    relative: Vec<Relative>,
+    exports: usize,
+}
+
+impl AgentImage {
+    pub fn load() -> Result<AgentImage, Broken> {
+        parse().map_err(|e| Broken::Agent(e.to_string()))
+    }
+
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The image for this address, and its entry points there.
+    pub fn at(&self, addr: u64) -> (Vec<u8>, AgentExports) {
+        let mut bytes = self.bytes.clone();
+        for (offset, addend) in &self.relative {
+            bytes[*offset..*offset + 8].copy_from_slice(&(addr + addend).to_le_bytes());
+        }
+        let word = |i: usize| {
+            let at = self.exports + i * 8;
+            u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default())
+        };
+        let table = |i: usize| AgentTable { handlers: std::array::from_fn(|n| word(i + n)) };
+        let exports =
+            AgentExports { version: word(0), rseq: table(1), locked: table(1 + wire::HANDLERS_LEN) };
+        (bytes, exports)
+    }
+}
+
+fn parse() -> Result<AgentImage, object::Error> {
+    let elf = ElfFile64::<Endianness>::parse(BLOB)?;
+    let endian = elf.endian();
+    let segments = elf.elf_header().program_headers(endian, BLOB)?;
+    let loads = || segments.iter().filter(|s| s.p_type(endian) == PT_LOAD);
+    let end = loads().map(|s| s.p_vaddr(endian) + s.p_memsz(endian)).max().unwrap_or(0);
+    let mut bytes = vec![0u8; end as usize];
+    for segment in loads() {
+        let at = segment.p_vaddr(endian) as usize;
+        let data = segment.data(endian, BLOB).unwrap_or_default();
+        bytes[at..at + data.len()].copy_from_slice(data);
+    }
+    let mut relative = Vec::new();
+    let sections = elf.elf_header().sections(endian, BLOB)?;
+    for section in sections.iter() {
+        use object::read::elf::SectionHeader;
+        for rela in section.rela(endian, BLOB)?.map_or(&[][..], |(r, _)| r) {
+            assert_eq!(rela.r_type(endian, false), R_X86_64_RELATIVE, "B1, checked by a test");
+            relative.push((rela.r_offset(endian) as usize, rela.r_addend(endian) as u64));
+        }
+    }
+    let exports = elf.symbols().find(|s| s.name() == Ok("NANOPROBE_EXPORTS"));
+    let exports = exports.map_or(0, |s| s.address() as usize);
+    Ok(AgentImage { bytes, relative, exports })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic};
+    use object::ObjectSection;
+
+    #[test]
+    fn the_agent_exports_point_into_its_code() {
+        let image = AgentImage::load().unwrap();
+        let (_, exports) = image.at(0x1000_0000);
+        assert_eq!(exports.version, u64::from(wire::VERSION));
+        for entry in exports.rseq.handlers.into_iter().chain(exports.locked.handlers) {
+            assert!((0x1000_0000..0x1000_0000 + image.len() as u64).contains(&entry), "{entry:#x}");
+        }
+    }
+
+    /// The agent's instructions, with the address after its last one.
+    fn instructions() -> Vec<iced_x86::Instruction> {
+        let elf = ElfFile64::<Endianness>::parse(BLOB).unwrap();
+        let text = elf.section_by_name(".text").unwrap();
+        let decoder = Decoder::with_ip(64, text.data().unwrap(), text.address(), DecoderOptions::NONE);
+        decoder.into_iter().collect()
+    }
+
+    #[test]
+    fn the_agent_uses_no_vector_register_and_no_string_instruction() {
+        let mut info = InstructionInfoFactory::new();
+        for instruction in instructions() {
+            assert!(!instruction.is_string_instruction(), "{instruction}");
+            for used in info.info(&instruction).used_registers() {
+                assert!(!used.register().is_vector_register() && !used.register().is_st(), "{instruction}");
+            }
+        }
+        assert!(instructions().len() > 20, "the agent has code");
+    }
+
+    #[test]
+    fn the_agent_makes_system_calls_at_the_doorbell_alone() {
+        let elf = ElfFile64::<Endianness>::parse(BLOB).unwrap();
+        let rings: Vec<_> = elf
+            .symbols()
+            .filter(|s| s.name().is_ok_and(|n| n.contains("8doorbell")))
+            .map(|s| s.address()..s.address() + s.size())
+            .collect();
+        let calls = instructions();
+        let calls: Vec<u64> =
+            calls.iter().filter(|i| i.mnemonic() == Mnemonic::Syscall).map(|i| i.ip()).collect();
+        assert!(rings.len() == 4 && calls.len() >= 2, "{rings:x?} {calls:x?}");
+        assert!(calls.iter().all(|at| rings.iter().any(|r| r.contains(at))), "{rings:x?} {calls:x?}");
+    }
+
+    #[test]
+    fn the_agent_has_relative_relocations_only_and_all_are_applied() {
+        let image = AgentImage::load().unwrap();
+        // Two for each of four rseq words (start and abort), and one for each handler.
+        assert!(image.relative.len() >= 8, "{:?}", image.relative);
+        let (bytes, _) = image.at(0x2000_0000);
+        for (offset, addend) in &image.relative {
+            let word = u64::from_le_bytes(bytes[*offset..*offset + 8].try_into().unwrap());
+            assert_eq!(word, 0x2000_0000 + addend);
+        }
+    }
+
+    #[test]
+    fn the_agent_has_nothing_to_write_to() {
+        let elf = ElfFile64::<Endianness>::parse(BLOB).unwrap();
+        for name in [".data", ".bss", ".got", ".got.plt"] {
+            assert!(elf.section_by_name(name).is_none_or(|s| s.size() == 0), "{name}");
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! The shared mapping of counts, seen from outside.
+//!
+//! For:     reading what hits have counted, without stopping anyone.
+//! State:   a mapping of the memfd that the target maps too; it outlives the target.
+//! Context: control.
+//! Keeps:   A1 a count is the sum over the shared copy and the CPU copies.
+//!          A2 after the last site is disarmed and no thread is inside, sums are exact.
+//!          A3 what the target writes there leads nowhere: places come from the layout, and what cannot be a count is
+//!             left out and told.
+//! Checked: testkit `counting`, `hostile` (A3); `bench` compares hits with calls after every run.
+
+use crate::enter::footing::Footing;
+use crate::facts::error::Broken;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::mem::offset_of;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use sys::mapping::SharedMapping;
+use wire::{
+    ARENA_MAGIC, ArenaHeader, COPY_CHILDREN, COPY_CPU0, ConsumerDesc, Doorbell, NO_RSEQ, REGIONS_MAX,
+    RegionDesc, SiteDesc, Untrusted, VERSION, cell, frames, rings, table,
+};
+
+const PAGE: usize = 4096;
+/// Ten hits a nanosecond for a year and a half on one CPU; total nanoseconds of calls stay below it too.
+const COUNT_MAX: u64 = 1 << 62;
+/// So many damaged cells are told from one another.
+const DAMAGED_MAX: usize = 100_000;
+
+/// What an arena must hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counts {
+    /// Hooks of the general path.
+    pub hooks: usize,
+    pub consumers: usize,
+    /// Bytes of cells in a copy.
+    pub cell_bytes: usize,
+    /// A table of open calls.
+    pub has_frames: bool,
+    /// A ring of events for each CPU.
+    pub has_rings: bool,
+}
+
+/// What stands where in an arena.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    sites: usize,
+    consumers: usize,
+    frames: usize,
+    rings: usize,
+    copies: usize,
+    copy_stride: usize,
+    pub cpus: usize,
+}
+
+impl Layout {
+    pub fn new(cpus: usize, counts: &Counts) -> Layout {
+        let sites = wire::ARENA_HEAD;
+        let consumers = sites + counts.hooks * size_of::<SiteDesc>();
+        let frames = (consumers + counts.consumers * size_of::<ConsumerDesc>()).next_multiple_of(PAGE);
+        let rings = frames + if counts.has_frames { frames::LEN_BYTES } else { 0 };
+        let copies = rings + if counts.has_rings { cpus * rings::LEN_BYTES } else { 0 };
+        let copy_stride = (cell::FIRST_FREE as usize + counts.cell_bytes).next_multiple_of(PAGE);
+        Layout { sites, consumers, frames, rings, copies, copy_stride, cpus }
+    }
+
+    /// A CPU's ring of events.
+    pub fn ring(&self, cpu: usize) -> usize {
+        self.rings + cpu * rings::LEN_BYTES
+    }
+
+    pub fn len(&self) -> usize {
+        self.copy(COPY_CPU0 + self.cpus)
+    }
+
+    pub fn copy(&self, index: usize) -> usize {
+        self.copies + index * self.copy_stride
+    }
+
+    pub fn site(&self, index: usize) -> usize {
+        self.sites + index * size_of::<SiteDesc>()
+    }
+
+    /// The table of open calls.
+    pub fn frames(&self) -> usize {
+        self.frames
+    }
+
+    pub fn consumer(&self, index: usize) -> usize {
+        self.consumers + index * size_of::<ConsumerDesc>()
+    }
+}
+
+/// An arena and where the target sees it.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    map: SharedMapping,
+    pub layout: Layout,
+    /// Its address in the target; set once it is mapped there.
+    pub remote: u64,
+    /// Which file it is, to know its mappings in other processes.
+    pub inode: u64,
+    /// The device that the file's number is of, major and minor, as /proc/PID/maps writes it.
+    pub device: (u32, u32),
+    /// Forked children's counts are added to their parent's.
+    pub follows_forks: bool,
+    /// Copies and cells that held what cannot be a count: the target wrote there.
+    damaged: Mutex<BTreeSet<(usize, u32)>>,
+    /// Rings of the doorbell that no thread can have rung.
+    pub rings_not_believed: AtomicU64,
+    /// Ranges that the header names, in its order.
+    pub announced: Vec<Range<u64>>,
+}
+
+impl Arena {
+    /// Gives the target's memfd its size and contents.
+    pub fn create(memfd: &File, layout: Layout, target_pid: i32) -> Result<Arena, Broken> {
+        use std::os::fd::AsRawFd;
+        use std::os::unix::fs::MetadataExt;
+        let call = |what| move |e: std::io::Error| Broken::Call { what, errno: errno_of(&e) };
+        let sealed = sys::seal_length(memfd.as_raw_fd(), layout.len());
+        sealed.map_err(|errno| Broken::Call { what: "sealing the arena", errno })?;
+        let about = memfd.metadata().map_err(call("fstat of the arena"))?;
+        let (inode, device) = (about.ino(), major_and_minor(about.dev()));
+        let map = SharedMapping::of_file(memfd.as_raw_fd(), layout.len());
+        let map = map.map_err(|errno| Broken::Call { what: "mmap of the arena", errno })?;
+        let header = ArenaHeader {
+            magic: ARENA_MAGIC,
+            version: VERSION,
+            copies: (COPY_CPU0 + layout.cpus) as u32,
+            copies_offset: layout.copy(0) as u64,
+            copy_stride: layout.copy_stride as u64,
+            controller_pid: sys::getpid().cast_signed(),
+            target_pid,
+            controller_start: crate::find::process::start_time(sys::getpid().cast_signed()).unwrap_or(0),
+            pid_namespace: crate::find::process::pid_namespace(),
+            len: layout.len() as u64,
+            rseq_offset: NO_RSEQ,
+            regions_len: 0,
+            regions: [RegionDesc::default(); REGIONS_MAX],
+        };
+        // SAFETY: the mapping is at least a page long and page aligned, and nobody else has it yet.
+        unsafe { map.base().cast::<ArenaHeader>().write(header) };
+        Ok(Arena {
+            map,
+            layout,
+            remote: 0,
+            inode,
+            device,
+            follows_forks: false,
+            announced: Vec::new(),
+            damaged: Mutex::default(),
+            rings_not_believed: AtomicU64::new(0),
+        })
+    }
+
+    /// All of it: what the target writes there is checked by who reads it.
+    pub fn view(&self) -> Untrusted<'_> {
+        let base = NonNull::new(self.map.base()).unwrap_or(NonNull::dangling());
+        // SAFETY: mapped as long as `self.map` lives (M1), page aligned, of a file whose length is sealed (`create`), and
+        // used as atomics alone by all of this crate.
+        unsafe { Untrusted::new(base, self.map.len_bytes()) }
+    }
+
+    /// A CPU's ring of events, `None` if this arena has no rings.
+    pub fn ring(&self, cpu: usize) -> Option<Untrusted<'_>> {
+        let at = self.layout.ring(cpu);
+        if at + rings::LEN_BYTES > self.layout.copies {
+            return None;
+        }
+        self.view().part(at, rings::LEN_BYTES)
+    }
+
+    /// The words by which a thread of the target waits for us.
+    pub fn doorbell(&self) -> &Doorbell {
+        assert!(wire::DOORBELL + size_of::<Doorbell>() <= self.map.len_bytes());
+        let at = self.map.base().wrapping_add(wire::DOORBELL).cast::<Doorbell>();
+        // SAFETY: in bounds (asserted) and aligned, mapped as long as `self.map` lives, and atomic on both sides.
+        unsafe { &*at }
+    }
+
+    /// A word whose place is ours to know.
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        self.view().word(offset).unwrap_or_else(|| panic!("no word at {offset:#x} of the arena"))
+    }
+
+    /// Writes a word that hits read; all that it leads to must be written before.
+    pub fn publish(&self, offset: usize, value: u64) {
+        // [WIRE-1] Orders what the word leads to before the word. Pairs with [WIRE-2].
+        self.word(offset).store(value, Ordering::Release);
+    }
+
+    /// Writes into the header that a range is ours, before there is anything in it; false if the header is full.
+    pub fn announce(&mut self, range: Range<u64>) -> bool {
+        let i = self.announced.len();
+        if i == REGIONS_MAX {
+            return false;
+        }
+        self.put_region(i, [range.start, range.start, range.end, range.end]);
+        self.announced.push(range);
+        self.publish(offset_of!(ArenaHeader, regions_len), self.announced.len() as u64);
+        true
+    }
+
+    /// Writes into the header what who finds us dead must know; before the first site is armed. Each word by itself is
+    /// as true as the one before it.
+    pub fn describe(&self, footing: &Footing) {
+        let rseq = footing.rseq_offset.map_or(NO_RSEQ, i64::from);
+        self.publish(offset_of!(ArenaHeader, rseq_offset), rseq as u64);
+        for (i, range) in self.announced.iter().enumerate() {
+            if let Some(r) = footing.regions.iter().find(|r| r.table == range.start) {
+                self.put_region(i, [r.table, r.code, r.blocks, r.end]);
+            }
+        }
+    }
+
+    fn put_region(&self, i: usize, words: [u64; 4]) {
+        let at = offset_of!(ArenaHeader, regions) + i * size_of::<RegionDesc>();
+        for (j, word) in words.into_iter().enumerate() {
+            self.publish(at + j * 8, word);
+        }
+    }
+
+    /// The sum of a cell over all copies that belong to the target itself, and to its children if they are followed.
+    pub fn sum(&self, cell: u32) -> u64 {
+        let copies = (0..COPY_CPU0 + self.layout.cpus).filter(|c| *c != COPY_CHILDREN || self.follows_forks);
+        copies.fold(0u64, |sum, copy| sum.saturating_add(self.count(copy, cell)))
+    }
+
+    /// What one copy has; what cannot be a count is none.
+    fn count(&self, copy: usize, cell: u32) -> u64 {
+        // A statistics counter: nothing is ordered by it.
+        let found = self.word(self.layout.copy(copy) + cell as usize).load(Ordering::Relaxed);
+        if found > COUNT_MAX {
+            self.mark_damaged(copy, cell);
+            return 0;
+        }
+        found
+    }
+
+    /// Notes, once for each, a cell that holds what cannot be a count.
+    #[cold]
+    fn mark_damaged(&self, copy: usize, cell: u32) {
+        let mut damaged = self.damaged.lock().unwrap_or_else(PoisonError::into_inner);
+        if damaged.len() < DAMAGED_MAX {
+            damaged.insert((copy, cell));
+        }
+    }
+
+    /// How many cells held what cannot be a count; as many as are noted at most.
+    pub fn damaged(&self) -> u64 {
+        self.damaged.lock().unwrap_or_else(PoisonError::into_inner).len() as u64
+    }
+
+    /// How many calls are open.
+    pub fn open_calls(&self) -> u64 {
+        let frames = (self.layout.frames..self.layout.rings).step_by(size_of::<frames::Frame>());
+        // Exact once no thread of ours is in a hit; nothing is ordered by it.
+        frames.filter(|at| self.word(*at).load(Ordering::Relaxed) != 0).count() as u64
+    }
+
+    /// The same in forked children that are counted apart.
+    pub fn children(&self, cell: u32) -> u64 {
+        if self.follows_forks { 0 } else { self.count(COPY_CHILDREN, cell) }
+    }
+
+    /// The head of a table for this arena, behind which all is 0.
+    pub fn table(&self) -> Vec<u8> {
+        let copy = |i| (self.remote + self.layout.copy(i) as u64).to_le_bytes();
+        let mut bytes = vec![0; table::CPU0];
+        bytes[table::ALIVE..table::ALIVE + 8].copy_from_slice(&copy(wire::COPY_SHARED));
+        // An rseq area without a CPU: cpu_id_start 0, cpu_id -1.
+        bytes[table::NOBODY + 4..table::NOBODY + 8].copy_from_slice(&(-1i32).to_le_bytes());
+        bytes.extend((0..self.layout.cpus).flat_map(|cpu| copy(COPY_CPU0 + cpu)));
+        bytes
+    }
+
+    /// The copy for forked children, as the target sees it.
+    pub fn children_copy(&self) -> u64 {
+        self.remote + self.layout.copy(COPY_CHILDREN) as u64
+    }
+}
+
+/// A device number's two parts, as glibc and musl put them together.
+fn major_and_minor(device: u64) -> (u32, u32) {
+    let major = (device >> 32) & 0xffff_f000 | (device >> 8) & 0xfff;
+    let minor = (device >> 12) & 0xffff_ff00 | device & 0xff;
+    (major as u32, minor as u32)
+}
+
+pub(crate) fn errno_of(error: &std::io::Error) -> sys::Errno {
+    sys::Errno(error.raw_os_error().unwrap_or(5))
+}
+
+/// How many CPUs this machine may ever have; more than enough if the kernel does not say.
+pub fn possible_cpus() -> usize {
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    let last = list.trim().rsplit([',', '-']).next().and_then(|n| n.parse::<usize>().ok());
+    last.map_or(8192, |n| n + 1)
+}

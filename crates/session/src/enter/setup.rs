@@ -1,0 +1,163 @@
+//! The first stop of an attach: what it finds out, and what it maps.
+//!
+//! For:     `Session::attach`.
+//! State:   what is mapped and not yet a session's.
+//! Context: control.
+//! Keeps:   U1 the process runs nothing of ours yet: nothing is patched here.
+//! Checked: testkit `counting`, `traces`.
+
+use crate::enter::arena::{Counts, Layout, possible_cpus};
+use crate::enter::clock;
+use crate::enter::region::{Regions, Wish};
+use crate::facts::error::Broken;
+use crate::facts::site::{Action, SitePlan};
+use crate::find::memory::Memory;
+use crate::find::process;
+use crate::find::threads;
+use crate::hold::foothold::Foothold;
+use crate::hold::remote::Remote;
+use crate::hold::world::World;
+use crate::live::session::Session;
+use crate::plan::puns::Puns;
+use image::Mapping;
+use insn::Rung;
+use std::time::Duration;
+use sys::ptrace;
+use text::Trampoline;
+
+/// Modules that lie within this distance share a region.
+const NEIGHBOURHOOD: u64 = 1 << 30;
+/// Runs of pages for punned jumps.
+pub(crate) const PUNS_MAX: usize = wire::REGIONS_MAX / 2;
+/// Bytes of trampolines; a region has more than these.
+const CODE_BYTES_MAX: u64 = wire::REGIONS_BYTES_MAX / 4 * 3;
+/// Room for the record of a site that the kernel probes.
+pub(crate) const RECORD_LEN: u64 = 64;
+/// The mode in which Linux takes the time stamp counter away too.
+const SECCOMP_STRICT: u32 = 1;
+const RSEQ_SIGNATURE: u32 = 0x5305_3053;
+
+/// What the first stop finds out and makes.
+pub(crate) struct SetUp {
+    pub regions: Option<Regions>,
+    pub rseq_offset: Option<i32>,
+    pub foothold: Foothold,
+    /// Where a thread's block holds its own address.
+    pub self_offset: i32,
+    pub stall: Duration,
+    pub ns_per_tick: u64,
+    pub tid_offset: u64,
+}
+
+impl SetUp {
+    pub fn enter(
+        memory: &Memory,
+        mappings: &[Mapping],
+        sites: &[SitePlan],
+        by_kernel: &[SitePlan],
+        puns: &Puns,
+    ) -> Result<SetUp, Broken> {
+        let foothold = Foothold::find(memory, mappings)?;
+        let cells: u32 = sites.iter().map(SitePlan::cells).sum();
+        let general = sites.iter().flat_map(|s| &s.actions).filter(|a| **a != Action::Count).count();
+        let consumers = sites.iter().map(|s| s.consumers().count()).sum();
+        let has_frames = sites.iter().any(|s| s.opens().or(s.traces()).is_some());
+        let has_rings = sites.iter().any(|s| s.traces().is_some());
+        let counts =
+            Counts { hooks: general, consumers, cell_bytes: cells as usize * 8, has_frames, has_rings };
+        let layout = Layout::new(possible_cpus(), &counts);
+        // Without a jump of ours, a region all the same: it has records of what the kernel places.
+        let wishes = wishes(sites.iter().chain(by_kernel));
+        if let Some(wish) = wishes.get(wire::REGIONS_MAX - PUNS_MAX) {
+            return Err(Broken::NoRoom { module: wish.module.clone(), bytes: wish.bytes });
+        }
+        let bytes: u64 = wishes.iter().map(|wish| wish.bytes).sum();
+        if bytes > CODE_BYTES_MAX {
+            return Err(Broken::TooMuchCode { bytes, most: CODE_BYTES_MAX });
+        }
+        let are_threads_plain = !threads::are_made_by_hand(memory, mappings);
+        let mut world = World::stop(memory.pid)?;
+        memory.check()?;
+        let is_strict =
+            |tid| process::Status::of_any(tid).is_ok_and(|s| s.is_some_and(|s| s.seccomp == SECCOMP_STRICT));
+        if has_frames && world.threads().any(|t| is_strict(t.tid)) {
+            return Err(Broken::NoClock { pid: memory.pid });
+        }
+        let rseq_offset = world.threads().next().and_then(|t| rseq_offset(t.tid, t.regs.fs_base));
+        let self_offset = world.threads().next().and_then(|t| threads::self_offset(memory, t.regs.fs_base));
+        let rseq_offset = rseq_offset.filter(|_| self_offset.is_some() && are_threads_plain);
+        let self_offset = self_offset.unwrap_or_default();
+        let tid_offset = if has_rings { tid_offset(memory, &world) } else { 0 };
+        let regions = {
+            let mut remote = Remote::begin(&mut world, memory, &foothold)?;
+            let regions = Regions::map(&mut remote, memory, mappings, layout, &wishes, &puns.pages)?;
+            if has_frames
+                && clock::is_trapped(&mut remote, memory, regions.arena.remote + layout.frames() as u64)?
+            {
+                regions.footing(None).unmap(&mut remote)?;
+                return Err(Broken::NoClock { pid: memory.pid });
+            }
+            regions
+        };
+        let stall = world.resume();
+        let regions = Some(regions);
+        Ok(SetUp { regions, rseq_offset, self_offset, foothold, stall, ns_per_tick: 0, tid_offset })
+    }
+
+    pub fn build(
+        &mut self,
+        memory: Memory,
+        mappings: Vec<Mapping>,
+        sites: Vec<SitePlan>,
+    ) -> Result<Session, Broken> {
+        let regions = self.regions.take().ok_or(Broken::NoSyscall)?;
+        let mut session = Session::new(memory, mappings, regions, self.foothold.clone());
+        session.rebuild(self, sites)?;
+        Ok(session)
+    }
+}
+
+/// Neighbourhoods of modules, with the room that their trampolines take.
+fn wishes<'a>(sites: impl Iterator<Item = &'a SitePlan>) -> Vec<Wish> {
+    let mut sorted: Vec<&SitePlan> = sites.collect();
+    sorted.sort_by_key(|s| s.module_range.start);
+    let mut wishes: Vec<Wish> = Vec::new();
+    for site in sorted {
+        let bytes = match site.placement.rung {
+            Rung::Punned => 0,
+            Rung::Kernel => RECORD_LEN,
+            _ => Trampoline::len_bound(&site.placement) as u64,
+        };
+        match wishes.last_mut() {
+            Some(w) if site.module_range.end.saturating_sub(w.reach.start) <= NEIGHBOURHOOD => {
+                w.reach.end = w.reach.end.max(site.module_range.end);
+                w.bytes += bytes;
+            }
+            _ => wishes.push(Wish { reach: site.module_range.clone(), bytes, module: site.module.clone() }),
+        }
+    }
+    wishes
+}
+
+/// Where this thread's rseq area lies from its thread pointer.
+pub(crate) fn rseq_offset(tid: i32, fs_base: u64) -> Option<i32> {
+    let config = ptrace::rseq_config(tid).ok()?;
+    let is_usable = config.area != 0 && config.signature == RSEQ_SIGNATURE && config.size_bytes >= 20;
+    let offset = i32::try_from(config.area.wrapping_sub(fs_base) as i64).ok()?;
+    (is_usable && offset.unsigned_abs() < 1 << 20).then_some(offset)
+}
+
+/// Where the libc of this process writes a thread's number, from the thread pointer; 0 if that cannot be told.
+fn tid_offset(memory: &Memory, world: &World) -> u64 {
+    // glibc since 2.4 and musl, on x86-64; believed only if it is so for every thread.
+    const KNOWN: [u64; 2] = [0x2d0, 0x30];
+    let is_there = |offset: &u64| {
+        let pid = world.pid;
+        world.threads().filter(|t| t.group == pid).all(|t| {
+            let mut word = [0u8; 4];
+            let read = memory.read(t.regs.fs_base.wrapping_add(*offset), &mut word);
+            read.is_ok() && i32::from_le_bytes(word) == t.tid
+        })
+    };
+    KNOWN.into_iter().find(is_there).unwrap_or(0)
+}

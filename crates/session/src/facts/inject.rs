@@ -1,0 +1,227 @@
+//! A step that fails once, for tests.
+//!
+//! For:     proving that whatever fails in an attach or a detach, the process is afterwards as it was.
+//! State:   in tests, for each thread: how many steps are left until one fails. In other builds there is nothing.
+//! Context: control.
+//! Keeps:   I1 every stop, open, write and remote call of an attach and a detach asks here before it is made.
+//!          I2 in a build that is not a test no step fails.
+//! Checked: the test below walks through all steps.
+
+/// One step: an error in its place, if it is the one that is to fail.
+#[cfg(not(test))]
+pub(crate) fn step() -> Result<(), sys::Errno> {
+    Ok(())
+}
+
+#[cfg(test)]
+pub(crate) use in_tests::{left, set_left, step};
+
+/// How many steps are left, for an OS thread that goes on with the work of this one.
+#[cfg(not(test))]
+pub(crate) fn left() -> u32 {
+    0
+}
+
+#[cfg(not(test))]
+pub(crate) fn set_left(_: u32) {}
+
+#[cfg(test)]
+mod in_tests {
+    use std::cell::Cell;
+    use sys::Errno;
+
+    thread_local! {
+        /// 0: none fails any more.
+        static LEFT: Cell<u32> = const { Cell::new(0) };
+    }
+
+    pub fn step() -> Result<(), Errno> {
+        let left = LEFT.get();
+        LEFT.set(left.saturating_sub(1));
+        if left == 1 { Err(Errno(5)) } else { Ok(()) }
+    }
+
+    pub fn left() -> u32 {
+        LEFT.get()
+    }
+
+    pub fn set_left(left: u32) {
+        LEFT.set(left);
+    }
+
+    /// The `n`-th step of this thread from now on fails.
+    pub fn fail_at(n: u32) {
+        LEFT.set(n);
+    }
+
+    /// Whether no step failed since: there were fewer.
+    pub fn was_not_reached() -> bool {
+        LEFT.replace(0) > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_tests::{fail_at, was_not_reached};
+    use crate::Session;
+    use crate::SitePlan;
+    use crate::Verb;
+    use crate::plan;
+    use image::Spec;
+    use std::fs::{self, File};
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::fs::FileExt;
+    use std::process::{Child, Command, Stdio};
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
+
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    extern "C" fn injected_long(x: u64) -> u64 {
+        CALLS.fetch_add(x | 1, Ordering::Relaxed).wrapping_mul(x).rotate_left(7) ^ x
+    }
+
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    extern "C" fn injected_other(x: u64) -> u64 {
+        injected_long(x.wrapping_add(3)) | 1
+    }
+
+    /// Not a test: the process that the test below enters.
+    #[test]
+    #[ignore = "a process for the test below"]
+    fn subject() {
+        let spin = || {
+            let mut x = 1;
+            loop {
+                x = injected_other(std::hint::black_box(x));
+            }
+        };
+        let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(spin)).collect();
+        println!("\nspinning {}", threads.len());
+        // Until whoever started it is gone.
+        let mut line = String::new();
+        let _ = std::io::stdin().read_line(&mut line);
+        std::process::exit(0);
+    }
+
+    /// It ends when its input does.
+    struct Subject(Child);
+
+    impl Subject {
+        fn start() -> Subject {
+            let words = ["--exact", "inject::tests::subject", "--ignored", "--nocapture"];
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut child = command.spawn().unwrap();
+            let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+            assert!(lines.map_while(Result::ok).any(|line| line.starts_with("spinning")));
+            let subject = Subject(child);
+            // While a thread is being started its signals are blocked.
+            while subject.seen().0.iter().any(|fact| fact.contains("SigBlk") && !fact.ends_with("0000")) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            subject
+        }
+
+        fn pid(&self) -> i32 {
+            self.0.id() as i32
+        }
+
+        /// Mappings, what is executable of them, open files, and each thread's signal mask.
+        fn seen(&self) -> (Vec<String>, Vec<Vec<u8>>) {
+            let pid = self.pid();
+            let text = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+            let memory = File::open(format!("/proc/{pid}/mem")).unwrap();
+            let code = text.lines().filter(|l| l.contains(" r-xp ") && !l.contains("[vsyscall]"));
+            let bytes = |line: &str| {
+                let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
+                let number = |hex| u64::from_str_radix(hex, 16).unwrap();
+                let mut bytes = vec![0; (number(end) - number(start)) as usize];
+                memory.read_exact_at(&mut bytes, number(start)).unwrap();
+                bytes
+            };
+            let code = code.map(bytes).collect();
+            let mut facts: Vec<String> = text.lines().map(str::to_owned).collect();
+            let names = |dir: &str| {
+                let entries = fs::read_dir(format!("/proc/{pid}/{dir}")).unwrap();
+                let mut names: Vec<String> =
+                    entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+                names.sort();
+                names
+            };
+            facts.extend(names("fd"));
+            for tid in names("task") {
+                // One of the harness's may end while we look.
+                let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status"));
+                let Ok(status) = status else { continue };
+                let mask = status.lines().find(|l| l.starts_with("SigBlk")).unwrap();
+                facts.push(format!("{tid} {mask}"));
+            }
+            (facts, code)
+        }
+    }
+
+    impl Drop for Subject {
+        fn drop(&mut self) {
+            drop(self.0.stdin.take());
+            let _ = self.0.wait();
+        }
+    }
+
+    /// All sites of the subject's two functions that take a jump.
+    fn sites(pid: i32) -> Vec<SitePlan> {
+        let specs = ["u::injected_long", "u::injected_other"].map(|text| Spec::parse(text).unwrap());
+        let sites = plan(pid, &specs, Verb::CountByHandler).unwrap().sites;
+        let sites: Vec<_> = sites.into_iter().filter(|s| s.placement.rung != insn::Rung::Kernel).collect();
+        assert_eq!(sites.len(), 2);
+        sites
+    }
+
+    /// Leaves, again if the first time fails; how often it failed.
+    fn leave(mut session: Session) -> u32 {
+        let mut failures = 0;
+        let receipt = loop {
+            match session.detach() {
+                Ok(receipt) => break receipt,
+                Err(_) if failures < 2 => failures += 1,
+                Err(broken) => panic!("{broken}"),
+            }
+        };
+        assert!(receipt.is_verified() && receipt.is_unmapped(), "{receipt:?}");
+        failures
+    }
+
+    #[test]
+    fn whichever_step_fails_the_process_is_afterwards_as_it_was() {
+        let subject = Subject::start();
+        let sites = sites(subject.pid());
+        let before = subject.seen();
+        let (mut refused, mut late) = (0, 0);
+        for n in 1.. {
+            fail_at(n);
+            match Session::attach(subject.pid(), sites.clone()) {
+                Ok(session) => late += leave(session),
+                Err(broken) => {
+                    assert!(!matches!(broken, crate::Broken::NotUndone { .. }), "step {n}: {broken}");
+                    refused += 1;
+                }
+            }
+            let is_over = was_not_reached();
+            let after = subject.seen();
+            let new: Vec<_> = after.0.iter().filter(|fact| !before.0.contains(fact)).collect();
+            let gone: Vec<_> = before.0.iter().filter(|fact| !after.0.contains(fact)).collect();
+            assert!(new.is_empty() && gone.is_empty(), "step {n}: {new:?} for {gone:?}");
+            assert!(after.1 == before.1, "step {n}: code differs");
+            if is_over {
+                assert!(
+                    refused > 15 && late > 3,
+                    "of {n} steps {refused} in attaches and {late} in detaches failed"
+                );
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Is this still the process, and the memory, that we think?
+//!
+//! For:     whoever has stopped a process, before anything is done to it; and whoever failed, to say why.
+//! State:   what a process was when its memory was opened.
+//! Context: control.
+//! Keeps:   I1 after `Memory::check` in a stop, the memory that we read and write is the one that the stopped process runs
+//!             in, and the program in it is the one that it ran when the memory was opened.
+//!          I2 a process that lives is not said to have ended.
+//! Checked: testkit `entered`.
+//!
+//! An open /proc/PID/mem stays with its address space. Once nobody runs in that, it reads as empty. It may live on in a
+//! vfork child; then the auxiliary vector of the process tells: each exec writes a new one.
+
+use crate::facts::error::Broken;
+use crate::facts::site::SitePlan;
+use crate::find::process;
+use image::Mapping;
+use std::fs;
+use sys::Errno;
+
+/// A process, and which of its programs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pid: i32,
+    /// In clock ticks since boot.
+    start_time: Option<u64>,
+    auxv: Vec<u8>,
+}
+
+impl Identity {
+    /// What it is now.
+    pub fn of(pid: i32) -> Identity {
+        let auxv = fs::read(auxv_path(pid)).unwrap_or_default();
+        Identity { pid, start_time: process::start_time(pid), auxv }
+    }
+
+    /// Whether it is that still.
+    ///
+    /// # Errors
+    /// [`Broken::Replaced`], [`Broken::Gone`]; [`Broken::Proc`] if that cannot be told.
+    pub fn check(&self) -> Result<(), Broken> {
+        match fs::read(auxv_path(self.pid)) {
+            Ok(auxv) if auxv == self.auxv && process::start_time(self.pid) == self.start_time => Ok(()),
+            Ok(_) => Err(self.fate()),
+            Err(e) if is_absent(&e) => Err(self.fate()),
+            Err(e) => Err(unreadable(auxv_path(self.pid), &e)),
+        }
+    }
+
+    /// Why its memory is not there any more.
+    pub fn fate(&self) -> Broken {
+        let pid = self.pid;
+        let stat = format!("/proc/{pid}/stat");
+        // That there is no such file is proof; that it cannot be opened is none.
+        if let Some(e) = fs::File::open(&stat).err().filter(|e| !is_absent(e)) {
+            return unreadable(stat, &e);
+        }
+        let is_same = process::start_time(pid) == self.start_time;
+        match is_same && !process::is_over(pid) {
+            true => Broken::Replaced { pid, name: process::name(pid) },
+            false => Broken::Gone { pid },
+        }
+    }
+}
+
+fn auxv_path(pid: i32) -> String {
+    // Of a thread that lives: a first thread that has ended has none.
+    format!("/proc/{}/auxv", process::living(pid))
+}
+
+/// The process was not there.
+fn is_absent(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH.0)
+}
+
+/// A file of the process that cannot be read, which says nothing of the process.
+pub(crate) fn unreadable(path: String, error: &std::io::Error) -> Broken {
+    Broken::Proc { path, errno: Errno(error.raw_os_error().unwrap_or(5)) }
+}
+
+/// Whether a module is mapped where it was planned for.
+pub(crate) fn is_mapped(mappings: &[Mapping], site: &SitePlan) -> bool {
+    let (start, path) = (site.module_range.start, std::path::Path::new(&site.module));
+    mappings.iter().any(|m| m.range.start.0 == start && m.path == path)
+}

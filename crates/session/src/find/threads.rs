@@ -1,0 +1,150 @@
+//! What is common to the threads of a process: how a thread finds its own block.
+//!
+//! For:     trampolines, which touch a thread's rseq area only where its block is sure to be one.
+//! State:   none.
+//! Context: control.
+//! Keeps:   T1 the offset that is returned holds for the thread that was looked at; a thread of which it does not hold
+//!          counts by locked adds.
+//!          T2 where a module makes threads or thread pointers by itself, nobody's thread pointer is followed.
+//! Checked: tests below; testkit `exact`.
+//!
+//! A thread that was made by clone(2) itself may have the thread pointer 0, of which not even the check can read, or its
+//! parent's, which passes every check. So the code is looked at: of a program that has such system calls, or imports
+//! libc's functions for them, or passes their numbers as constants to `syscall(2)`, all hits make locked adds. A number
+//! that is computed is not found.
+
+use crate::find::memory::Memory;
+use image::Mapping;
+use std::sync::OnceLock;
+use sys::nr;
+
+/// Where the block at `fs_base` holds its own address once more than at its start: in glibc's header.
+pub(crate) fn self_offset(memory: &Memory, fs_base: u64) -> Option<i32> {
+    const GLIBC: i32 = 0x10;
+    let word = |offset: i32| {
+        let mut word = [0; 8];
+        let read = memory.read(fs_base.wrapping_add_signed(i64::from(offset)), &mut word);
+        read.is_ok().then_some(u64::from_le_bytes(word))
+    };
+    // The trampolines' check; the second word is glibc's table of modules.
+    let is_block = [0, GLIBC].into_iter().all(|at| word(at) == Some(fs_base)) && word(8) != Some(fs_base);
+    is_block.then_some(GLIBC)
+}
+
+/// Whether programs may read the thread pointer by `rdfsbase`: Linux says so since 5.9.
+pub(crate) fn has_fsgsbase() -> bool {
+    const AT_HWCAP2: u64 = 26;
+    const FSGSBASE: u64 = 1 << 1;
+    static HAS: OnceLock<bool> = OnceLock::new();
+    *HAS.get_or_init(|| {
+        let auxv = std::fs::read("/proc/self/auxv").unwrap_or_default();
+        let words: Vec<u64> = auxv.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        words.as_chunks::<2>().0.iter().any(|[key, value]| *key == AT_HWCAP2 && value & FSGSBASE != 0)
+    })
+}
+
+/// Whether a module of the process other than its libc makes threads, or sets thread pointers, by itself.
+pub(crate) fn are_made_by_hand(memory: &Memory, mappings: &[Mapping]) -> bool {
+    mappings.iter().filter(|m| m.file.is_some() && !is_libc(m)).any(|m| {
+        let is_code = m.permissions.is_executable;
+        // Where a file's names for the dynamic linker are.
+        let is_head = m.offset.0 == 0 && m.permissions.is_readable && !is_code;
+        let len = (m.range.end.0 - m.range.start.0) as usize;
+        let has = |find: fn(&[u8]) -> bool, most| {
+            reads(memory, m.range.start.0, len.min(most)).any(|part| find(&part))
+        };
+        is_code && has(|code| makes_calls(code) || passes_calls(code), len)
+            || is_head && has(names_calls, NAMES_MOST)
+    })
+}
+
+/// Of a file's head; names lie before its code.
+const NAMES_MOST: usize = 16 << 20;
+
+/// The memory in parts that overlap.
+fn reads(memory: &Memory, at: u64, len: usize) -> impl Iterator<Item = Vec<u8>> + '_ {
+    const PART: usize = 1 << 20;
+    (0..len).step_by(PART).filter_map(move |from| {
+        let until = (from + PART + BEFORE).min(len);
+        memory.read_vec(at + from as u64, until - from).ok()
+    })
+}
+
+fn is_libc(mapping: &Mapping) -> bool {
+    let name = mapping.path.file_name().unwrap_or_default().to_string_lossy();
+    ["libc.so", "libc-2", "ld-linux", "ld-2", "ld-musl", "libc.musl", "libpthread"]
+        .iter()
+        .any(|n| name.starts_with(n))
+}
+
+/// How far before a system call its number may be loaded.
+const BEFORE: usize = 48;
+const CALLS: [u32; 3] = [nr::CLONE as u32, CLONE3, ARCH_PRCTL];
+const CLONE3: u32 = 435;
+const ARCH_PRCTL: u32 = 158;
+
+/// Whether there is a `syscall` shortly behind a load of one of the numbers.
+fn makes_calls(code: &[u8]) -> bool {
+    let is_syscall = |at: &usize| code[*at] == 0x0f && code.get(at + 1) == Some(&0x05);
+    (0..code.len()).filter(is_syscall).any(|at| {
+        let before = &code[at.saturating_sub(BEFORE)..at];
+        // mov eax, number; mov rax, number
+        // The last one counts: one function may have several calls.
+        let load = before.windows(5).rev().find(|w| matches!(w[0], 0xb8 | 0xc0));
+        let number = load.map(|w| u32::from_le_bytes([w[1], w[2], w[3], w[4]]));
+        number.is_some_and(|number| CALLS.contains(&number))
+    })
+}
+
+/// Whether there is a call shortly behind loads of one of the numbers as its first argument and, where the call does more
+/// than to make threads with a thread pointer of their own, of what says so as its second.
+fn passes_calls(code: &[u8]) -> bool {
+    const SETTLS: u32 = 0x8_0000;
+    const SET_FS: u32 = 0x1002;
+    // mov edi, number; mov esi, number
+    const FIRST: u8 = 0xbf;
+    const SECOND: u8 = 0xbe;
+    let word = |w: &[u8]| u32::from_le_bytes([w[1], w[2], w[3], w[4]]);
+    let loads = code.windows(5).enumerate().filter(|(_, w)| w[0] == FIRST && CALLS.contains(&word(w)));
+    loads.map(|(at, w)| (at, word(w))).any(|(at, number)| {
+        let near = &code[at.saturating_sub(BEFORE)..(at + BEFORE).min(code.len())];
+        let is_second = |w: &[u8], is: fn(u32) -> bool| w[0] == SECOND && is(word(w));
+        let passes = |is| near.windows(5).any(|w| is_second(w, is));
+        let is_called = code[at..].iter().take(BEFORE).any(|byte| matches!(byte, 0xe8 | 0xff));
+        is_called
+            && match number {
+                ARCH_PRCTL => passes(|flags| flags == SET_FS),
+                CLONE3 => true,
+                _ => passes(|flags| flags & SETTLS != 0 && flags >> 28 == 0),
+            }
+    })
+}
+
+fn names_calls(names: &[u8]) -> bool {
+    const NAMES: [&[u8]; 3] = [b"\0clone\0", b"\0__clone\0", b"\0arch_prctl\0"];
+    NAMES.iter().any(|name| names.windows(name.len()).any(|w| w == *name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_that_make_threads_are_found_by_their_numbers() {
+        // mov eax, 56; syscall
+        let clone = [0xb8, 56, 0, 0, 0, 0x0f, 0x05];
+        assert!(makes_calls(&clone));
+        // mov rax, 435; nop; syscall
+        assert!(makes_calls(&[0x48, 0xc7, 0xc0, 0xb3, 1, 0, 0, 0x90, 0x0f, 0x05]));
+        // getpid behind it, and a clone of nothing
+        assert!(!makes_calls(&[0xb8, 56, 0, 0, 0, 0x90, 0xb8, 39, 0, 0, 0, 0x0f, 0x05]));
+        assert!(!makes_calls(&clone[..5]));
+        // mov esi, CLONE_SETTLS | SIGCHLD; mov edi, 56; xor eax, eax; call: syscall(SYS_clone, ...)
+        let through = [0xbe, 0x11, 0, 8, 0, 0xbf, 56, 0, 0, 0, 0x31, 0xc0, 0xe8, 1, 2, 3, 0];
+        assert!(passes_calls(&through) && !passes_calls(&through[..12]));
+        // malloc(56), and with another second argument
+        assert!(!passes_calls(&through[5..]));
+        assert!(!passes_calls(&[0xbe, 0x11, 0, 0, 0, 0xbf, 56, 0, 0, 0, 0xe8, 1, 2, 3, 0]));
+        assert!(names_calls(b"\0malloc\0clone\0free\0") && !names_calls(b"\0cyclone\0clone3x\0"));
+    }
+}

@@ -1,0 +1,169 @@
+//! System calls made by a stopped thread of the target on our behalf.
+//!
+//! For:     mapping and unmapping in the target.
+//! State:   the hijacked thread.
+//! Context: control.
+//! Keeps:   C1 the thread's registers, mask and pending signals are afterwards what they were: `Hijack`.
+//!          C2 the thread is one in 64-bit code, and one that stands in no restartable sequence where there is one; else it
+//!             goes on at its sequence's abort address.
+//! Checked: testkit `waits`, `signals`, `entered`.
+
+use crate::facts::error::Broken;
+use crate::find::memory::Memory;
+use crate::find::process;
+use crate::hold::foothold::Foothold;
+use crate::hold::hijack::{CODE_64, Hijack, Unmade};
+use crate::hold::reports;
+use crate::hold::sequence::Standing;
+use crate::hold::tracer::is_held;
+use crate::hold::world::{Thread, World};
+use sys::ptrace::{self, Regs};
+use sys::{Errno, nr};
+
+/// So many threads are looked at for one that is better than those before.
+const LOOKED_AT: usize = 64;
+/// What the kernel keeps in rax for a call that it goes on with by `restart_syscall`.
+const ERESTART_RESTARTBLOCK: i64 = 516;
+
+/// A thread that makes calls for us.
+#[derive(Debug)]
+pub(crate) struct Remote<'a> {
+    hijack: Hijack<'a>,
+}
+
+/// What is wrong with a thread, the least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Fault {
+    Nothing,
+    /// Its sleep would begin anew if we died.
+    Sleeps,
+    /// It has to go on at the abort address.
+    InSequence,
+    /// Its restartable sequence is none that the kernel takes.
+    Unsound,
+    /// It is in code of another kind.
+    Foreign {
+        cs: u64,
+    },
+}
+
+impl<'a> Remote<'a> {
+    /// Takes one of the stopped threads.
+    ///
+    /// # Errors
+    /// None can be taken.
+    pub fn begin(
+        world: &'a mut World,
+        memory: &'a Memory,
+        foothold: &Foothold,
+    ) -> Result<Remote<'a>, Broken> {
+        let pid = world.pid;
+        let foothold = foothold.renewed(memory)?;
+        let tid = choose(world, memory)?;
+        suspend_seccomp(pid, tid)?;
+        let others = world.threads().filter(|t| t.tid != tid).map(|t| t.regs.rsp);
+        let others: Vec<u64> = others.chain(world.sleepers().map(|s| s.at.sp)).collect();
+        let gone = |_| Broken::Gone { pid };
+        let mask = ptrace::sigmask(tid).map_err(gone)?;
+        let thread = world.threads_mut().find(|t| t.tid == tid).ok_or(Broken::Gone { pid })?;
+        leave_sequence(memory, thread)?;
+        Ok(Remote { hijack: Hijack::prepare(memory, &foothold, tid, (thread.regs, mask), &others) })
+    }
+
+    /// The thread, which may be of another process that shares the memory.
+    pub fn tid(&self) -> i32 {
+        self.hijack.tid
+    }
+
+    /// Makes one call.
+    pub fn call(&mut self, name: &'static str, number: usize, args: [u64; 6]) -> Result<u64, Broken> {
+        self.hijack.call(number, args).map_err(|unmade| self.broken(name, unmade))
+    }
+
+    /// Unmaps a range.
+    pub fn unmap(&mut self, range: &std::ops::Range<u64>) -> Result<(), Broken> {
+        let args = [range.start, range.end - range.start, 0, 0, 0, 0];
+        self.call("munmap", nr::MUNMAP, args).map(drop)
+    }
+
+    /// Makes one call whose first argument is a name.
+    pub fn call_with_name(
+        &mut self,
+        call: &'static str,
+        number: usize,
+        name: &str,
+        second: u64,
+    ) -> Result<u64, Broken> {
+        let made = self.hijack.call_with_name(number, name, second);
+        made.map_err(|unmade| self.broken(call, unmade))
+    }
+
+    fn broken(&self, call: &'static str, unmade: Unmade) -> Broken {
+        match unmade {
+            Unmade::Refused(errno) => Broken::Remote { call, errno },
+            Unmade::Raised(signal) => Broken::Raised { call, tid: self.hijack.tid, signal },
+            Unmade::Gone => Broken::Gone { pid: self.hijack.tid },
+        }
+    }
+}
+
+/// Takes a stopped thread out of its restartable sequence, if it is in one.
+pub(crate) fn leave_sequence(memory: &Memory, thread: &mut Thread) -> Result<bool, Broken> {
+    let standing = Standing::of(memory, thread.tid, &thread.regs);
+    let regs = standing.abandon(memory, thread.tid, thread.regs);
+    let regs: Regs = regs.map_err(|_| Broken::Gone { pid: memory.pid })?;
+    let has_moved = regs != thread.regs;
+    if has_moved {
+        thread.set_regs(regs);
+    }
+    Ok(has_moved)
+}
+
+/// The best thread of the first ones.
+fn choose(world: &World, memory: &Memory) -> Result<i32, Broken> {
+    let pid = world.pid;
+    let mut best: Option<(Fault, i32)> = None;
+    // Of the process itself, before those that share its memory.
+    let (own, sharers): (Vec<_>, Vec<_>) = world.threads().partition(|t| t.group == pid);
+    for (seen, thread) in own.into_iter().chain(sharers).enumerate() {
+        let fault = fault(memory, thread);
+        let (least, _) = *best.get_or_insert((fault, thread.tid));
+        if fault < least {
+            best = Some((fault, thread.tid));
+        }
+        if fault == Fault::Nothing || seen >= LOOKED_AT && fault.min(least) < Fault::Unsound {
+            break;
+        }
+    }
+    match best {
+        None => Err(Broken::Gone { pid }),
+        Some((Fault::Foreign { cs }, tid)) => Err(Broken::ForeignCode { pid, tid, cs }),
+        Some((Fault::Unsound, tid)) => Err(Broken::Unsound { pid, tid }),
+        Some((_, tid)) => Ok(tid),
+    }
+}
+
+fn fault(memory: &Memory, thread: &Thread) -> Fault {
+    let regs = &thread.regs;
+    if regs.cs != CODE_64 {
+        return Fault::Foreign { cs: regs.cs };
+    }
+    match Standing::of(memory, thread.tid, regs) {
+        Standing::Unsound => Fault::Unsound,
+        Standing::Inside(_) => Fault::InSequence,
+        Standing::Outside if (regs.orig_rax as i64) >= 0 && regs.rax as i64 == -ERESTART_RESTARTBLOCK => {
+            Fault::Sleeps
+        }
+        Standing::Outside => Fault::Nothing,
+    }
+}
+
+/// A seccomp filter could kill the thread for our calls: it is suspended while we trace, or we do not call.
+fn suspend_seccomp(pid: i32, tid: i32) -> Result<(), Broken> {
+    let Some(status) = process::Status::of(tid)?.filter(|s| s.seccomp != 0) else { return Ok(()) };
+    // A program that we started and have not let go ends if we die.
+    let ends = if is_held(pid) && reports::is_child(pid) { ptrace::O_EXITKILL } else { 0 };
+    let options = ptrace::O_TRACESYSGOOD | ptrace::O_SUSPEND_SECCOMP | ends;
+    let refused = Broken::Seccomp { pid, name: status.name, mode: status.seccomp };
+    ptrace::set_options(tid, options).map_err(|_: Errno| refused)
+}

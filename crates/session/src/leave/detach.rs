@@ -1,0 +1,375 @@
+//! Leaving a process as it was.
+//!
+//! For:     `Session::detach`, forked children, and recovery after a controller was killed.
+//! State:   first the bytes, at once; then our memory, as soon as no thread is in it.
+//! Context: control.
+//! Keeps:   D1 after the first stop no site leads to us, and the text there equals the file.
+//!          D2 memory is unmapped only when no thread's program counter, and no address saved in a signal frame,
+//!             lies in it, and no thread's rseq area refers to it.
+//!          D3 a thread that stood in a trampoline goes on at the probed address, its hit counted or not
+//!             begun.
+//!          D4 forked children that inherited our patches are freed of them too: heirs.rs.
+//! Checked: testkit `traces`, `endings`, `torture attach`.
+
+use crate::arm::attach::image_maps;
+use crate::enter::footing::Footing;
+use crate::enter::semaphore;
+use crate::facts::error::Broken;
+use crate::facts::receipt::{Gone, Receipt, Residue, Unmapped};
+use crate::facts::site::{Armed, Link};
+use crate::find::memory::Memory;
+use crate::find::process;
+use crate::hold::foothold::Foothold;
+use crate::hold::hijack::on_their_way_back;
+use crate::hold::remote::Remote;
+use crate::hold::stacks;
+use crate::hold::tracer::apart;
+use crate::hold::world::{Hurry, Sleeper, Thread, World};
+use crate::leave::heirs;
+use crate::leave::verify::{self, is_same_place};
+use crate::live::session::Session;
+use crate::patch::chain::{self, Left};
+use crate::patch::pages::Pages;
+use image::Mapping;
+use std::time::{Duration, Instant};
+use sys::ptrace::Regs;
+use text::{PcPlace, Rollback};
+
+/// How long we try to get our memory back before we say that we could not.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long in all, with the time that threads wait for a CPU: they leave as soon as they get one.
+const CPU_PATIENCE: Duration = Duration::from_secs(60);
+/// More CPU time than a thread needs from a stop to the end of a trampoline.
+const WAY_OUT: Duration = Duration::from_micros(50);
+/// How long we wait for another tracer to go before we say that we could not leave.
+pub(crate) const TRACER_PATIENCE: Duration = Duration::from_secs(10);
+/// Offset of `rseq_cs` in an rseq area.
+const RSEQ_CS: i64 = 8;
+
+impl Session {
+    /// Takes every probe out and our memory back.
+    ///
+    /// Counts stay readable.
+    ///
+    /// # Errors
+    /// The process could not be stopped; nothing was changed.
+    pub fn detach(&mut self) -> Result<Receipt, Broken> {
+        let _hurry = Hurry::begin();
+        apart(|| self.detach_here())
+    }
+
+    fn detach_here(&mut self) -> Result<Receipt, Broken> {
+        let began = Instant::now();
+        let mut receipt = Receipt::default();
+        self.is_over = true;
+        if let Some(kernel) = &mut self.kernel {
+            receipt.breakpoints = kernel.close(&self.memory);
+        }
+        let (links, footing) = (self.links(), self.regions.footing(self.rseq_offset));
+        let by_kernel = self.kernel.as_ref().map_or(0, |kernel| kernel.sites.len());
+        let leaving = Leaving {
+            memory: &self.memory,
+            before: &self.mappings,
+            links: &links,
+            footing: &footing,
+            foothold: &self.foothold,
+        };
+        leaving.leave_or_see_end(&mut receipt)?;
+        if !receipt.was_gone() && by_kernel > 0 {
+            receipt.restored += by_kernel - receipt.breakpoints.len().min(by_kernel);
+            receipt.has_kernel_page =
+                image_maps(self.pid())?.iter().any(|m| m.path.as_os_str() == "[uprobes]");
+        }
+        heirs::free(&leaving, self.regions.arena.inode, &mut receipt);
+        self.longest_stall = self.longest_stall.max(receipt.longest_stall);
+        receipt.longest_stall = self.longest_stall;
+        receipt.took = began.elapsed();
+        self.has_left = true;
+        for armed in &mut self.armed {
+            armed.is_live = false;
+        }
+        Ok(receipt)
+    }
+
+    fn links(&self) -> Vec<Link<'_>> {
+        self.armed.iter().filter(|a| a.is_live).map(Armed::link).collect()
+    }
+}
+
+/// All that it takes to leave one process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leaving<'a> {
+    pub memory: &'a Memory,
+    /// Its mappings when the sites were armed; empty if they are not known.
+    pub before: &'a [Mapping],
+    pub links: &'a [Link<'a>],
+    pub footing: &'a Footing,
+    pub foothold: &'a Foothold,
+}
+
+impl Leaving<'_> {
+    /// Leaves the process, unless it is gone, for certain.
+    pub fn leave_or_see_end(&self, receipt: &mut Receipt) -> Result<(), Broken> {
+        match self.leave(None, receipt) {
+            Ok(()) => Ok(()),
+            Err(broken) => match Gone::proven(self.memory) {
+                Some(proof) => {
+                    receipt.is_gone(proof);
+                    Ok(())
+                }
+                None => Err(broken),
+            },
+        }
+    }
+
+    /// Disarms, unmaps and looks; in the stop that the process is in already, if it is.
+    pub fn leave(&self, stopped: Option<World>, receipt: &mut Receipt) -> Result<(), Broken> {
+        let pid = self.memory.pid;
+        let footing = &self.footing.as_mapped(&image_maps(pid)?);
+        let whole = Leaving { footing, ..*self };
+        whole.leave_as_mapped(stopped, receipt)
+    }
+
+    fn leave_as_mapped(&self, mut stopped: Option<World>, receipt: &mut Receipt) -> Result<(), Broken> {
+        let pid = self.memory.pid;
+        let began = Instant::now();
+        let mut pause = Duration::from_micros(500);
+        let mut is_first = true;
+        let mut given = Duration::ZERO;
+        loop {
+            let mut world = match stopped.take() {
+                Some(world) => world,
+                None => {
+                    // Nobody is stopped for a memory that is gone: the number may be another process's by now.
+                    self.memory.check()?;
+                    World::stop_to_leave(pid, TRACER_PATIENCE)?
+                }
+            };
+            // The memory may have been replaced by an exec before all threads stood.
+            self.memory.check()?;
+            // What lies where an orphan's memory lay may be a newcomer's: another may have recovered the orphan.
+            if self.before.is_empty() && !self.footing.stands(&image_maps(pid)?) {
+                return Err(Broken::Gone { pid });
+            }
+            if is_first {
+                self.disarm(&mut world, receipt)?;
+                is_first = false;
+            }
+            forget_rseq(self.memory, &world, self.footing)?;
+            let mut occupants = occupants(self.memory, &world, self.footing, &image_maps(pid)?);
+            // Of a controller that died during a call: the thread makes it, and then nothing of it is left.
+            occupants.extend(on_their_way_back(self.memory, &world, self.foothold));
+            let unmapped = match occupants.is_empty() {
+                true => Some(self.unmap(&mut world)?),
+                false => None,
+            };
+            receipt.longest_stall = receipt.longest_stall.max(world.resume());
+            if unmapped.is_some() || given > PATIENCE || began.elapsed() > CPU_PATIENCE {
+                if unmapped.is_none() {
+                    receipt.residues.extend(occupants.first().map(|by| Residue::Held { by: *by }));
+                }
+                receipt.is_left(verify::text(self), unmapped);
+                return Ok(());
+            }
+            give_way(pid, &occupants, pause);
+            given += pause;
+            pause = (pause * 2).min(Duration::from_millis(100));
+        }
+    }
+
+    fn unmap(&self, world: &mut World) -> Result<Unmapped, Broken> {
+        let mut remote = Remote::begin(world, self.memory, self.foothold)?;
+        self.footing.unmap(&mut remote)
+    }
+
+    /// Restores the bytes of all sites and moves threads out of their trampolines.
+    fn disarm(&self, world: &mut World, receipt: &mut Receipt) -> Result<(), Broken> {
+        let Leaving { memory, before, links, footing, .. } = *self;
+        let islands = links.iter().filter(|l| l.jump_at != l.site).map(|l| (l.jump_at, l.site));
+        let landings = links.iter().filter_map(|l| Some((l.landing?, l.site)));
+        let islands: Vec<_> = islands.chain(landings).collect();
+        let site_of = |pc: u64| islands.iter().find(|(island, _)| *island == pc).map(|(_, site)| *site);
+        if let Some(sleeper) = world.sleepers().find(|s| site_of(s.at.pc).is_some()) {
+            // It waits for the page of an instruction that will not be there.
+            return Err(Broken::WontStop { tid: sleeper.tid, state: 'D', waited_ms: 0 });
+        }
+        // Before anything is written: if we die then, nobody stands on what is padding again. At the site the same jump
+        // leads them on, or none.
+        for thread in world.threads_mut() {
+            if let Some(site) = site_of(thread.pc()) {
+                thread.set_pc(site);
+            }
+        }
+        come_back_to_sites(memory, world, &islands)?;
+        let mut pages = Pages::of(memory);
+        // One read for all tails: thousands of small ones would double the stall.
+        let code = footing.read_code(memory)?;
+        let mut restored: Vec<&Link<'_>> = Vec::with_capacity(links.len());
+        for link in links {
+            if !pages.is_mapped(link.jump_at) || !pages.is_mapped(link.site) {
+                receipt.unmapped += 1;
+                continue;
+            }
+            let left = chain::leave(memory, &mut pages, link, code.bytes(link.tail, text::JUMP_LEN))?;
+            if link.has_semaphore && left != Left::Foreign {
+                // Its page may be gone with the module's data; then there is no count either.
+                let _ = semaphore::lower(memory, link.entry);
+            }
+            match left {
+                Left::Restored => restored.push(link),
+                Left::HandedOver => receipt.handed_over += 1,
+                Left::Foreign if !is_same_place(before, &image_maps(memory.pid)?, link.site) => {
+                    receipt.unmapped += 1;
+                }
+                Left::Foreign => {
+                    receipt.residues.push(Residue::Foreign { site: link.name.to_owned() });
+                }
+            }
+        }
+        pages.flush()?;
+        let below = |link: &Link<'_>| text::jump_target(link.tail, code.bytes(link.tail, text::JUMP_LEN));
+        chain::forget(memory, footing, links, below)?;
+        receipt.restored += restored.len();
+        restored.sort_by_key(|link| link.entry);
+        for thread in world.threads_mut() {
+            let pc = thread.pc();
+            // A block begins less than 256 bytes before its entry.
+            let near = restored.partition_point(|link| link.entry <= pc);
+            for link in restored.iter().skip(near.saturating_sub(1)).take(2) {
+                move_out(memory, thread, link);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A thread that a signal met on the jump in an island, with its handler still running, comes back to the site instead:
+/// on the island is padding again.
+fn come_back_to_sites(memory: &Memory, world: &World, islands: &[(u64, u64)]) -> Result<(), Broken> {
+    let starts = || islands.iter().map(|(island, _)| *island);
+    let Some((first, last)) = starts().min().zip(starts().max()) else { return Ok(()) };
+    let mappings = image_maps(memory.pid)?;
+    let site_of = |pc: u64| islands.iter().find(|(island, _)| *island == pc).map(|(_, site)| *site);
+    for back in stacks::find(memory, world, &mappings, first..last + 1, |pc| site_of(pc).is_some()) {
+        if let Some(site) = site_of(back.pc) {
+            memory.write(back.at, &site.to_le_bytes())?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives a thread in this trampoline what it had at the site, and sends it back there.
+fn move_out(memory: &Memory, thread: &mut Thread, link: &Link<'_>) {
+    let Some(trampoline) = link.trampoline else { return };
+    match trampoline.place_of(thread.pc()) {
+        Some(PcPlace::Body(rollback)) => {
+            if let Some(mut regs) = rolled_back(memory, &thread.regs, &rollback) {
+                regs.rip = link.site + u64::from(rollback.resume);
+                thread.set_regs(regs);
+            }
+        }
+        Some(PcPlace::Displaced(origin)) => {
+            // An operand may be gone already: the thread runs on to the end of the copy by itself.
+            if !origin.is_restartable {
+                return;
+            }
+            let mut regs = thread.regs;
+            regs.rsp += u64::from(origin.stack_shift_bytes);
+            thread.set_regs(regs);
+            thread.set_pc(origin.leads_to.unwrap_or(link.site + u64::from(origin.offset)));
+        }
+        Some(PcPlace::Elsewhere) | None => {}
+    }
+}
+
+/// The registers at the site, from what the trampoline has saved by now.
+fn rolled_back(memory: &Memory, regs: &Regs, rollback: &Rollback) -> Option<Regs> {
+    let mut out = *regs;
+    let load = |slot: u16| {
+        let mut word = [0u8; 8];
+        memory.read(regs.rsp + u64::from(slot), &mut word).ok()?;
+        Some(u64::from_le_bytes(word))
+    };
+    for saved in &rollback.saved {
+        *by_number(&mut out, saved.number)? = load(saved.slot)?;
+    }
+    if let Some(slot) = rollback.flags {
+        // ah as lahf left it, al the overflow flag.
+        let ax = load(slot)?;
+        let (low, overflow) = ((ax >> 8) & 0xd5, ax & 1);
+        out.eflags = (out.eflags & !0x8d5) | low | overflow << 11;
+    }
+    out.rsp = regs.rsp + u64::from(rollback.rsp_add);
+    Some(out)
+}
+
+fn by_number(regs: &mut Regs, number: u8) -> Option<&mut u64> {
+    Some(match number {
+        0 => &mut regs.rax,
+        1 => &mut regs.rcx,
+        2 => &mut regs.rdx,
+        6 => &mut regs.rsi,
+        7 => &mut regs.rdi,
+        8 => &mut regs.r8,
+        9 => &mut regs.r9,
+        10 => &mut regs.r10,
+        11 => &mut regs.r11,
+        _ => return None,
+    })
+}
+
+/// Whether a thread is in this memory of ours or another controller's, or will come back to it.
+pub(crate) fn is_occupied(memory: &Memory, world: &World, footing: &Footing, mappings: &[Mapping]) -> bool {
+    !occupants(memory, world, footing, mappings).is_empty()
+}
+
+/// The threads that are in our memory, or will come back to it.
+fn occupants(memory: &Memory, world: &World, footing: &Footing, mappings: &[Mapping]) -> Vec<i32> {
+    // A thread that was moved out has its new place in `regs` already.
+    let mut tids: Vec<i32> = world.threads().filter(|t| footing.contains(t.pc())).map(|t| t.tid).collect();
+    // Whether its rseq area refers to us cannot be told of one whose area we do not know.
+    let is_unknown = |s: &Sleeper| footing.rseq_offset.is_some() && s.fs_base.is_none();
+    let is_inside = |s: &&Sleeper| is_unknown(s) || s.pcs().any(|pc| footing.contains(pc));
+    tids.extend(world.sleepers().filter(is_inside).map(|s| s.tid));
+    if let Some(bounds) = footing.bounds() {
+        let found = stacks::find(memory, world, mappings, bounds, |w| footing.contains(w));
+        tids.extend(found.into_iter().map(|back| back.tid));
+    }
+    tids.sort_unstable();
+    tids.dedup();
+    tids
+}
+
+/// Waits for `pause`, and on until none of these threads waits for its turn on a CPU.
+///
+/// With many more busy threads than CPUs a turn comes after a tenth of a second and more. Stopping all threads again
+/// before it came puts it off: a detach took five seconds so.
+fn give_way(pid: i32, tids: &[i32], pause: Duration) {
+    let before: Vec<_> = tids.iter().map(|tid| process::cpu_time(pid, *tid)).collect();
+    let waits_for_cpu = |(tid, before): (&i32, &Option<Duration>)| {
+        let ran = process::cpu_time(pid, *tid).zip(*before).map(|(now, before)| now.saturating_sub(before));
+        ran.is_some_and(|ran| ran < WAY_OUT) && process::thread_state(pid, *tid) == Some('R')
+    };
+    let end = Instant::now() + CPU_PATIENCE;
+    std::thread::sleep(pause);
+    while Instant::now() < end && tids.iter().zip(&before).any(waits_for_cpu) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The kernel reads the descriptor that a thread's rseq area names whenever it preempts the thread, and
+/// kills it if the descriptor is not mapped. A thread that stands in our code may be in the section that it
+/// names, and keeps it.
+fn forget_rseq(memory: &Memory, world: &World, footing: &Footing) -> Result<(), Broken> {
+    let Some(offset) = footing.rseq_offset else { return Ok(()) };
+    let outside = world.threads().filter(|t| !footing.contains(t.pc())).map(|t| t.regs.fs_base);
+    for base in outside.chain(world.sleepers().filter_map(|s| s.fs_base)) {
+        let at = base.wrapping_add_signed(i64::from(offset) + RSEQ_CS);
+        let mut word = [0u8; 8];
+        if memory.read(at, &mut word).is_ok() && footing.contains(u64::from_le_bytes(word)) {
+            // Left there, it would be the thread's death as soon as our memory is gone.
+            memory.write(at, &[0; 8])?;
+        }
+    }
+    Ok(())
+}

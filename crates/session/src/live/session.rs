@@ -1,0 +1,365 @@
+//! One attach, while it lasts.
+//!
+//! For:     reading counts, and knowing what is armed.
+//! State:   the target's memory, our mappings in it, the sites.
+//! Context: control. One OS thread: ptrace ties stops to it.
+//! Keeps:   S1 dropped without `detach`, it detaches.
+//! Checked: testkit.
+
+use crate::arm::attach::reaches;
+use crate::enter::arena::Arena;
+use crate::enter::clock;
+use crate::enter::region::Regions;
+use crate::enter::setup::RECORD_LEN;
+use crate::facts::error::Broken;
+use crate::facts::site::{Action, Armed, Consumer, Missed, SitePlan};
+use crate::find::memory::Memory;
+use crate::hold::foothold::Foothold;
+use crate::kernel::KernelProbes;
+use crate::live::events::{Bounds, Event, Reader};
+use image::Mapping;
+use insn::Rung;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use wire::KernelSite;
+use wire::frames::latency;
+
+/// Probes in one process.
+#[derive(Debug)]
+pub struct Session {
+    pub(crate) memory: Memory,
+    pub(crate) mappings: Vec<Mapping>,
+    pub(crate) regions: Regions,
+    pub(crate) foothold: Foothold,
+    pub(crate) rseq_offset: Option<i32>,
+    pub(crate) threads: Option<text::Threads>,
+    pub(crate) ns_per_tick: u64,
+    pub(crate) tid_offset: u64,
+    pub(crate) armed: Vec<Armed>,
+    pub(crate) kernel: Option<KernelProbes>,
+    pub(crate) missed: Vec<(SitePlan, Missed)>,
+    pub(crate) longest_stall: Duration,
+    pub(crate) attach_time: Duration,
+    pub(crate) is_over: bool,
+    pub(crate) has_left: bool,
+    /// The time stamp counter before anything was armed.
+    since: u64,
+    reader: Mutex<Reader>,
+}
+
+/// One armed site, and what it has counted.
+#[derive(Debug)]
+pub struct SiteView<'a> {
+    /// What it was planned as.
+    pub plan: &'a SitePlan,
+    first_cell: u32,
+    counts: Counts<'a>,
+}
+
+/// Where a site's cells are.
+#[derive(Clone, Copy, Debug)]
+enum Counts<'a> {
+    Own(&'a Arena),
+    Kernel(&'a KernelProbes),
+}
+
+impl Counts<'_> {
+    fn sum(self, cell: u32) -> u64 {
+        match self {
+            Counts::Own(arena) => arena.sum(cell),
+            Counts::Kernel(probes) => probes.read(cell),
+        }
+    }
+
+    /// From one cell to the next.
+    fn step(self) -> u32 {
+        match self {
+            Counts::Own(_) => 8,
+            Counts::Kernel(_) => 1,
+        }
+    }
+}
+
+/// The calls of one function so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Calls {
+    /// How often it was entered.
+    pub entries: u64,
+    /// Nanoseconds of all calls that returned.
+    pub total_ns: u64,
+    /// Returns whose entry was not seen: calls that began before the probes came or were not timed, and code that
+    /// other functions jump into.
+    pub unmatched: u64,
+    /// Calls that returned, by duration: [`wire::frames::latency`].
+    pub buckets: Vec<u64>,
+}
+
+impl Calls {
+    /// How many returned to their caller, or left by a tail call.
+    pub fn returns(&self) -> u64 {
+        self.buckets.iter().fold(0u64, |sum, count| sum.saturating_add(*count))
+    }
+}
+
+/// What became of calls that did not return. After the detach:
+/// entries = returns + `unwound` + `inside` + `no_room`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenCalls {
+    /// A newer call began where they would have returned: left by an exception or longjmp, or begun again.
+    pub unwound: u64,
+    /// Not left yet, or unwound without a newer call.
+    pub inside: u64,
+    /// Not timed: their place in the table was taken.
+    pub no_room: u64,
+}
+
+impl SiteView<'_> {
+    /// Hits so far of the target's own threads; of a return probe 0, its function's calls have them.
+    pub fn hits(&self) -> u64 {
+        self.own_cells().fold(0u64, |sum, cell| sum.saturating_add(self.counts.sum(cell)))
+    }
+
+    /// Hits so far in forked children; the kernel's probes count none.
+    pub fn children_hits(&self) -> u64 {
+        match self.counts {
+            Counts::Own(arena) => {
+                let cells = self.own_cells().chain(self.lost_cell());
+                cells.fold(0u64, |sum, cell| sum.saturating_add(arena.children(cell)))
+            }
+            Counts::Kernel(_) => 0,
+        }
+    }
+
+    /// Where a traced call is counted that could not be written down, as none can in a forked child.
+    fn lost_cell(&self) -> Option<u32> {
+        let is_traced = matches!(self.plan.consumers().next(), Some(Consumer::Trace { .. }));
+        is_traced.then_some(self.first_cell + self.counts.step() * wire::TRACE_LOST)
+    }
+
+    /// The cells that a hit adds one to.
+    fn own_cells(&self) -> impl Iterator<Item = u32> {
+        let cells = match self.plan.consumers().next() {
+            Some(Consumer::Enter { .. } | Consumer::Trace { .. }) | None => 1,
+            Some(first) => first.cells(),
+        };
+        let (first, step) = (self.first_cell, self.counts.step());
+        (0..cells).map(move |i| first + i * step)
+    }
+
+    /// What each consumer of the first hook has counted, in all its cells: of those that count or make a histogram.
+    pub fn hits_of_each(&self) -> Vec<u64> {
+        let consumers = self.plan.actions.first().map_or(&[][..], Action::consumers);
+        let (step, mut cell) = (self.counts.step(), self.first_cell);
+        let is_counting = |c: &&Consumer| matches!(c, Consumer::Count | Consumer::Log2Histogram { .. });
+        let sum = |consumer: &Consumer| {
+            let first = cell;
+            cell += consumer.cells() * step;
+            let cells = (0..consumer.cells()).map(|i| self.counts.sum(first + i * step));
+            cells.fold(0u64, u64::saturating_add)
+        };
+        consumers.iter().take_while(is_counting).map(sum).collect()
+    }
+
+    /// The cells of the first consumer, one for each bucket of a histogram.
+    pub fn cells(&self) -> Vec<u64> {
+        self.own_cells().map(|cell| self.counts.sum(cell)).collect()
+    }
+
+    /// The calls of the function that begins here, if they are timed.
+    pub fn calls(&self) -> Option<Calls> {
+        self.plan.opens()?;
+        let sum = |number: u32| self.counts.sum(self.first_cell + number * 8);
+        let buckets = (latency::BUCKETS..latency::CELLS).map(sum).collect();
+        let (entries, unmatched) = (sum(latency::ENTRIES), sum(latency::UNMATCHED));
+        Some(Calls { entries, total_ns: sum(latency::TOTAL_NS), unmatched, buckets })
+    }
+}
+
+impl Session {
+    pub(crate) fn new(
+        memory: Memory,
+        mappings: Vec<Mapping>,
+        regions: Regions,
+        foothold: Foothold,
+    ) -> Session {
+        Session {
+            memory,
+            mappings,
+            regions,
+            foothold,
+            rseq_offset: None,
+            threads: None,
+            ns_per_tick: 0,
+            tid_offset: 0,
+            armed: Vec::new(),
+            kernel: None,
+            missed: Vec::new(),
+            longest_stall: Duration::ZERO,
+            attach_time: Duration::ZERO,
+            is_over: false,
+            has_left: false,
+            since: clock::ticks(),
+            reader: Mutex::default(),
+        }
+    }
+
+    /// The process.
+    pub fn pid(&self) -> i32 {
+        self.memory.pid
+    }
+
+    /// The armed sites, in the order of their plans; those of the kernel last.
+    pub fn sites(&self) -> impl Iterator<Item = SiteView<'_>> {
+        let own = Counts::Own(&self.regions.arena);
+        let armed =
+            self.armed.iter().map(move |a| SiteView { plan: &a.plan, first_cell: a.cell, counts: own });
+        let kernel = self.kernel.iter().flat_map(|probes| {
+            let counts = Counts::Kernel(probes);
+            probes.sites.iter().map(move |(plan, cell)| SiteView { plan, first_cell: *cell, counts })
+        });
+        armed.chain(kernel)
+    }
+
+    /// From now on hits of forked children are counted with their parent's, and not apart.
+    pub fn follow_forks(&mut self) {
+        self.regions.arena.follows_forks = true;
+    }
+
+    /// True if a process has the memory of this session mapped: it is the target's, or that of a child that was forked since the
+    /// attach.
+    pub fn is_inherited_by(&self, pid: i32) -> bool {
+        self.regions.arena.is_mapped_by(pid)
+    }
+
+    /// Hits of the general path and of the kernel's probes so far, counted before any handler ran.
+    pub fn entered(&self) -> u64 {
+        let by_kernel = self.kernel.as_ref().map_or(0, KernelProbes::entered);
+        self.regions.arena.sum(wire::cell::READERS_ENTERED).saturating_add(by_kernel)
+    }
+
+    /// Takes events out of all rings, a bounded number of them; those of one CPU are in order. False if there may be more.
+    pub fn take_events(&self, take: impl FnMut(Event)) -> bool {
+        let functions = self.armed.iter().filter_map(|a| a.plan.traces()).max().map_or(0, |last| last + 1);
+        let bounds = Bounds { since: self.since, now: clock::ticks, functions };
+        let rings: Vec<_> =
+            (0..self.regions.arena.layout.cpus).filter_map(|cpu| self.regions.arena.ring(cpu)).collect();
+        self.reader().take(rings.into_iter(), bounds, take)
+    }
+
+    fn reader(&self) -> MutexGuard<'_, Reader> {
+        self.reader.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The time stamp counter now, to compare with events.
+    pub fn now(&self) -> u64 {
+        clock::ticks()
+    }
+
+    /// Records of the target that could not be believed, so far: events that no hit can have written, cells that hold what
+    /// cannot be a count, rings of the doorbell that nobody can have rung.
+    pub fn damaged(&self) -> u64 {
+        let rings = self.regions.arena.rings_not_believed.load(Ordering::Relaxed);
+        self.reader().damaged.saturating_add(self.regions.arena.damaged()).saturating_add(rings)
+    }
+
+    /// Events written and lost so far.
+    pub fn events(&self) -> (u64, u64) {
+        let sum = |n: u32| {
+            let cells = self.armed.iter().flat_map(|a| a.trace_cells(n));
+            cells.fold(0u64, |sum, cell| sum.saturating_add(self.regions.arena.sum(cell)))
+        };
+        (sum(0), sum(wire::TRACE_LOST))
+    }
+
+    /// Nanoseconds of so many ticks.
+    pub fn nanoseconds(&self, ticks: u64) -> u64 {
+        ((u128::from(ticks) * u128::from(self.ns_per_tick)) >> 32) as u64
+    }
+
+    /// What became of timed calls that did not return.
+    pub fn open_calls(&self) -> OpenCalls {
+        let arena = &self.regions.arena;
+        OpenCalls {
+            unwound: arena.sum(wire::cell::FRAMES_REPLACED),
+            inside: arena.open_calls(),
+            no_room: arena.sum(wire::cell::FRAMES_NO_ROOM),
+        }
+    }
+
+    /// Makes ready what the kernel is to probe, and writes the records of it, by which others find it if we die.
+    pub(crate) fn prepare_kernel(&mut self, sites: Vec<SitePlan>) -> Result<(), Broken> {
+        if sites.is_empty() {
+            return Ok(());
+        }
+        let (probes, missed) = KernelProbes::prepare(self.pid(), &self.mappings, sites);
+        self.missed.extend(missed);
+        self.kernel = probes;
+        self.write_records()
+    }
+
+    pub(crate) fn write_records(&mut self) -> Result<(), Broken> {
+        let Some(kernel) = &self.kernel else { return Ok(()) };
+        for (site, record) in kernel.waiting().zip(kernel.records()) {
+            let region = self.regions.regions.iter_mut().find(|region| reaches(region, site));
+            let Some(region) = region else { continue };
+            let at = region.next + RECORD_LEN - KernelSite::LEN as u64;
+            self.memory.write(at, &record.bytes())?;
+            region.next += RECORD_LEN;
+            debug_assert!(region.next <= region.code.end);
+        }
+        Ok(())
+    }
+
+    /// Planned sites that were not armed.
+    pub fn missed(&self) -> &[(SitePlan, Missed)] {
+        &self.missed
+    }
+
+    /// How many sites are armed on each rung.
+    pub fn rungs(&self) -> Vec<(Rung, usize)> {
+        let mut counted: Vec<(Rung, usize)> = Vec::new();
+        for site in self.sites() {
+            let rung = site.plan.placement.rung;
+            match counted.iter_mut().find(|(r, _)| *r == rung) {
+                Some((_, n)) => *n += 1,
+                None => counted.push((rung, 1)),
+            }
+        }
+        counted.sort_by_key(|(r, _)| *r as u8);
+        counted
+    }
+
+    /// The longest time that a thread of the target has stood still for us so far.
+    pub fn longest_stall(&self) -> Duration {
+        self.longest_stall
+    }
+
+    /// How long the attach took.
+    pub fn attach_time(&self) -> Duration {
+        self.attach_time
+    }
+
+    /// True if counts are made under rseq; false if by locked adds.
+    pub fn has_rseq(&self) -> bool {
+        self.rseq_offset.is_some()
+    }
+
+    /// True once a detach has succeeded.
+    pub fn has_left(&self) -> bool {
+        self.has_left
+    }
+
+    /// True as long as the process runs the program that we attached to.
+    pub fn is_alive(&self) -> bool {
+        !self.memory.is_over()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let _: Result<_, Broken> = self.detach();
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! The bytes at a site, ours and other controllers'.
+
+pub(crate) mod chain;
+pub(crate) mod pages;
