@@ -32,9 +32,11 @@ impl Hash {
     pub fn get_copy(&self, key: &[u8], copy: u32, out: &mut [u8]) -> Result<(), Error> {
         Error::check(key.len(), self.key)?;
         Error::check(out.len(), self.value)?;
+        // A division would cost more than the rest of a lookup.
+        let copy = if copy < self.copies { copy } else { copy % self.copies };
         self.find(key, |element, _| {
             self.use_it(element);
-            self.value_of(element, copy % self.copies).read(out);
+            self.value_of(element, copy).read(out);
         })
     }
 
@@ -142,6 +144,7 @@ impl Hash {
         Ok(())
     }
 
+    #[inline(always)]
     fn use_it(&self, element: Place) {
         if self.kind & LRU != 0 && element.u32(USED).load(Relaxed) == 0 {
             element.u32(USED).store(1, Relaxed);
