@@ -3,6 +3,8 @@
 pub(crate) mod foothold;
 pub(crate) mod frame;
 pub(crate) mod hijack;
+pub(crate) mod interrupted;
+pub(crate) mod puppet;
 pub(crate) mod remote;
 pub(crate) mod reports;
 pub(crate) mod sequence;

@@ -16,7 +16,7 @@
 
 use crate::enter::arena::possible_cpus;
 use crate::facts::descriptor::owned;
-use crate::facts::site::{Action, Consumer, Missed, SitePlan};
+use crate::facts::site::{Consumer, Missed, SitePlan};
 use crate::find::memory::Memory;
 use crate::patch::chain::{self, Breakpoint};
 use crate::patch::pages::Pages;
@@ -272,16 +272,6 @@ fn register(site: &SitePlan) -> Option<u32> {
         Consumer::Log2Histogram { register } => Some(register),
         _ => None,
     })
-}
-
-/// Whether the kernel's program can do this.
-pub(crate) fn can(action: &Action) -> bool {
-    match action {
-        Action::Count => true,
-        Action::Consumers(list) => {
-            matches!(list.as_slice(), [Consumer::Count | Consumer::Log2Histogram { .. }])
-        }
-    }
 }
 
 fn link(program: &OwnedFd, path: &str, offsets: &[u64], cookies: &[u64], pid: i32) -> Result<OwnedFd, Errno> {

@@ -2,5 +2,7 @@
 
 pub(crate) mod detach;
 pub(crate) mod heirs;
+pub(crate) mod receipt;
 pub(crate) mod recover;
+pub(crate) mod unwatch;
 pub(crate) mod verify;

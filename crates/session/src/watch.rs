@@ -18,7 +18,6 @@ mod touch;
 pub use error::WatchError;
 pub use hard::Hard;
 pub use places::Places;
-pub(crate) use soft::recover;
 pub use soft::{Soft, SoftReceipt};
 pub use spec::{Access, Watch, WatchSpec, resolve};
 pub use touch::{At, Detail, Stack, Touch};

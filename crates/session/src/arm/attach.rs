@@ -12,28 +12,27 @@
 use crate::arm::numbers::Numbers;
 use crate::arm::runs::run_of;
 use crate::enter::clock;
-use crate::enter::region::Region;
 use crate::enter::semaphore;
 use crate::enter::setup::{PUNS_MAX, SetUp, rseq_offset};
 use crate::facts::error::Broken;
-use crate::facts::receipt::Receipt;
 use crate::facts::site::{Action, Armed, Consumer, Missed, SitePlan, Whole};
 use crate::find::identity;
+use crate::find::maps::image_maps;
 use crate::find::memory::Memory;
-use crate::find::process;
+use crate::find::process::{self, ENGINE_NAME};
 use crate::find::threads;
 use crate::hold::remote::leave_sequence;
 use crate::hold::stacks;
 use crate::hold::tracer::apart;
-use crate::hold::world::{ENGINE_NAME, Hurry, World};
+use crate::hold::world::{Hurry, World};
 use crate::kernel::KernelProbes;
+use crate::leave::receipt::Receipt;
 use crate::leave::recover::recover_quickly;
 use crate::live::session::Session;
 use crate::patch::chain;
 use crate::patch::chain::Leavers;
 use crate::patch::pages::Pages;
 use crate::plan::puns::Puns;
-use image::{ImageError, Mapping};
 use insn::{Hook, Rung};
 use std::collections::BTreeSet;
 use std::mem::offset_of;
@@ -73,7 +72,9 @@ impl Session {
         let mut setup = SetUp::enter(&memory, &mappings, &sites, &by_kernel, &puns)?;
         let mut stall = setup.stall;
         setup.ns_per_tick = ns_per_tick;
-        let mut session = setup.build(memory, mappings, sites)?;
+        let regions = setup.regions.take().ok_or(Broken::NoSyscall)?;
+        let mut session = Session::new(memory, mappings, regions, setup.foothold.clone());
+        session.rebuild(&mut setup, sites)?;
         if let Err(why) = session.prepare_kernel(by_kernel) {
             return Err(session.give_up(why));
         }
@@ -98,23 +99,6 @@ impl Session {
 
 /// How long we wait for the last threads of a nanoprobe that leaves, before we miss the sites where they come out.
 const LEAVERS_PATIENCE: Duration = Duration::from_secs(1);
-
-pub(crate) fn image_maps(pid: i32) -> Result<Vec<Mapping>, Broken> {
-    /// The thread by which we look may end at this moment: then there is nothing to be seen.
-    const TRIES: usize = 8;
-    for _ in 0..TRIES {
-        match image::maps::read_maps(pid as u32) {
-            Ok(maps) if !maps.is_empty() => return Ok(maps),
-            _ if process::is_over(pid) => return Err(Broken::Gone { pid }),
-            Ok(_) => {}
-            Err(ImageError::Io { path, source }) => {
-                return Err(identity::unreadable(path.display().to_string(), &source));
-            }
-            Err(e) => return Err(Broken::File { path: format!("/proc/{pid}/maps"), why: e.to_string() }),
-        }
-    }
-    Err(Broken::Proc { path: format!("/proc/{pid}/maps"), errno: sys::Errno::ENOENT })
-}
 
 /// What would not be seen whole without these sites.
 fn incomplete<'a>(missed: impl Iterator<Item = &'a SitePlan>) -> BTreeSet<Whole> {
@@ -182,7 +166,7 @@ impl Session {
     }
 
     fn build_site(&mut self, plan: SitePlan, numbers: &mut Numbers) {
-        let region = self.regions.regions.iter().position(|r| reaches(r, &plan)).unwrap_or(0);
+        let region = self.regions.regions.iter().position(|r| r.reaches(&plan)).unwrap_or(0);
         let first_cell = plan.opens().map_or(numbers.cell, |f| numbers.functions[&f]);
         let bodies: Vec<Body> = plan
             .actions
@@ -444,10 +428,4 @@ impl Windows {
         }
         Ok(())
     }
-}
-
-pub(crate) fn reaches(region: &Region, plan: &SitePlan) -> bool {
-    let middle = region.code.start;
-    let span = (1u64 << 31) - (2 << 20);
-    plan.module_range.start.abs_diff(middle) < span && plan.module_range.end.abs_diff(middle) < span
 }

@@ -10,13 +10,14 @@
 //!          B3 what is read for it is bounded: regions of one arena by the wire format, arenas by `ARENAS_MAX`.
 //! Checked: tests below; testkit `forged`.
 
-use crate::enter::footing::RESERVED_OFFSET;
 use crate::enter::semaphore;
 use image::{Addr, ElfImage, Mapping, Process};
 use std::collections::HashMap;
 use std::ops::Range;
 use wire::{ARENA_NAME, RegionDesc, TrampolineHeader};
 
+/// Where in the arena's file a mapping begins that only keeps a place for a region.
+pub(crate) const RESERVED_OFFSET: u64 = 4096;
 /// More controllers in one process are not believed in.
 pub(crate) const ARENAS_MAX: usize = 256;
 

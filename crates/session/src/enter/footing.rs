@@ -12,8 +12,9 @@
 use crate::enter::arena::possible_cpus;
 use crate::enter::belief;
 use crate::facts::error::Broken;
-use crate::facts::receipt::Unmapped;
 use crate::find::memory::Memory;
+use crate::find::process::Controller;
+use crate::find::proof::Unmapped;
 use crate::hold::remote::Remote;
 use image::{FileId, Mapping};
 use std::ops::Range;
@@ -43,8 +44,13 @@ pub(crate) struct Found {
     pub inode: u64,
 }
 
-/// Where in the arena's file a mapping begins that only keeps a place for a region.
-pub(crate) const RESERVED_OFFSET: u64 = 4096;
+impl Found {
+    /// Whether its controller lives.
+    pub fn is_alive(&self) -> bool {
+        let Found { controller: pid, controller_start: start_time, pid_namespace, .. } = *self;
+        Controller { pid, start_time, pid_namespace }.is_alive()
+    }
+}
 
 impl Footing {
     /// Those of all controllers in a process.

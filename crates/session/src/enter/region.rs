@@ -11,12 +11,14 @@
 //!             it cannot fault, whatever the target does.
 //! Checked: testkit `traces` (mappings and descriptors before and after), `kills`, `hostile` (M4); `inject`.
 
-use crate::arm::attach::image_maps;
 use crate::enter::agent_image::AgentImage;
 use crate::enter::arena::{Arena, Layout, errno_of};
-use crate::enter::footing::{Footing, RESERVED_OFFSET};
+use crate::enter::belief::RESERVED_OFFSET;
+use crate::enter::footing::Footing;
 use crate::facts::error::Broken;
 use crate::facts::inject;
+use crate::facts::site::SitePlan;
+use crate::find::maps::image_maps;
 use crate::find::memory::Memory;
 use crate::hold::remote::Remote;
 use crate::plan::space::{rooms, within_reach};
@@ -43,6 +45,15 @@ pub(crate) struct Region {
     pub slow: u64,
     /// Where the next trampoline goes.
     pub next: u64,
+}
+
+impl Region {
+    /// Whether 32-bit distances lead from everywhere in it to all that a site may refer to.
+    pub fn reaches(&self, plan: &SitePlan) -> bool {
+        let middle = self.code.start;
+        let span = (1u64 << 31) - (2 << 20);
+        plan.module_range.start.abs_diff(middle) < span && plan.module_range.end.abs_diff(middle) < span
+    }
 }
 
 /// A wish for a region.

@@ -17,7 +17,6 @@ use crate::find::threads;
 use crate::hold::foothold::Foothold;
 use crate::hold::remote::Remote;
 use crate::hold::world::World;
-use crate::live::session::Session;
 use crate::plan::puns::Puns;
 use image::Mapping;
 use insn::Rung;
@@ -102,18 +101,6 @@ impl SetUp {
         let stall = world.resume();
         let regions = Some(regions);
         Ok(SetUp { regions, rseq_offset, self_offset, foothold, stall, ns_per_tick: 0, tid_offset })
-    }
-
-    pub fn build(
-        &mut self,
-        memory: Memory,
-        mappings: Vec<Mapping>,
-        sites: Vec<SitePlan>,
-    ) -> Result<Session, Broken> {
-        let regions = self.regions.take().ok_or(Broken::NoSyscall)?;
-        let mut session = Session::new(memory, mappings, regions, self.foothold.clone());
-        session.rebuild(self, sites)?;
-        Ok(session)
     }
 }
 

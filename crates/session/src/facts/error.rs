@@ -6,7 +6,7 @@
 //! Keeps:   every variant was checked, not guessed: see `process::why_not`.
 //! Checked: testkit `refusals`.
 
-use crate::follow::launch::Ending;
+use crate::facts::ending::Ending;
 use std::fmt;
 use sys::Errno;
 
@@ -217,6 +217,13 @@ pub enum Broken {
     },
     /// The embedded agent is damaged.
     Agent(String),
+}
+
+impl Broken {
+    /// A file of a process that cannot be read, which says nothing of the process.
+    pub(crate) fn unreadable(path: String, error: &std::io::Error) -> Broken {
+        Broken::Proc { path, errno: Errno(error.raw_os_error().unwrap_or(5)) }
+    }
 }
 
 impl fmt::Display for Broken {

@@ -112,7 +112,7 @@ mod tests {
 
     impl Subject {
         fn start() -> Subject {
-            let words = ["--exact", "inject::tests::subject", "--ignored", "--nocapture"];
+            let words = ["--exact", "facts::inject::tests::subject", "--ignored", "--nocapture"];
             let mut command = Command::new(std::env::current_exe().unwrap());
             command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
             let mut child = command.spawn().unwrap();

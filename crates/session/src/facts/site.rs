@@ -124,6 +124,16 @@ const TRACE_CELLS: u32 = wire::TRACE_LOST + 1;
 pub const HISTOGRAM_CELLS: u32 = 65;
 
 impl Action {
+    /// Whether the program that the kernel runs for a site can do this.
+    pub(crate) fn suits_kernel(&self) -> bool {
+        match self {
+            Action::Count => true,
+            Action::Consumers(list) => {
+                matches!(list.as_slice(), [Consumer::Count | Consumer::Log2Histogram { .. }])
+            }
+        }
+    }
+
     /// Cells that it needs.
     pub(crate) fn cells(&self) -> u32 {
         match self {

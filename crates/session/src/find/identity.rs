@@ -43,7 +43,7 @@ impl Identity {
             Ok(auxv) if auxv == self.auxv && process::start_time(self.pid) == self.start_time => Ok(()),
             Ok(_) => Err(self.fate()),
             Err(e) if is_absent(&e) => Err(self.fate()),
-            Err(e) => Err(unreadable(auxv_path(self.pid), &e)),
+            Err(e) => Err(Broken::unreadable(auxv_path(self.pid), &e)),
         }
     }
 
@@ -53,7 +53,7 @@ impl Identity {
         let stat = format!("/proc/{pid}/stat");
         // That there is no such file is proof; that it cannot be opened is none.
         if let Some(e) = fs::File::open(&stat).err().filter(|e| !is_absent(e)) {
-            return unreadable(stat, &e);
+            return Broken::unreadable(stat, &e);
         }
         let is_same = process::start_time(pid) == self.start_time;
         match is_same && !process::is_over(pid) {
@@ -71,11 +71,6 @@ fn auxv_path(pid: i32) -> String {
 /// The process was not there.
 fn is_absent(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH.0)
-}
-
-/// A file of the process that cannot be read, which says nothing of the process.
-pub(crate) fn unreadable(path: String, error: &std::io::Error) -> Broken {
-    Broken::Proc { path, errno: Errno(error.raw_os_error().unwrap_or(5)) }
 }
 
 /// Whether a module is mapped where it was planned for.

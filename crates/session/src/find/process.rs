@@ -11,12 +11,13 @@
 //! Checked: testkit `refusals`, `endings`.
 
 use crate::facts::error::Broken;
-use crate::find::identity;
-use crate::hold::tracer::is_held;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 use sys::{Errno, sched};
+
+/// What the command names its engine process.
+pub const ENGINE_NAME: &str = "np-engine";
 
 /// The part of /proc/PID/status that we use.
 #[derive(Clone, Debug, Default)]
@@ -96,7 +97,7 @@ fn read(id: i32, path: &str) -> Result<Option<Vec<u8>>, Broken> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(_) if is_unknown(id) => Ok(None),
-        Err(e) => Err(identity::unreadable(path.to_owned(), &e)),
+        Err(e) => Err(Broken::unreadable(path.to_owned(), &e)),
     }
 }
 
@@ -300,7 +301,7 @@ pub(crate) fn check(pid: i32) -> Result<Status, Broken> {
             Broken::Gone { pid }
         });
     }
-    if status.tracer != 0 && status.tracer != sys::gettid().cast_signed() && !is_held(pid) {
+    if status.tracer != 0 && status.tracer != sys::gettid().cast_signed() {
         let by = status.tracer;
         return Err(Broken::Traced { pid, name, by, by_name: self::name(by) });
     }
@@ -372,7 +373,7 @@ pub fn check_process(pid: i32) -> Result<(), Broken> {
     match check(pid) {
         // A program that we have just started is traced by us; another nanoprobe is waited for.
         Err(Broken::Traced { by, .. }) if by == sys::getpid().cast_signed() => Ok(()),
-        Err(Broken::Traced { by_name, .. }) if by_name == crate::ENGINE_NAME => Ok(()),
+        Err(Broken::Traced { by_name, .. }) if by_name == ENGINE_NAME => Ok(()),
         other => other.and_then(|_| check_maps(pid)),
     }
 }

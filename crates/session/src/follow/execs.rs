@@ -15,9 +15,9 @@
 use crate::find::process::{self, Status as Process};
 use crate::follow::bell::{Bell, Deaf};
 use crate::follow::launch::run_to_entry;
+use crate::hold::interrupted::undo_interruption;
 use crate::hold::reports::{self, NOHANG};
 use crate::hold::tracer::Held;
-use crate::hold::world::undo_interruption;
 use crate::live::session::{Session, SiteView};
 use crate::plan::{Images, Verb};
 use std::sync::atomic::Ordering;

@@ -12,6 +12,7 @@
 //!
 //! Constructors of shared libraries run before the entry point, in the dynamic loader: their hits are not seen.
 
+use crate::facts::ending::Ending;
 use crate::facts::error::Broken;
 use crate::find::memory::Memory;
 use crate::find::process;
@@ -19,7 +20,6 @@ use crate::follow::heritage::Heritage;
 use crate::hold::reports::{self, NOHANG};
 use crate::hold::tracer::Held;
 use std::cell::RefCell;
-use std::fmt;
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -48,46 +48,6 @@ pub struct Launched {
     process: PidFd,
     /// Until it is let go: it stands in a stop of ours, and is killed if we die.
     held: RefCell<Option<Held>>,
-}
-
-/// How a program ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// By itself, with this code.
-    Exited(i32),
-    /// By this signal.
-    Killed(i32),
-    /// Somebody else took its status.
-    Unseen,
-}
-
-impl Ending {
-    fn of(status: Status) -> Ending {
-        match status {
-            Status::Exited(code) => Ending::Exited(code),
-            Status::Killed(signal) => Ending::Killed(signal),
-            _ => Ending::Unseen,
-        }
-    }
-
-    /// As a shell gives it on: the code, or 128 and the signal.
-    pub fn exit_code(self) -> i32 {
-        match self {
-            Ending::Exited(code) => code,
-            Ending::Killed(signal) => 128 + signal,
-            Ending::Unseen => 1,
-        }
-    }
-}
-
-impl fmt::Display for Ending {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Ending::Exited(code) => write!(f, "exit code {code}"),
-            Ending::Killed(signal) => write!(f, "killed by signal {signal}"),
-            Ending::Unseen => write!(f, "how is not known"),
-        }
-    }
 }
 
 /// Why a program did not come to its entry point.

@@ -9,8 +9,8 @@
 //!             page.
 //! Checked: testkit `kills`; tests below.
 
-use crate::arm::attach::image_maps;
 use crate::facts::error::Broken;
+use crate::find::maps::image_maps;
 use crate::find::memory::Memory;
 use image::Mapping;
 use std::ops::Range;

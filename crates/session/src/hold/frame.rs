@@ -11,7 +11,7 @@
 //! Checked: tests below; testkit `kills`, where threads return to one.
 //! Source:  struct rt_sigframe and sys_rt_sigreturn in the kernel's arch/x86; `_fpx_sw_bytes` in <asm/sigcontext.h>.
 
-use crate::hold::world::restarts;
+use crate::hold::interrupted::restarts;
 use std::arch::x86_64::__cpuid_count;
 use sys::ptrace::Regs;
 

@@ -141,33 +141,47 @@ impl<'a> Hijack<'a> {
             self.is_away = true;
             ptrace::set_sigmask(self.tid, !OWN_FAULTS).map_err(gone)?;
         }
-        self.run_to_syscall_stop()?;
-        self.run_to_syscall_stop()?;
+        run_to_syscall_stop(self.tid, &mut self.came)?;
+        run_to_syscall_stop(self.tid, &mut self.came)?;
         let answer = ptrace::regs(self.tid).map_err(gone)?.rax;
         check(answer as isize).map(|value| value as u64).map_err(Unmade::Refused)
     }
+}
 
-    fn run_to_syscall_stop(&mut self) -> Result<(), Unmade> {
-        loop {
-            ptrace::cont_to_syscall(self.tid, 0).map_err(gone)?;
-            match self.wait()? {
-                Status::Syscall => return Ok(()),
-                Status::Signal(signal) if signal == SIGSTOP || !is_fault(self.tid) => self.came.push(signal),
-                Status::Signal(signal) => return Err(Unmade::Raised(signal)),
-                Status::Event(..) => {}
-                _ => return Err(Unmade::Gone),
-            }
+/// Runs a stopped thread on to where it enters or leaves a system call; signals that were sent to it and cannot be blocked
+/// are kept in `came`.
+pub(crate) fn run_to_syscall_stop(tid: i32, came: &mut Vec<i32>) -> Result<(), Unmade> {
+    loop {
+        ptrace::cont_to_syscall(tid, 0).map_err(gone)?;
+        match await_stop(tid).map_err(gone)? {
+            Status::Syscall => return Ok(()),
+            Status::Signal(signal) if signal == SIGSTOP || !is_fault(tid) => came.push(signal),
+            Status::Signal(signal) => return Err(Unmade::Raised(signal)),
+            Status::Event(..) => {}
+            _ => return Err(Unmade::Gone),
         }
     }
+}
 
-    fn wait(&self) -> Result<Status, Unmade> {
-        loop {
-            match reports::take(self.tid, 0) {
-                Err(Errno::EINTR) | Ok(None) => {}
-                Ok(Some((_, status))) => return Ok(status),
-                Err(_) => return Err(Unmade::Gone),
-            }
+/// Waits for the next report of a thread that runs.
+pub(crate) fn await_stop(tid: i32) -> Result<Status, Errno> {
+    loop {
+        match reports::take(tid, 0) {
+            Err(Errno::EINTR) | Ok(None) => {}
+            Ok(Some((_, status))) => return Ok(status),
+            Err(errno) => return Err(errno),
         }
+    }
+}
+
+/// Sends a thread the signals that were kept from it.
+pub(crate) fn send_again(pid: i32, tid: i32, came: &[i32]) {
+    for signal in came {
+        // A stop concerns the whole process.
+        let _ = match *signal {
+            SIGSTOP => sched::kill(tid, SIGSTOP),
+            other => sched::tgkill(pid, tid, other),
+        };
     }
 }
 
@@ -196,12 +210,6 @@ impl Drop for Hijack<'_> {
         if let Some((at, len)) = self.frame {
             let _ = self.memory.write(at, &vec![0; len]);
         }
-        for signal in self.came.drain(..) {
-            // A stop concerns the whole process.
-            let _ = match signal {
-                SIGSTOP => sched::kill(self.tid, SIGSTOP),
-                other => sched::tgkill(self.memory.pid, self.tid, other),
-            };
-        }
+        send_again(self.memory.pid, self.tid, &self.came);
     }
 }

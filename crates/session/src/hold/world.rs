@@ -15,8 +15,9 @@
 
 use crate::facts::error::Broken;
 use crate::facts::inject;
-use crate::find::process::{self, Asleep};
+use crate::find::process::{self, Asleep, ENGINE_NAME};
 use crate::find::sharers::Sharers;
+use crate::hold::interrupted::{restarts, undo_interruption};
 use crate::hold::reports::{self, NOHANG};
 use crate::hold::tracer::{self, Asked, is_held};
 use std::collections::BTreeMap;
@@ -36,8 +37,6 @@ const SLEEP: Duration = Duration::from_millis(50);
 const LOOK: Duration = Duration::from_millis(1);
 /// Only after so long do we look whether those that stand have died meanwhile.
 const SUSPICIOUS: Duration = Duration::from_millis(5);
-/// What the command names its engine process.
-pub const ENGINE_NAME: &str = "np-engine";
 
 /// What the kernel keeps in rax for calls that it will restart.
 const ERESTARTNOINTR: i64 = 513;
@@ -104,26 +103,6 @@ impl Thread {
             self.set_regs(self.regs);
         }
     }
-}
-
-/// Sets a call back to its start that ends with EINTR because of our stop, and not of a signal; true if it did.
-pub(crate) fn undo_interruption(tid: i32, regs: &mut Regs) -> bool {
-    let (call, answer) = (regs.orig_rax as i64, regs.rax as i64);
-    if call < 0 || answer != -i64::from(Errno::EINTR.0) || call == nr::CLOSE as i64 {
-        return false;
-    }
-    let waits = ptrace::sigmask(tid).and_then(|m| ptrace::has_deliverable_signal(tid, m));
-    if waits == Ok(false) {
-        regs.rip -= 2;
-        regs.rax = regs.orig_rax;
-        regs.orig_rax = u64::MAX;
-    }
-    waits == Ok(false)
-}
-
-/// True if the kernel is about to set rip back to the system call.
-pub(crate) fn restarts(regs: &Regs) -> bool {
-    (regs.orig_rax as i64) >= 0 && matches!(-(regs.rax as i64), 512 | 513 | 514 | 516)
 }
 
 /// A thread that sleeps in the kernel, uninterruptibly, and stops before it runs its own code again.

@@ -11,9 +11,9 @@
 //!          Another registration takes the entry over, and its end takes the breakpoint out.
 
 use super::{file_place, instruction, link, path_of};
-use crate::arm::attach::image_maps;
 use crate::enter::footing::Footing;
 use crate::facts::descriptor::owned;
+use crate::find::maps::image_maps;
 use crate::find::memory::Memory;
 use crate::patch::pages::BREAKPOINT;
 use std::collections::BTreeSet;
@@ -63,8 +63,7 @@ fn standing(memory: &Memory, sites: &[KernelSite]) -> Vec<KernelSite> {
 pub(crate) fn others(memory: &Memory) -> BTreeSet<u64> {
     let ours = sys::getpid().cast_signed();
     let found = Footing::all(memory, &image_maps(memory.pid).unwrap_or_default());
-    let others =
-        found.into_iter().filter(|found| found.controller != ours && crate::leave::recover::is_alive(found));
+    let others = found.into_iter().filter(|found| found.controller != ours && found.is_alive());
     let codes = others.filter_map(|found| found.footing.read_code(memory).ok());
     codes.flat_map(|code| code.kernel_sites().map(|site| site.site).collect::<Vec<_>>()).collect()
 }

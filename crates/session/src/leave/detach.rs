@@ -11,21 +11,23 @@
 //!          D4 forked children that inherited our patches are freed of them too: heirs.rs.
 //! Checked: testkit `traces`, `endings`, `torture attach`.
 
-use crate::arm::attach::image_maps;
 use crate::enter::footing::Footing;
+use crate::enter::occupants::occupants;
 use crate::enter::semaphore;
 use crate::facts::error::Broken;
-use crate::facts::receipt::{Gone, Receipt, Residue, Unmapped};
 use crate::facts::site::{Armed, Link};
+use crate::find::maps::image_maps;
 use crate::find::memory::Memory;
 use crate::find::process;
+use crate::find::proof::{Gone, Unmapped};
 use crate::hold::foothold::Foothold;
 use crate::hold::hijack::on_their_way_back;
 use crate::hold::remote::Remote;
 use crate::hold::stacks;
 use crate::hold::tracer::apart;
-use crate::hold::world::{Hurry, Sleeper, Thread, World};
+use crate::hold::world::{Hurry, Thread, World};
 use crate::leave::heirs;
+use crate::leave::receipt::{Receipt, Residue};
 use crate::leave::verify::{self, is_same_place};
 use crate::live::session::Session;
 use crate::patch::chain::{self, Left};
@@ -93,6 +95,14 @@ impl Session {
 
     fn links(&self) -> Vec<Link<'_>> {
         self.armed.iter().filter(|a| a.is_live).map(Armed::link).collect()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let _: Result<_, Broken> = self.detach();
+        }
     }
 }
 
@@ -316,28 +326,6 @@ fn by_number(regs: &mut Regs, number: u8) -> Option<&mut u64> {
         11 => &mut regs.r11,
         _ => return None,
     })
-}
-
-/// Whether a thread is in this memory of ours or another controller's, or will come back to it.
-pub(crate) fn is_occupied(memory: &Memory, world: &World, footing: &Footing, mappings: &[Mapping]) -> bool {
-    !occupants(memory, world, footing, mappings).is_empty()
-}
-
-/// The threads that are in our memory, or will come back to it.
-fn occupants(memory: &Memory, world: &World, footing: &Footing, mappings: &[Mapping]) -> Vec<i32> {
-    // A thread that was moved out has its new place in `regs` already.
-    let mut tids: Vec<i32> = world.threads().filter(|t| footing.contains(t.pc())).map(|t| t.tid).collect();
-    // Whether its rseq area refers to us cannot be told of one whose area we do not know.
-    let is_unknown = |s: &Sleeper| footing.rseq_offset.is_some() && s.fs_base.is_none();
-    let is_inside = |s: &&Sleeper| is_unknown(s) || s.pcs().any(|pc| footing.contains(pc));
-    tids.extend(world.sleepers().filter(is_inside).map(|s| s.tid));
-    if let Some(bounds) = footing.bounds() {
-        let found = stacks::find(memory, world, mappings, bounds, |w| footing.contains(w));
-        tids.extend(found.into_iter().map(|back| back.tid));
-    }
-    tids.sort_unstable();
-    tids.dedup();
-    tids
 }
 
 /// Waits for `pause`, and on until none of these threads waits for its turn on a CPU.

@@ -10,12 +10,11 @@
 //! Checked: testkit `endings`.
 
 use crate::facts::error::Broken;
-use crate::facts::receipt::{Receipt, Residue};
-use crate::find::identity;
 use crate::find::memory::Memory;
 use crate::find::process;
 use crate::hold::world::World;
 use crate::leave::detach::Leaving;
+use crate::leave::receipt::{Receipt, Residue};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::{Duration, Instant};
@@ -120,7 +119,7 @@ impl Hunt<'_> {
                 Ok(false)
             }
             Err(_) if process::is_over(pid) => Ok(false),
-            Err(e) => Err(identity::unreadable(format!("/proc/{pid}/maps"), &e)),
+            Err(e) => Err(Broken::unreadable(format!("/proc/{pid}/maps"), &e)),
         }
     }
 

@@ -9,14 +9,14 @@
 //!          R3 no breakpoint that the kernel could not take out is passed over in silence.
 //! Checked: testkit `traces`, `kernel`, `endings`.
 
-use crate::arm::attach::image_maps;
 use crate::enter::belief::Originals;
-use crate::enter::footing::{Code, Footing, Found};
+use crate::enter::footing::{Code, Footing};
 use crate::facts::error::Broken;
-use crate::facts::receipt::{Receipt, Restored, Unmapped};
 use crate::facts::site::Link;
+use crate::find::maps::image_maps;
 use crate::find::memory::Memory;
-use crate::find::process::{self, Controller};
+use crate::find::process;
+use crate::find::proof::{Restored, Unmapped};
 use crate::hold::foothold::Foothold;
 use crate::hold::remote::Remote;
 use crate::hold::tracer::apart;
@@ -24,6 +24,8 @@ use crate::hold::world::{Hurry, World};
 use crate::kernel::stray;
 use crate::leave::detach::Leaving;
 use crate::leave::heirs;
+use crate::leave::receipt::Receipt;
+use crate::leave::unwatch;
 use std::fs;
 use std::path::Path;
 use std::time::Instant;
@@ -54,8 +56,8 @@ pub(crate) fn recover_quickly(pid: i32) -> Result<Vec<Receipt>, Broken> {
 fn recover_here(pid: i32) -> Result<Vec<Receipt>, Broken> {
     let memory = Memory::open(pid)?;
     let mappings = image_maps(pid)?;
-    let orphans = Footing::all(&memory, &mappings).into_iter().filter(|f| !is_alive(f));
-    let mut receipts = crate::watch::recover(pid)?;
+    let orphans = Footing::all(&memory, &mappings).into_iter().filter(|f| !f.is_alive());
+    let mut receipts = unwatch::recover(pid)?;
     for orphan in orphans {
         let foothold = Foothold::find(&memory, &mappings)?;
         let links = links(&memory, &orphan.footing, Originals::of(pid, &mappings));
@@ -131,11 +133,6 @@ fn free_of_kernel(memory: &Memory, footing: &Footing, receipt: &mut Receipt) -> 
     receipt.restored += sites.len() - left.len();
     receipt.breakpoints.extend(left);
     Ok(())
-}
-
-pub(crate) fn is_alive(found: &Found) -> bool {
-    let Found { controller: pid, controller_start: start_time, pid_namespace, .. } = *found;
-    Controller { pid, start_time, pid_namespace }.is_alive()
 }
 
 /// Every trampoline in the regions, by its header, if a controller can have written that.

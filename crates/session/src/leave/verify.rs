@@ -7,8 +7,8 @@
 //!             breakpoint that one's record names, or another file.
 //! Checked: tests below; testkit `two`; `torture uprobe`, where others come between the detach and the look.
 
-use crate::arm::attach::image_maps;
-use crate::facts::receipt::{Gone, Restored};
+use crate::find::maps::image_maps;
+use crate::find::proof::{Gone, Restored};
 use crate::hold::world::World;
 use crate::kernel::stray;
 use crate::leave::detach::{Leaving, TRACER_PATIENCE};

@@ -6,7 +6,6 @@
 //! Keeps:   S1 dropped without `detach`, it detaches.
 //! Checked: testkit.
 
-use crate::arm::attach::reaches;
 use crate::enter::arena::Arena;
 use crate::enter::clock;
 use crate::enter::region::Regions;
@@ -301,7 +300,7 @@ impl Session {
     pub(crate) fn write_records(&mut self) -> Result<(), Broken> {
         let Some(kernel) = &self.kernel else { return Ok(()) };
         for (site, record) in kernel.waiting().zip(kernel.records()) {
-            let region = self.regions.regions.iter_mut().find(|region| reaches(region, site));
+            let region = self.regions.regions.iter_mut().find(|region| region.reaches(site));
             let Some(region) = region else { continue };
             let at = region.next + RECORD_LEN - KernelSite::LEN as u64;
             self.memory.write(at, &record.bytes())?;
@@ -353,13 +352,5 @@ impl Session {
     /// True as long as the process runs the program that we attached to.
     pub fn is_alive(&self) -> bool {
         !self.memory.is_over()
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        if !self.is_over {
-            let _: Result<_, Broken> = self.detach();
-        }
     }
 }

@@ -16,13 +16,13 @@
 //! Checked: tests below (N7); testkit `crowd` (N3 to N6); testkit `two`, controllers on one site that leave in either order; `tests/uprobe_live.rs` of torture, an
 //!          entry and a tail jump (N3); `torture uprobe`, whose target crashes without N4.
 
-use crate::arm::attach::image_maps;
 use crate::enter::footing::Footing;
+use crate::enter::occupants::is_occupied;
 use crate::facts::error::Broken;
 use crate::facts::site::{Armed, Link, Missed};
+use crate::find::maps::image_maps;
 use crate::find::memory::Memory;
 use crate::hold::world::World;
-use crate::leave::detach::is_occupied;
 use crate::patch::pages::{BREAKPOINT, Pages};
 use insn::Unreachable;
 use std::collections::BTreeMap;

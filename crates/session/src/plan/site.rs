@@ -9,7 +9,6 @@
 use super::consumer::{check_faults, check_shadow_stack, check_stack, consumer};
 use super::{Match, Placed, Planner, Verb, codes};
 use crate::facts::site::{Action, SitePlan};
-use crate::kernel;
 use crate::plan::puns;
 use image::{ElfImage, ImageAddr, Module, When};
 use insn::{Asked, KernelWay, Misrun, Placement, Pun, Refusal, place};
@@ -27,7 +26,7 @@ impl Planner<'_> {
             Action::Consumers(_) => check_stack(&self.images[&wanted.module].image, wanted),
         };
         let placement = match stack.and_then(|()| self.placement(wanted, placed)) {
-            Err(why) if kernel::can(&action) => self.by_kernel(wanted, placed, why)?,
+            Err(why) if action.suits_kernel() => self.by_kernel(wanted, placed, why)?,
             other => other.map_err(|why| self.in_words(wanted, &why))?,
         };
         self.site_plan(wanted, wanted.name.clone(), placement, vec![action])

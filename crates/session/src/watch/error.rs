@@ -6,7 +6,7 @@
 //! Keeps:   nothing.
 //! Checked: testkit `watching`.
 
-use crate::Broken;
+use crate::facts::error::Broken;
 use image::{ImageError, lookup::LookupError};
 use std::fmt;
 use sys::Errno;

@@ -13,9 +13,11 @@
 use super::record::Recorder;
 use super::{Access, Detail, Touch, Watch, WatchError, step};
 use crate::facts::descriptor::owned;
+use crate::facts::error::Broken;
 use crate::find::memory::Memory;
-use crate::find::process;
-use crate::hold::world::{ENGINE_NAME, Hurry, World};
+use crate::find::process::{self, ENGINE_NAME};
+use crate::hold::world::{Hurry, World};
+use crate::leave::recover::recover;
 use hwbp::{Accounts, EngineKind, Machine, Place, Refused, Request};
 use std::fs::{self, File};
 use std::io::Read;
@@ -54,7 +56,7 @@ impl Hard {
         detail: Detail,
     ) -> Result<Hard, WatchError> {
         account(pid, &watches)?;
-        crate::recover(pid)?;
+        recover(pid)?;
         sched::raise_descriptor_limit();
         let _hurry = Hurry::begin();
         let began = Instant::now();
@@ -211,7 +213,7 @@ fn refused(pid: i32, watch: &Watch, errno: Errno, armed: &[Watch]) -> WatchError
                 process::Status::of(sys::getpid() as i32).ok().flatten().is_some_and(|s| s.seccomp != 0);
             WatchError::NotAllowed { errno, paranoid: paranoid.trim().to_owned(), has_filter }
         }
-        errno => WatchError::Broken(crate::Broken::Call { what: "perf_event_open", errno }),
+        errno => WatchError::Broken(Broken::Call { what: "perf_event_open", errno }),
     }
 }
 

@@ -14,22 +14,23 @@
 
 mod calls;
 mod fault;
-mod journal;
 mod page;
 
-pub(crate) use journal::recover;
-
-use super::step::{self, Puppet};
+use super::step;
 use super::{Detail, Touch, Watch, WatchError};
-use crate::facts::receipt::Gone;
+use crate::enter::journal::{Journal, LEN, are_restored};
+use crate::facts::error::Broken;
 use crate::find::memory::Memory;
 use crate::find::process;
+use crate::find::proof::Gone;
 use crate::hold::foothold::Foothold;
+use crate::hold::interrupted::undo_interruption;
+use crate::hold::puppet::Puppet;
 use crate::hold::reports::{self, NOHANG};
-use crate::hold::world::{World, undo_interruption};
+use crate::hold::world::World;
+use crate::leave::recover::recover;
 use image::Process;
-use journal::Journal;
-use page::{LEN, Page};
+use page::Page;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -104,7 +105,7 @@ impl Soft {
     /// # Errors
     /// See [`WatchError`]; then the process is as before.
     pub fn arm(pid: i32, watches: Vec<Watch>, detail: Detail) -> Result<Soft, WatchError> {
-        crate::recover(pid)?;
+        recover(pid)?;
         let began = Instant::now();
         let memory = Memory::open(pid)?;
         let world = World::stop(pid)?;
@@ -123,7 +124,7 @@ impl Soft {
         let foothold = Foothold::find(&memory, &process.mappings)?;
         let has_filter = process::Status::of(pid)?.is_some_and(|s| s.seccomp != 0);
         let options = OPTIONS | if has_filter { ptrace::O_SUSPEND_SECCOMP } else { 0 };
-        let refused = || crate::Broken::Seccomp { pid, name: process::name(pid), mode: 2 };
+        let refused = || Broken::Seccomp { pid, name: process::name(pid), mode: 2 };
         tids.iter().try_for_each(|tid| ptrace::set_options(*tid, options)).map_err(|_| refused())?;
         let mut soft = Soft {
             pid,
@@ -149,7 +150,7 @@ impl Soft {
             // Nothing is left to give back: dropping it must not try.
             soft.threads.clear();
             drop(world);
-            return Err(WatchError::Broken(crate::Broken::Remote { call, errno }));
+            return Err(WatchError::Broken(Broken::Remote { call, errno }));
         }
         for (tid, since) in world.keep() {
             soft.stall = soft.stall.max(since.elapsed());
@@ -175,7 +176,7 @@ impl Soft {
         let journal = Journal::create(puppet, self.pages.len());
         let journal = journal.map_err(|errno| ("memfd_create", errno))?;
         self.journal = Some(journal);
-        journal.write(&self.memory, &self.pages).map_err(|errno| ("write of the journal", errno))?;
+        journal.write(&self.memory, &self.own()).map_err(|errno| ("write of the journal", errno))?;
         self.learn_action(puppet).map_err(|errno| ("rt_sigaction", errno))?;
         let watched: Vec<(u64, u64)> = self.pages.iter().filter_map(Page::watched).collect();
         step::protect(puppet, &watched).map_err(|errno| ("mprotect", errno))
@@ -374,7 +375,7 @@ impl Soft {
                 self.journal.inspect(|journal| journal.unmap(&mut puppet));
                 puppet.release();
             }
-            self.receipt.is_verified = page::are_restored(self.pid, &self.own()).is_some();
+            self.receipt.is_verified = are_restored(self.pid, &self.own()).is_some();
             self.let_go();
         } else {
             self.receipt.was_gone = Gone::proven(&self.memory).is_some();

@@ -10,7 +10,10 @@
 //!             process's own doing, and taken for that.
 //! Checked: testkit `watching`.
 
-use super::{Page, Puppet, Soft, step};
+use super::{Page, Soft, step};
+use crate::enter::journal::LEN;
+use crate::hold::interrupted::made_again;
+use crate::hold::puppet::Puppet;
 use crate::hold::reports::{self, NOHANG};
 use image::Process;
 use std::ops::Range;
@@ -55,7 +58,7 @@ impl Soft {
             return ptrace::cont_to_syscall(tid, 0);
         }
         self.receipt.calls += 1;
-        ptrace::set_regs(tid, &step::made_again(&regs))?;
+        ptrace::set_regs(tid, &made_again(&regs))?;
         self.make_open(tid)
     }
 
@@ -120,7 +123,7 @@ impl Soft {
     pub(super) fn sync(&mut self) {
         let Ok(process) = Process::read(self.pid as u32) else { return };
         self.pages.iter_mut().for_each(|page| page.sync(&process.mappings));
-        let _ = self.journal.map_or(Ok(()), |j| j.write(&self.memory, &self.pages));
+        let _ = self.journal.map_or(Ok(()), |j| j.write(&self.memory, &self.own()));
     }
 
     /// Gives the pages the process's own protection.
@@ -149,7 +152,7 @@ impl Soft {
 /// Which addresses a system call maps, unmaps or protects anew; none for most calls.
 fn changed_by(regs: &Regs) -> [Range<u64>; 2] {
     let none = || 0..0;
-    let range = |at: u64, len: u64| at..at.saturating_add(len.next_multiple_of(super::page::LEN));
+    let range = |at: u64, len: u64| at..at.saturating_add(len.next_multiple_of(LEN));
     let (a, b, c, d, e) = (regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8);
     match regs.orig_rax as usize {
         nr::MPROTECT | nr::PKEY_MPROTECT | nr::MUNMAP | nr::REMAP_FILE_PAGES | nr::MSEAL => {

@@ -10,8 +10,8 @@
 
 use super::page::ABORTS_MAX;
 use super::{LEN, Page, Soft, step};
+use crate::hold::puppet::{Puppet, Stepped};
 use crate::hold::sequence::Standing;
-use crate::watch::step::{Puppet, Stepped};
 use crate::watch::{At, Detail, Stack, Touch};
 use sys::{Errno, nr, ptrace};
 

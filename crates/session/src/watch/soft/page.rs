@@ -7,18 +7,12 @@
 //!          such writes fail without anybody being told.
 //! Checked: testkit `watching`.
 
-use crate::arm::attach::image_maps;
-use crate::facts::receipt::Restored;
+use crate::enter::journal::{LEN, PROT_EXEC, PROT_WRITE, at, prot_of};
 use crate::watch::{Access, Watch, WatchError};
 use image::{Addr, Mapping};
 use std::ops::Range;
 use sys::ptrace;
 
-/// Bytes of a page.
-pub(super) const LEN: u64 = 4096;
-pub(super) const PROT_READ: u64 = 1;
-pub(super) const PROT_WRITE: u64 = 2;
-pub(super) const PROT_EXEC: u64 = 4;
 /// After so many aborted sequences a page is watched no more.
 pub(super) const ABORTS_MAX: u32 = 3;
 /// No C library's block of a thread is longer, from the thread pointer up.
@@ -108,21 +102,4 @@ pub(super) fn taboo(tid: i32) -> Vec<Range<u64>> {
     let rseq = ptrace::rseq_config(tid).ok().filter(|r| r.area != 0);
     let rseq = rseq.map(|r| r.area..r.area + u64::from(r.size_bytes.max(32)));
     [Some(regs.rsp..regs.rsp), block, rseq].into_iter().flatten().collect()
-}
-
-/// Whether pages have these protections.
-pub(super) fn are_restored(pid: i32, own: &[(u64, u64)]) -> Option<Restored> {
-    let mappings = image_maps(pid).ok()?;
-    let differs = |(addr, prot): &&(u64, u64)| at(&mappings, *addr).is_some_and(|m| prot_of(m) != *prot);
-    Restored::proven(&own.iter().filter(differs).collect::<Vec<_>>())
-}
-
-fn at(mappings: &[Mapping], addr: u64) -> Option<&Mapping> {
-    mappings.iter().find(|m| m.range.contains(&Addr(addr)))
-}
-
-fn prot_of(m: &Mapping) -> u64 {
-    let p = m.permissions;
-    let bit = |is_set: bool, bit: u64| if is_set { bit } else { 0 };
-    bit(p.is_readable, PROT_READ) | bit(p.is_writable, PROT_WRITE) | bit(p.is_executable, PROT_EXEC)
 }

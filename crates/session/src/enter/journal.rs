@@ -8,20 +8,20 @@
 //!          J3 what it says is checked for size, and against what is mapped: it is the process's memory.
 //! Checked: testkit `watching`.
 
-use super::page::{self, Page};
-use crate::arm::attach::image_maps;
-use crate::facts::error::Broken;
-use crate::facts::receipt::{Receipt, Unmapped};
+use crate::find::maps::image_maps;
 use crate::find::memory::Memory;
 use crate::find::process::Controller;
-use crate::hold::foothold::Foothold;
-use crate::hold::remote::Remote;
-use crate::hold::world::World;
-use crate::watch::step::Puppet;
+use crate::find::proof::Restored;
+use crate::hold::puppet::Puppet;
 use image::{Addr, Mapping};
-use std::time::Instant;
+use std::ops::Range;
 use sys::{Errno, mapping as mm, nr};
 
+/// Bytes of a page.
+pub(crate) const LEN: u64 = 4096;
+pub(crate) const PROT_READ: u64 = 1;
+pub(crate) const PROT_WRITE: u64 = 2;
+pub(crate) const PROT_EXEC: u64 = 4;
 /// Its name in /proc/PID/maps.
 const NAME: &str = "nanoprobe-watch";
 const MAGIC: u64 = u64::from_le_bytes(*b"nprobeW1");
@@ -38,14 +38,14 @@ const JOURNALS_MAX: usize = 64;
 
 /// A journal in a process.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Journal {
+pub(crate) struct Journal {
     at: u64,
     len: u64,
 }
 
 impl Journal {
     /// Makes it by calls of a thread of the process, with room for `pages` pages.
-    pub(super) fn create(puppet: &mut Puppet, pages: usize) -> Result<Journal, Errno> {
+    pub(crate) fn create(puppet: &mut Puppet, pages: usize) -> Result<Journal, Errno> {
         let fd = puppet.call_with_name(nr::MEMFD_CREATE, NAME, MFD_CLOEXEC)?;
         let len = (LIST + 16 * pages as u64).next_multiple_of(4096);
         let (prot, flags) = ((mm::PROT_READ | mm::PROT_WRITE) as u64, mm::MAP_SHARED as u64);
@@ -57,8 +57,7 @@ impl Journal {
     }
 
     /// Writes down what is to be given back.
-    pub(super) fn write(&self, memory: &Memory, pages: &[Page]) -> Result<(), Errno> {
-        let own: Vec<(u64, u64)> = pages.iter().filter_map(Page::restored).collect();
+    pub(crate) fn write(&self, memory: &Memory, own: &[(u64, u64)]) -> Result<(), Errno> {
         let us = Controller::ourselves();
         let header: [u64; HEADER] = [MAGIC, us.pid as u64, us.start_time, us.pid_namespace, own.len() as u64];
         let bytes = |words: &[u64]| words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>();
@@ -69,54 +68,14 @@ impl Journal {
     }
 
     /// Memory of the process that calls of ours may write to.
-    pub(super) fn scratch(&self) -> u64 {
+    pub(crate) fn scratch(&self) -> u64 {
         self.at + SCRATCH
     }
 
     /// Takes it out, by a thread of the process or of a forked child.
-    pub(super) fn unmap(&self, puppet: &mut Puppet) {
+    pub(crate) fn unmap(&self, puppet: &mut Puppet) {
         let _ = puppet.call(nr::MUNMAP, [self.at, self.len, 0, 0, 0, 0]);
     }
-}
-
-/// Gives a process its pages back that a watch left protected which was killed; a receipt for each such watch.
-///
-/// # Errors
-/// The process cannot be entered.
-pub(crate) fn recover(pid: i32) -> Result<Vec<Receipt>, Broken> {
-    let memory = Memory::open(pid)?;
-    let mappings = image_maps(pid)?;
-    let marker = format!("/memfd:{NAME}");
-    let mut receipts = Vec::new();
-    for m in
-        mappings.iter().filter(|m| m.path.as_os_str() == marker.as_str() && m.is_deleted).take(JOURNALS_MAX)
-    {
-        let len = m.range.end.0 - m.range.start.0;
-        let Some((controller, own)) = read(&memory, m.range.start.0, len) else { continue };
-        let own = justified(&mappings, own);
-        if controller.is_alive() {
-            continue;
-        }
-        let began = Instant::now();
-        let mut world = World::stop(pid)?;
-        memory.check()?;
-        let mut remote = Remote::begin(&mut world, &memory, &Foothold::find(&memory, &mappings)?)?;
-        for (addr, prot) in &own {
-            // One that the process has unmapped since has nothing to get back.
-            let _ = remote.call("mprotect", nr::MPROTECT, [*addr, page::LEN, *prot, 0, 0, 0]);
-        }
-        let unmapped = remote.call("munmap", nr::MUNMAP, [m.range.start.0, len, 0, 0, 0, 0]).map(drop);
-        let unmapped = Unmapped::proven(std::iter::once(unmapped))?;
-        drop(remote);
-        let restored = page::are_restored(pid, &own);
-        let longest_stall = world.resume();
-        let took = began.elapsed();
-        let mut receipt = Receipt::default();
-        (receipt.pages, receipt.longest_stall, receipt.took) = (own.len(), longest_stall, took);
-        receipt.is_left(restored, Some(unmapped));
-        receipts.push(receipt);
-    }
-    Ok(receipts)
 }
 
 /// Those pages that a watch can have left so: they are there, without the right to write, and get back no more than data
@@ -129,10 +88,50 @@ fn justified(mappings: &[Mapping], mut own: Vec<(u64, u64)>) -> Vec<(u64, u64)> 
         here.is_some_and(|m| !m.permissions.is_writable && !m.permissions.is_executable)
     };
     own.retain(|(addr, prot)| {
-        let is_right = prot & !(page::PROT_READ | page::PROT_WRITE) == 0;
-        is_right && addr.is_multiple_of(page::LEN) && is_watched(*addr)
+        let is_right = prot & !(PROT_READ | PROT_WRITE) == 0;
+        is_right && addr.is_multiple_of(LEN) && is_watched(*addr)
     });
     own
+}
+
+/// A journal whose controller is gone.
+#[derive(Debug)]
+pub(crate) struct Orphan {
+    /// Where it is mapped.
+    pub range: Range<u64>,
+    /// Pages, and the protection that each is to have.
+    pub own: Vec<(u64, u64)>,
+}
+
+/// The journals in a process whose controllers are gone.
+pub(crate) fn orphans(memory: &Memory, mappings: &[Mapping]) -> Vec<Orphan> {
+    let marker = format!("/memfd:{NAME}");
+    let is_journal = |m: &&Mapping| m.path.as_os_str() == marker.as_str() && m.is_deleted;
+    let orphan = |m: &Mapping| {
+        let range = m.range.start.0..m.range.end.0;
+        let (controller, own) = read(memory, range.start, range.end - range.start)?;
+        (!controller.is_alive()).then(|| Orphan { range, own: justified(mappings, own) })
+    };
+    mappings.iter().filter(is_journal).take(JOURNALS_MAX).filter_map(orphan).collect()
+}
+
+/// Whether pages have these protections.
+pub(crate) fn are_restored(pid: i32, own: &[(u64, u64)]) -> Option<Restored> {
+    let mappings = image_maps(pid).ok()?;
+    let differs = |(addr, prot): &&(u64, u64)| at(&mappings, *addr).is_some_and(|m| prot_of(m) != *prot);
+    Restored::proven(&own.iter().filter(differs).collect::<Vec<_>>())
+}
+
+/// The mapping there.
+pub(crate) fn at(mappings: &[Mapping], addr: u64) -> Option<&Mapping> {
+    mappings.iter().find(|m| m.range.contains(&Addr(addr)))
+}
+
+/// Its protection, as mprotect takes it.
+pub(crate) fn prot_of(m: &Mapping) -> u64 {
+    let p = m.permissions;
+    let bit = |is_set: bool, bit: u64| if is_set { bit } else { 0 };
+    bit(p.is_readable, PROT_READ) | bit(p.is_writable, PROT_WRITE) | bit(p.is_executable, PROT_EXEC)
 }
 
 fn read(memory: &Memory, at: u64, len: u64) -> Option<(Controller, Vec<(u64, u64)>)> {

@@ -4,48 +4,12 @@
 //! State:   what was done, what was proven, and what stays behind.
 //! Context: control.
 //! Keeps:   R1 nothing is claimed without a proof: a receipt says "verified" only with a [`Restored`] or a [`Gone`], and
-//!             "memory returned" only with an [`Unmapped`]; each is made in one place, by looking.
+//!             "memory returned" only with an [`Unmapped`]; each is made in one place, by looking: proof.rs.
 //!          R2 what stays behind is named; probes that stay in any process take "verified" away.
 //! Checked: tests below; testkit `endings`.
 
-use crate::facts::error::Broken;
-use crate::find::memory::Memory;
-use crate::find::process;
+use crate::find::proof::{Gone, Restored, Unmapped};
 use std::time::Duration;
-
-/// The process, or the program that it ran when we came, is gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Gone(());
-
-impl Gone {
-    /// If the kernel says so: nobody has the memory any more, or the process has ended.
-    pub fn proven(memory: &Memory) -> Option<Gone> {
-        let is_replaced = || matches!(memory.check(), Err(Broken::Replaced { .. }));
-        (memory.is_over() || process::is_over(memory.pid) || is_replaced()).then_some(Gone(()))
-    }
-}
-
-/// Everything that we had changed in the process's text or protection was read back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Restored(());
-
-impl Restored {
-    /// If `differs`, of all that was read back, is empty.
-    pub fn proven<T>(differs: &[T]) -> Option<Restored> {
-        differs.is_empty().then_some(Restored(()))
-    }
-}
-
-/// The kernel has taken all our mappings out of the process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unmapped(());
-
-impl Unmapped {
-    /// If `answers`, of a call for each mapping, are all good.
-    pub fn proven<E>(answers: impl Iterator<Item = Result<(), E>>) -> Result<Unmapped, E> {
-        answers.collect::<Result<(), E>>().map(|()| Unmapped(()))
-    }
-}
 
 /// What was found of the process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -181,6 +145,7 @@ impl Receipt {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::find::memory::Memory;
 
     fn left() -> Receipt {
         let mut receipt = Receipt::default();
@@ -189,9 +154,18 @@ mod tests {
         receipt
     }
 
+    /// Of a process that is.
+    fn ended() -> Gone {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let memory = Memory::open(child.id() as i32).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        Gone::proven(&memory).unwrap()
+    }
+
     fn gone() -> Receipt {
         let mut receipt = Receipt::default();
-        receipt.is_gone(Gone(()));
+        receipt.is_gone(ended());
         receipt
     }
 
@@ -217,11 +191,5 @@ mod tests {
         let with = |residue| Receipt { residues: vec![residue], ..left() };
         assert!(!with(child).is_verified() && with(Residue::Held { by: 7 }).is_verified());
         assert_eq!(with(Residue::Held { by: 7 }).held_by(), Some(7));
-    }
-
-    #[test]
-    fn a_process_that_lives_is_not_gone() {
-        let memory = Memory::open(sys::getpid().cast_signed()).unwrap();
-        assert_eq!(Gone::proven(&memory), None);
     }
 }
