@@ -27,7 +27,7 @@ pub(crate) type GroupNode = ListNode<Group>;
 
 /// A handler as a plain function: the consumer, the registers, the probed function at its return, the cookie.
 type Handler = unsafe fn(NonNull<()>, &mut Regs, u64, *mut u64) -> Verdict;
-/// All handlers of some consumers of one type; true if each said remove.
+/// Several entry handlers or several return handlers of a group; true if each said remove. No panic leaves it.
 type Handlers = unsafe fn(NonNull<Hot>, usize, &mut Regs, u64) -> bool;
 
 /// The functions that a type of consumers has, found once, when a consumer is registered.
@@ -58,8 +58,7 @@ unsafe fn entry<C: Consumer>(data: NonNull<()>, regs: &mut Regs, _: u64, cookie:
     let consumer = unsafe { data.cast::<C>().as_ref() };
     // SAFETY: a live number of the caller's (its duty).
     let cookie = unsafe { &mut *cookie };
-    // Without an answer, its return handler is not called for this hit.
-    contained(|| consumer.handler(regs, cookie)).unwrap_or(Verdict::Ignore)
+    consumer.handler(regs, cookie)
 }
 
 /// # Safety
@@ -89,7 +88,7 @@ unsafe fn ret<C: Consumer>(data: NonNull<()>, regs: &mut Regs, func: u64, cookie
     let consumer = unsafe { data.cast::<C>().as_ref() };
     // SAFETY: null or a live number of the caller's (its duty).
     let cookie = unsafe { cookie.as_mut() };
-    contained(|| consumer.ret_handler(func, regs, cookie));
+    consumer.ret_handler(func, regs, cookie);
     Verdict::Continue
 }
 
@@ -115,10 +114,52 @@ pub struct Hot {
     handler: Handler,
 }
 
+impl Hot {
+    /// Calls the handler, whose panic goes no further. It is caught here: a handler that has nothing to catch needs no
+    /// stack frame, which is half a nanosecond.
+    ///
+    /// # Safety
+    /// As for the handler: the consumer must live, and `cookie` must be what it takes.
+    #[inline(always)]
+    unsafe fn call(&self, regs: &mut Regs, func: u64, cookie: *mut u64) -> Verdict {
+        // SAFETY: the caller's duty.
+        let called = contained(|| unsafe { (self.handler)(self.data, regs, func, cookie) });
+        // Without an answer, its return handler is not called for this hit.
+        called.unwrap_or(Verdict::Ignore)
+    }
+}
+
+/// Entry handlers of several types; apart, so that a hit of one consumer has a short way.
+///
+/// # Safety
+/// There must be so many at `first`, and their consumers must live.
+unsafe fn mixed_entries(first: NonNull<Hot>, len: usize, regs: &mut Regs, _: u64) -> bool {
+    // SAFETY: the caller's duty.
+    let all = unsafe { core::slice::from_raw_parts(first.as_ptr(), len) };
+    all.iter().fold(true, |remove, one| {
+        // SAFETY: the caller's duty; an entry handler gets a cookie.
+        remove & (unsafe { one.call(regs, 0, &mut 0) } == Verdict::Remove)
+    })
+}
+
+/// The same for return handlers.
+///
+/// # Safety
+/// As for `mixed_entries`.
+unsafe fn mixed_rets(first: NonNull<Hot>, len: usize, regs: &mut Regs, func: u64) -> bool {
+    // SAFETY: the caller's duty.
+    let all = unsafe { core::slice::from_raw_parts(first.as_ptr(), len) };
+    for one in all {
+        // SAFETY: the caller's duty; without a session there is no cookie.
+        unsafe { one.call(regs, func, null_mut()) };
+    }
+    false
+}
+
 /// See the file's head. What a hit reads of one consumer stands in its first line.
 #[repr(C)]
 pub(crate) struct Group {
-    /// If there are several entry handlers and all of one type: the function that calls them all.
+    /// If there are several entry handlers: the function that calls them all.
     all_entries: Option<Handlers>,
     entries: u8,
     returns: u8,
@@ -146,12 +187,12 @@ impl Group {
         };
         let (e, r) = (entries.clone().count(), returns.clone().count());
         let mut group = Group {
-            all_entries: of_one_type(entries.clone().map(|s| s.consumer.functions().entries)),
+            all_entries: of_several(entries.clone().map(|s| s.consumer.functions().entries), mixed_entries),
             entries: e as u8,
             returns: r as u8,
             sessions: (members.len() - e - r) as u8,
             hot: [hot(slot(&members[0])); ROOM],
-            all_returns: of_one_type(returns.clone().map(|s| s.consumer.functions().rets)),
+            all_returns: of_several(returns.clone().map(|s| s.consumer.functions().rets), mixed_rets),
             members: [None; ROOM],
         };
         let order: Vec<&Slot> = match group.has_sessions() {
@@ -183,18 +224,11 @@ impl Group {
     pub unsafe fn call_entries(&self, regs: &mut Regs) -> bool {
         let len = usize::from(self.entries);
         if let Some(all) = self.all_entries {
-            // SAFETY: G1, G3; all are of the type that this function is for (`of_one_type`).
+            // SAFETY: G1, G3; all are of types that this function is for (`of_several`).
             return unsafe { all(NonNull::from(&self.hot).cast(), len, regs, 0) };
         }
-        let mut remove = true;
-        for i in 0..len {
-            // SAFETY: G3.
-            let one = unsafe { self.hot.get_unchecked(i) };
-            let mut cookie = 0;
-            // SAFETY: G1; the handler was found with the data.
-            remove &= unsafe { (one.handler)(one.data, regs, 0, &raw mut cookie) } == Verdict::Remove;
-        }
-        remove
+        // SAFETY: G1, G3; the handler was found with the data.
+        len == 0 || unsafe { self.hot[0].call(regs, 0, &mut 0) } == Verdict::Remove
     }
 
     /// Calls the entry handler of member `i` of a group with sessions.
@@ -206,7 +240,7 @@ impl Group {
         // SAFETY: there (caller's duty).
         let one = unsafe { self.hot.get_unchecked(i) };
         // SAFETY: G1; the handler was found with the data, and is the entry's.
-        unsafe { (one.handler)(one.data, regs, 0, cookie) }
+        unsafe { one.call(regs, 0, cookie) }
     }
 
     /// Calls the return handlers of a group without sessions.
@@ -219,15 +253,13 @@ impl Group {
         if let Some(all) = self.all_returns {
             // SAFETY: G3: `start` of them come before.
             let first = unsafe { NonNull::from(&self.hot).cast::<Hot>().add(start) };
-            // SAFETY: G1, G3; all are of the type that this function is for (`of_one_type`).
+            // SAFETY: G1, G3; all are of types that this function is for (`of_several`).
             unsafe { all(first, len, regs, func) };
-            return;
-        }
-        for i in start..start + len {
+        } else if len != 0 {
             // SAFETY: G3.
-            let one = unsafe { self.hot.get_unchecked(i) };
+            let one = unsafe { self.hot.get_unchecked(start) };
             // SAFETY: G1; the handler was found with the data.
-            unsafe { (one.handler)(one.data, regs, func, null_mut()) };
+            unsafe { one.call(regs, func, null_mut()) };
         }
     }
 
@@ -247,12 +279,12 @@ impl Group {
     }
 }
 
-/// The function of all, if there are several and it is the same.
-fn of_one_type(mut all: impl Iterator<Item = Handlers>) -> Option<Handlers> {
+/// If there are several: the function of their type, or that of mixed types.
+fn of_several(mut all: impl Iterator<Item = Handlers>, mixed: Handlers) -> Option<Handlers> {
     let first = all.next()?;
     let mut others = all.peekable();
     others.peek()?;
-    others.all(|f| core::ptr::fn_addr_eq(f, first)).then_some(first)
+    Some(if others.all(|f| core::ptr::fn_addr_eq(f, first)) { first } else { mixed })
 }
 
 /// A linked group of these consumers, who are told.

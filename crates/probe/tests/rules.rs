@@ -62,6 +62,25 @@ fn a_panic_in_a_handler_is_counted_and_the_others_are_called() {
 }
 
 #[test]
+fn a_panic_of_the_only_consumer_is_counted_and_goes_no_further() {
+    for kind in Protection::ALL {
+        for (at_return, is_session) in [(false, false), (true, false), (false, true), (true, true)] {
+            let w = world(Config::new(kind, kind));
+            let boom = Arc::new(Boom { at_return, is_session, ..Boom::default() });
+            let registered = w.registry.register(&w.file, 8, None, boom.clone()).unwrap();
+            let mut stack = w.registry.return_stack();
+            let (hit, pushed) = stack.enter(&registered.probe(), &mut Regs::default());
+            assert_eq!((hit, pushed), (Hit::Handled, at_return), "{kind}");
+            assert_eq!(pushed, stack.leave(&mut Regs::default()), "{kind}");
+            assert_eq!(w.registry.stats().panicked, 1, "{kind}");
+            w.drop_nosync(registered);
+            w.registry.unregister_sync();
+            assert_eq!(Arc::strong_count(&boom), 1, "{kind}: nothing keeps a reader inside");
+        }
+    }
+}
+
+#[test]
 fn a_panic_in_a_return_handler_leaves_its_lease() {
     for kind in Protection::ALL {
         for is_session in [false, true] {
