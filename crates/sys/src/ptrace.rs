@@ -233,26 +233,40 @@ pub fn rseq_config(tid: i32) -> Result<RseqConfig, Errno> {
 
 /// True if a signal that `mask` does not block waits for the stopped thread or its process.
 pub fn has_deliverable_signal(tid: i32, mask: u64) -> Result<bool, Errno> {
-    for flags in [0u32, 1] {
-        let mut infos = [[0u8; 128]; 16];
-        let mut off = 0;
-        loop {
-            let args = PeekArgs { off, flags, nr: 16 };
-            let args_at = &raw const args as usize;
-            let got = request(PEEKSIGINFO, tid, args_at, infos.as_mut_ptr() as usize)?;
-            for info in &infos[..got] {
-                let signo = i32::from_ne_bytes([info[0], info[1], info[2], info[3]]);
-                if (1..=64).contains(&signo) && mask & (1u64 << (signo - 1)) == 0 {
-                    return Ok(true);
-                }
-            }
-            if got < 16 {
-                break;
-            }
-            off += 16;
+    let is_deliverable = |signal: i32, _| mask & (1u64 << (signal - 1)) == 0;
+    Ok(any_waiting(tid, OWN, is_deliverable)? || any_waiting(tid, SHARED, is_deliverable)?)
+}
+
+/// True if one of `signals`, bit n-1 for signal n, that the kernel raised and nobody sent waits for the stopped thread: for
+/// an instruction that it has run.
+pub fn has_raised_signal(tid: i32, signals: u64) -> Result<bool, Errno> {
+    any_waiting(tid, OWN, |signal, code| code > 0 && signals & (1u64 << (signal - 1)) != 0)
+}
+
+/// The signals that wait for a thread alone, and for its process.
+const OWN: u32 = 0;
+const SHARED: u32 = 1;
+
+/// Whether one of the signals that wait, with its si_code, is what is wanted.
+fn any_waiting(tid: i32, flags: u32, is_it: impl Fn(i32, i32) -> bool) -> Result<bool, Errno> {
+    let mut infos = [[0u8; 128]; 16];
+    let word = |info: &[u8; 128], at: usize| {
+        i32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]])
+    };
+    let mut off = 0;
+    loop {
+        let args = PeekArgs { off, flags, nr: 16 };
+        let got = request(PEEKSIGINFO, tid, &raw const args as usize, infos.as_mut_ptr() as usize)?;
+        let is_there =
+            |info: &[u8; 128]| (1..=64).contains(&word(info, 0)) && is_it(word(info, 0), word(info, 8));
+        if infos[..got].iter().any(is_there) {
+            return Ok(true);
         }
+        if got < 16 {
+            return Ok(false);
+        }
+        off += 16;
     }
-    Ok(false)
 }
 
 /// Asks to be traced by our parent, from the next exec on.

@@ -5,6 +5,8 @@
  * entered sequence  two threads on one CPU: one works, the other, the process's first, runs a restartable sequence that sees
  *                   whether the other one worked meanwhile: then it must not commit.
  * entered foreign   the first thread runs 32-bit code, another one works. A handler for SIGSEGV is installed.
+ * entered steps     the only thread steps itself by the trap flag through a hundred instructions, and runs breakpoints of its
+ *                   own: the handler must see each step and each breakpoint once, with its own cause.
  * entered execs     a thread works for some milliseconds, then the process executes itself again.
  *
  * All but `execs` say `ready pid=N`. Commands on standard input:
@@ -177,6 +179,49 @@ static void on_fault(int signal) {
     mprotect(guarded, 4096, PROT_READ | PROT_WRITE);
 }
 
+static volatile uint64_t steps, traps;
+
+static void on_trap(int signal, siginfo_t *info, void *context) {
+    (void)signal, (void)context;
+    if (info->si_code == TRAP_TRACE) steps++;
+    else if (info->si_code == SI_KERNEL) traps++;
+    else breaks("the cause of a signal");
+}
+
+/* Each instruction with the trap flag on raises SIGTRAP. */
+static uint64_t stepped(void) {
+    uint64_t before = steps;
+    __asm__ volatile("lea -128(%%rsp), %%rsp\n pushfq\n orq $0x100, (%%rsp)\n popfq\n"
+                     ".rept 100\n nop\n .endr\n"
+                     "pushfq\n andq $~0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp\n"
+                     :
+                     :
+                     : "memory", "cc");
+    return steps - before;
+}
+
+/* The only thread hears commands too, as it never sleeps. */
+static void step_on(void) {
+    struct sigaction action = {.sa_sigaction = on_trap, .sa_flags = SA_SIGINFO | SA_NODEFER};
+    struct pollfd input = {.fd = 0, .events = POLLIN};
+    char line[64];
+    sigaction(SIGTRAP, &action, NULL);
+    uint64_t expected = stepped();
+    printf("ready pid=%d\n", getpid());
+    for (int go_on = 1; go_on;) {
+        if (stepped() != expected) breaks("a step");
+        uint64_t before = traps;
+        __asm__ volatile("int3");
+        if (traps != before + 1) breaks("a breakpoint");
+        work(1);
+        rounds++;
+        if (poll(&input, 1, 0) == 0) continue;
+        go_on = fgets(line, sizeof line, stdin) && strcmp(line, "quit\n");
+        printf("check rounds=%lu aborts=0 commits=0 broken=%lu\n", (unsigned long)rounds, (unsigned long)broken);
+    }
+    exit(broken ? BROKEN : QUIT);
+}
+
 static void start(void *(*body)(void *), void *arg) {
     pthread_t id;
     started++;
@@ -229,6 +274,7 @@ int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "hold";
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (!strcmp(mode, "execs")) return exec_again(argv);
+    if (!strcmp(mode, "steps")) step_on();
     if (!strcmp(mode, "hold")) {
         for (uintptr_t i = 0; i < 3; i++) start(hold, (void *)i);
         start(sleeps, NULL);

@@ -1,7 +1,7 @@
 //! A process is entered where it can be, and as it is; else it is refused by name, and nothing has happened to it.
 //!
 //! For:     the promise that entering does no harm.
-//! Keeps:   a restartable sequence that a call of ours interrupted does not commit; a thread in 32-bit code makes no call
+//! Keeps:   a signal that an instruction of the thread's own has raised is neither lost nor taken for our call's; a restartable sequence that a call of ours interrupted does not commit; a thread in 32-bit code makes no call
 //!          for us; a process that has executed another program since we looked is not taken for the old one, nor for one
 //!          that has ended.
 
@@ -22,6 +22,31 @@ fn a_sequence_that_we_interrupt_is_aborted() -> Result<()> {
     assert!(number(&seen, "aborts")? > 0 && number(&seen, "commits")? > 0, "it tested nothing: {seen}");
     assert_eq!(number(&seen, "broken")?, 0, "{seen}");
     let difference = before.difference_now()?;
+    assert!(difference.is_empty(), "{difference}");
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
+
+#[test]
+fn a_thread_that_steps_itself_loses_no_step_to_us() -> Result<()> {
+    let target = Target::build(Program::Entered, Link::Pie)?;
+    let mut running = target.spawn_with(&["steps"])?;
+    let before = Snapshot::take(running.pid())?;
+    let (spec, pid) = (target.spec("work"), running.pid_text());
+    for verb in [&["count", &spec][..], &["lat", &spec], &["hist", &spec, "arg0"]] {
+        for _ in 0..rounds(3, 100) {
+            // Nobody else is there to make our calls: mostly a step has been made whose signal waits.
+            let words = verb.iter().copied().chain(["-p", &pid, "--for", "20ms"]);
+            let outcome = Nanoprobe::find()?.run(words)?.success()?;
+            assert!(outcome.says_detach_verified(), "{outcome}");
+        }
+    }
+    running.command("check")?;
+    let seen = running.expect("check ")?;
+    assert!(number(&seen, "rounds")? > 0, "it tested nothing: {seen}");
+    assert_eq!(number(&seen, "broken")?, 0, "{seen}");
+    // A step's signal may wait at any moment.
+    let difference = before.difference_now()?.without(|line| line.contains("SigPnd"));
     assert!(difference.is_empty(), "{difference}");
     assert_eq!(running.end()?.code(), Some(7));
     Ok(())

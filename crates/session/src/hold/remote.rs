@@ -6,18 +6,21 @@
 //! Keeps:   C1 the thread's registers, mask and pending signals are afterwards what they were: `Hijack`.
 //!          C2 the thread is one in 64-bit code, and one that stands in no restartable sequence where there is one; else it
 //!             goes on at its sequence's abort address.
+//!          C3 a signal that an instruction of the thread's has raised and that waits for it is delivered before our first
+//!             call, as the kernel raised it: the thread stands at the beginning of its handler then.
 //! Checked: testkit `waits`, `signals`, `entered`.
 
 use crate::facts::error::Broken;
 use crate::find::memory::Memory;
 use crate::find::process;
 use crate::hold::foothold::Foothold;
-use crate::hold::hijack::{CODE_64, Hijack, Unmade};
+use crate::hold::hijack::{CODE_64, Hijack, OWN_FAULTS, Unmade, await_stop};
 use crate::hold::reports;
 use crate::hold::sequence::Standing;
 use crate::hold::tracer::is_held;
 use crate::hold::world::{Thread, World};
 use sys::ptrace::{self, Regs};
+use sys::wait::Status;
 use sys::{Errno, nr};
 
 /// So many threads are looked at for one that is better than those before.
@@ -35,6 +38,8 @@ pub(crate) struct Remote<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fault {
     Nothing,
+    /// A signal waits for it that an instruction has raised: as a rule for one that steps itself.
+    Signalled,
     /// Its sleep would begin anew if we died.
     Sleeps,
     /// It has to go on at the abort address.
@@ -61,9 +66,11 @@ impl<'a> Remote<'a> {
         let foothold = foothold.renewed(memory)?;
         let tid = choose(world, memory)?;
         suspend_seccomp(pid, tid)?;
+        let gone = |_| Broken::Gone { pid };
+        let thread = world.threads_mut().find(|t| t.tid == tid).ok_or(Broken::Gone { pid })?;
+        deliver_raised(thread).map_err(gone)?;
         let others = world.threads().filter(|t| t.tid != tid).map(|t| t.regs.rsp);
         let others: Vec<u64> = others.chain(world.sleepers().map(|s| s.at.sp)).collect();
-        let gone = |_| Broken::Gone { pid };
         let mask = ptrace::sigmask(tid).map_err(gone)?;
         let thread = world.threads_mut().find(|t| t.tid == tid).ok_or(Broken::Gone { pid })?;
         leave_sequence(memory, thread)?;
@@ -119,6 +126,29 @@ pub(crate) fn leave_sequence(memory: &Memory, thread: &mut Thread) -> Result<boo
     Ok(has_moved)
 }
 
+/// Delivers what an instruction of this stopped thread has raised; it stands at the first instruction of the handler then.
+fn deliver_raised(thread: &mut Thread) -> Result<(), Errno> {
+    let tid = thread.tid;
+    while ptrace::has_raised_signal(tid, OWN_FAULTS)? {
+        let mut signal = 0;
+        // It stops before the delivery, and again before the handler runs.
+        loop {
+            ptrace::cont(tid, signal)?;
+            match await_stop(tid)? {
+                Status::Signal(came) => {
+                    signal = came;
+                    ptrace::interrupt(tid)?;
+                }
+                Status::Event(ptrace::event::STOP, _) => break,
+                Status::Exited(_) | Status::Killed(_) => return Err(Errno::ESRCH),
+                _ => signal = 0,
+            }
+        }
+        thread.learn_regs()?;
+    }
+    Ok(())
+}
+
 /// The best thread of the first ones.
 fn choose(world: &World, memory: &Memory) -> Result<i32, Broken> {
     let pid = world.pid;
@@ -154,6 +184,7 @@ fn fault(memory: &Memory, thread: &Thread) -> Fault {
         Standing::Outside if (regs.orig_rax as i64) >= 0 && regs.rax as i64 == -ERESTART_RESTARTBLOCK => {
             Fault::Sleeps
         }
+        Standing::Outside if ptrace::has_raised_signal(thread.tid, OWN_FAULTS) == Ok(true) => Fault::Signalled,
         Standing::Outside => Fault::Nothing,
     }
 }

@@ -84,6 +84,13 @@ impl Thread {
         self.changed = ptrace::set_regs(self.tid, &self.regs).is_err();
     }
 
+    /// What its registers are since it has run, for us, and stands again.
+    pub fn learn_regs(&mut self) -> Result<(), Errno> {
+        self.regs = ptrace::regs(self.tid)?;
+        self.changed = false;
+        Ok(())
+    }
+
     /// True if the kernel will set rip back to the system call when the thread runs on.
     fn restarts(&self) -> bool {
         restarts(&self.regs)
