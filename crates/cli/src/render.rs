@@ -572,6 +572,7 @@ fn residue(residue: &Residue) -> String {
     match residue {
         Residue::Foreign { site } => format!("{site} was changed by somebody else"),
         Residue::Held { by } => format!("memory still held by thread {by}"),
+        Residue::Displaced => "our memory was unmapped by somebody else: nothing was touched".into(),
         Residue::Child { pid, why } => format!("child {pid} NOT freed: {why}"),
         Residue::Unsearched { why } => format!("forked children not looked for: {why}"),
         other => format!("{other:?}"),

@@ -61,12 +61,9 @@ mod in_tests {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::in_tests::{fail_at, was_not_reached};
-    use crate::Session;
-    use crate::SitePlan;
-    use crate::Verb;
-    use crate::plan;
+    use crate::{Session, SitePlan, Verb, plan};
     use image::Spec;
     use std::fs::{self, File};
     use std::io::{BufRead, BufReader};
@@ -89,9 +86,16 @@ mod tests {
         injected_long(x.wrapping_add(3)) | 1
     }
 
-    /// Not a test: the process that the test below enters.
+    /// Nobody calls it.
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    extern "C" fn injected_idle(x: u64) -> u64 {
+        injected_long(x.wrapping_mul(5)) | 2
+    }
+
+    /// Not a test: a process for tests to enter.
     #[test]
-    #[ignore = "a process for the test below"]
+    #[ignore = "a process for tests"]
     fn subject() {
         let spin = || {
             let mut x = 1;
@@ -99,6 +103,7 @@ mod tests {
                 x = injected_other(std::hint::black_box(x));
             }
         };
+        std::hint::black_box(injected_idle as extern "C" fn(u64) -> u64);
         let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(spin)).collect();
         println!("\nspinning {}", threads.len());
         // Until whoever started it is gone.
@@ -108,11 +113,12 @@ mod tests {
     }
 
     /// It ends when its input does.
-    struct Subject(Child);
+    pub(crate) struct Subject(Child);
 
     impl Subject {
-        fn start() -> Subject {
-            let words = ["--exact", "facts::inject::tests::subject", "--ignored", "--nocapture"];
+        pub(crate) fn start() -> Subject {
+            let here = module_path!().split_once("::").unwrap().1;
+            let words = ["--exact", &format!("{here}::subject"), "--ignored", "--nocapture"];
             let mut command = Command::new(std::env::current_exe().unwrap());
             command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
             let mut child = command.spawn().unwrap();
@@ -126,12 +132,17 @@ mod tests {
             subject
         }
 
-        fn pid(&self) -> i32 {
+        pub(crate) fn pid(&self) -> i32 {
             self.0.id() as i32
         }
 
+        /// A site that nobody comes by.
+        pub(crate) fn idle_site(&self) -> Vec<SitePlan> {
+            sites(self.pid(), &["u::injected_idle"])
+        }
+
         /// Mappings, what is executable of them, open files, and each thread's signal mask.
-        fn seen(&self) -> (Vec<String>, Vec<Vec<u8>>) {
+        pub(crate) fn seen(&self) -> (Vec<String>, Vec<Vec<u8>>) {
             let pid = self.pid();
             let text = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
             let memory = File::open(format!("/proc/{pid}/mem")).unwrap();
@@ -171,12 +182,12 @@ mod tests {
         }
     }
 
-    /// All sites of the subject's two functions that take a jump.
-    fn sites(pid: i32) -> Vec<SitePlan> {
-        let specs = ["u::injected_long", "u::injected_other"].map(|text| Spec::parse(text).unwrap());
-        let sites = plan(pid, &specs, Verb::CountByHandler).unwrap().sites;
+    /// Sites of the subject's functions, each of which takes a jump.
+    fn sites(pid: i32, specs: &[&str]) -> Vec<SitePlan> {
+        let parsed: Vec<Spec> = specs.iter().map(|text| Spec::parse(text).unwrap()).collect();
+        let sites = plan(pid, &parsed, Verb::CountByHandler).unwrap().sites;
         let sites: Vec<_> = sites.into_iter().filter(|s| s.placement.rung != insn::Rung::Kernel).collect();
-        assert_eq!(sites.len(), 2);
+        assert_eq!(sites.len(), specs.len());
         sites
     }
 
@@ -197,7 +208,7 @@ mod tests {
     #[test]
     fn whichever_step_fails_the_process_is_afterwards_as_it_was() {
         let subject = Subject::start();
-        let sites = sites(subject.pid());
+        let sites = sites(subject.pid(), &["u::injected_long", "u::injected_other"]);
         let before = subject.seen();
         let (mut refused, mut late) = (0, 0);
         for n in 1.. {

@@ -184,7 +184,9 @@ fn fault(memory: &Memory, thread: &Thread) -> Fault {
         Standing::Outside if (regs.orig_rax as i64) >= 0 && regs.rax as i64 == -ERESTART_RESTARTBLOCK => {
             Fault::Sleeps
         }
-        Standing::Outside if ptrace::has_raised_signal(thread.tid, OWN_FAULTS) == Ok(true) => Fault::Signalled,
+        Standing::Outside if ptrace::has_raised_signal(thread.tid, OWN_FAULTS) == Ok(true) => {
+            Fault::Signalled
+        }
         Standing::Outside => Fault::Nothing,
     }
 }

@@ -8,8 +8,9 @@
 //!             lies in it, and no thread's rseq area refers to it.
 //!          D3 a thread that stood in a trampoline goes on at the probed address, its hit counted or not
 //!             begun.
-//!          D4 forked children that inherited our patches are freed of them too: heirs.rs.
-//! Checked: testkit `traces`, `endings`, `torture attach`.
+//!          D4 what lies where our memory lay is neither written nor unmapped unless it is our arena's file that is mapped there.
+//!          D5 forked children that inherited our patches are freed of them too: heirs.rs.
+//! Checked: tests below; testkit `traces`, `endings`, `torture attach`.
 
 use crate::enter::footing::Footing;
 use crate::enter::occupants::occupants;
@@ -157,9 +158,13 @@ impl Leaving<'_> {
             };
             // The memory may have been replaced by an exec before all threads stood.
             self.memory.check()?;
-            // What lies where an orphan's memory lay may be a newcomer's: another may have recovered the orphan.
-            if self.before.is_empty() && !self.footing.stands(&image_maps(pid)?) {
-                return Err(Broken::Gone { pid });
+            // What lies where our memory lay may be a newcomer's: an orphan may have been recovered by another, and the
+            // process may have unmapped what is ours.
+            if !self.footing.stands(&image_maps(pid)?) {
+                receipt.longest_stall = receipt.longest_stall.max(world.resume());
+                receipt.residues.push(Residue::Displaced);
+                receipt.is_left(None, None);
+                return Ok(());
             }
             if is_first {
                 self.disarm(&mut world, receipt)?;
@@ -360,4 +365,38 @@ fn forget_rseq(memory: &Memory, world: &World, footing: &Footing) -> Result<(), 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::inject::tests::Subject;
+    use sys::{mapping as mm, nr};
+
+    /// A stopped thread of the subject's unmaps the arena, and maps memory of its own there.
+    fn displace(session: &Session) {
+        let arena = session.regions.footing(None).arena;
+        let mut world = World::stop(session.pid()).unwrap();
+        let mut remote = Remote::begin(&mut world, &session.memory, &session.foothold).unwrap();
+        remote.unmap(&arena).unwrap();
+        let (prot, flags) =
+            (mm::PROT_READ | mm::PROT_WRITE, mm::MAP_PRIVATE | mm::MAP_ANONYMOUS | mm::MAP_FIXED);
+        let args = [arena.start, arena.end - arena.start, prot as u64, flags as u64, u64::MAX, 0];
+        assert_eq!(remote.call("mmap", nr::MMAP, args).unwrap(), arena.start);
+        session.memory.write(arena.start, b"its own").unwrap();
+    }
+
+    #[test]
+    fn memory_that_the_process_has_mapped_where_our_arena_was_is_left_alone() {
+        let subject = Subject::start();
+        let mut session = Session::attach(subject.pid(), subject.idle_site()).unwrap();
+        let arena = session.regions.footing(None).arena;
+        displace(&session);
+        let before = subject.seen();
+        let receipt = session.detach().unwrap();
+        assert_eq!(session.memory.read_vec(arena.start, 7).unwrap(), b"its own");
+        assert!(subject.seen() == before, "something was written or unmapped: {receipt:?}");
+        assert!(!receipt.is_verified() && !receipt.is_unmapped(), "the jump is there: {receipt:?}");
+        assert_eq!(receipt.residues, [Residue::Displaced]);
+    }
 }

@@ -35,6 +35,8 @@ pub enum Residue {
         /// The thread.
         by: i32,
     },
+    /// What lies where our memory was, as that is mapped no more: the process has unmapped it, or another nanoprobe.
+    Displaced,
     /// Our probes, or our memory, in a forked child.
     Child {
         /// The child.

@@ -24,7 +24,7 @@ use crate::hold::world::{Hurry, World};
 use crate::kernel::stray;
 use crate::leave::detach::Leaving;
 use crate::leave::heirs;
-use crate::leave::receipt::Receipt;
+use crate::leave::receipt::{Receipt, Residue};
 use crate::leave::unwatch;
 use std::fs;
 use std::path::Path;
@@ -74,6 +74,7 @@ fn recover_here(pid: i32) -> Result<Vec<Receipt>, Broken> {
         match leaving.leave_or_see_end(&mut receipt) {
             // Another has done it.
             Err(_) if !footing.stands(&image_maps(pid)?) => continue,
+            Ok(()) if receipt.residues.contains(&Residue::Displaced) => continue,
             other => other?,
         }
         heirs::free(&leaving, orphan.inode, &mut receipt);
