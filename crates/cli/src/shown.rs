@@ -14,7 +14,8 @@ use std::borrow::Cow;
 
 /// One line as it may be printed: what is not shown as a character is written as an escape.
 pub fn shown(line: &str, format: Format) -> Cow<'_, str> {
-    if line.chars().all(is_harmless) {
+    let is_printable = |b: u8| (b' '..=b'~').contains(&b);
+    if line.bytes().all(is_printable) || line.chars().all(is_harmless) {
         return Cow::Borrowed(line);
     }
     let mut out = String::with_capacity(line.len() + 16);

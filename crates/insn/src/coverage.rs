@@ -48,6 +48,20 @@ impl Coverage {
         self.nop + self.jump + self.window + self.padded_window + self.island + self.punned
     }
 
+    /// Both counts together.
+    pub fn and(self, other: Coverage) -> Coverage {
+        Coverage {
+            nop: self.nop + other.nop,
+            jump: self.jump + other.jump,
+            window: self.window + other.window,
+            padded_window: self.padded_window + other.padded_window,
+            island: self.island + other.island,
+            punned: self.punned + other.punned,
+            needs_trap: self.needs_trap + other.needs_trap,
+            refused: self.refused + other.refused,
+        }
+    }
+
     fn add(&mut self, flow: &Flow, code: &Code<'_>, asked: &Asked<'_>) {
         let found = Ladder::new(flow, code, asked).and_then(|ladder| ladder.climb());
         *match found {

@@ -86,13 +86,10 @@ impl Tables {
     ) -> Option<Vec<Vague>> {
         self.tables.sort_unstable();
         self.tables.dedup();
-        let read = |table: Table, found: &mut dyn FnMut(u64)| {
-            let after = self.tables.partition_point(|at| *at <= table.at);
-            let limit = table_limit(table.at, &self.tables[after..]);
-            reader(&table).into_iter().take(limit).for_each(found);
-        };
         for (number, at) in self.tables.iter().enumerate() {
-            read(Table { at: *at, base: *at, within: None }, found);
+            let limit = table_limit(*at, &self.tables[number + 1..]);
+            let table = Table { at: *at, base: *at, within: None };
+            reader(&table).into_iter().take(limit).for_each(&mut *found);
             if number.is_multiple_of(1 << 10) && !go_on() {
                 return None;
             }
@@ -112,7 +109,14 @@ impl Tables {
                 Sum::Other => false,
             };
             if is_clear {
-                formed.tables(&function.range).for_each(|table| read(table, found));
+                for at in formed.outside.iter().chain(&formed.labels) {
+                    let after = self.tables.partition_point(|other| other <= at);
+                    let limit = table_limit(*at, &self.tables[after..]);
+                    for base in &formed.labels {
+                        let table = Table { at: *at, base: *base, within: Some(function.range.clone()) };
+                        reader(&table).into_iter().take(limit).for_each(&mut *found);
+                    }
+                }
                 continue;
             }
             let elsewhere = formed.labels.iter().filter(|label| !function.range.contains(label));
@@ -173,13 +177,6 @@ impl Formed {
 
     fn pairs(&self) -> usize {
         (self.labels.len() + self.outside.len()).saturating_mul(self.labels.len())
-    }
-
-    /// Each address as a table, with each label as base.
-    fn tables<'a>(&'a self, within: &'a Range<u64>) -> impl Iterator<Item = Table> + 'a {
-        let tables = self.outside.iter().chain(&self.labels);
-        let based = move |at: &'a u64| self.labels.iter().map(move |base| (*at, *base));
-        tables.flat_map(based).map(|(at, base)| Table { at, base, within: Some(within.clone()) })
     }
 }
 

@@ -163,7 +163,8 @@ impl Loaded {
             };
             found.iter().map(|a| a.0).collect()
         };
-        let work = pace.begin(image.path(), codes.iter().map(|code| code.bytes.len() as u64).sum());
+        let work =
+            pace.begin("reading", image.path(), codes.iter().map(|code| code.bytes.len() as u64).sum());
         let flow = Flow::analyse_while(&codes, &starts, &pointers, &read, &|bytes| work.go_on(bytes));
         let flow = flow.ok_or(PlanError::Stopped)?;
         let unsafe_points = || image.go_unsafe_points().iter().map(|r| r.start.0..r.end.0).collect();

@@ -4,8 +4,8 @@
 //! State:   none; each call reads the file's debug sections anew.
 //! Context: control.
 //! Keeps:   T1 what is not known is not guessed.
-//!          T2 sections of more than `SECTION_MAX` bytes, and more than `ENTRIES_MAX` entries, are not read,
-//!          nor is anything after `TIME_MAX`.
+//!          T2 sections of more than `SECTION_MAX` bytes, more than `UNITS_MAX` units and more than `ENTRIES_MAX` entries
+//!          are not read, nor is anything after `TIME_MAX`.
 //! Checked: tests below, on this test's own debug information; cli's tests of `trace`.
 
 use super::ElfImage;
@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 
 const SECTION_MAX: u64 = 64 << 20;
 const FILE_MAX: u64 = 256 << 20;
+/// Chromium has 30,000.
+const UNITS_MAX: usize = 1 << 17;
 const ENTRIES_MAX: usize = 2_000_000;
 const TIME_MAX: Duration = Duration::from_secs(5);
 /// Longer chains of types are a circle.
@@ -93,14 +95,15 @@ fn read(
     };
     let dwarf = gimli::Dwarf::load(section)?;
     let mut units = dwarf.units();
-    let mut left = ENTRIES_MAX;
+    let (mut units_left, mut left) = (UNITS_MAX, ENTRIES_MAX);
     let wanted: BTreeSet<_> = wanted.iter().copied().collect();
     let end = Instant::now() + TIME_MAX;
     while let Some(header) = units.next()? {
         // Units may share a table of abbreviations, or tables may lie in one another: each unit reads its own anew.
-        if Instant::now() > end {
+        if units_left == 0 || Instant::now() > end {
             return Ok(());
         }
+        units_left -= 1;
         let unit = dwarf.unit(header)?;
         let mut entries = unit.entries();
         // With line tables alone every function would look like one without arguments and result.

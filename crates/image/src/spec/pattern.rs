@@ -61,6 +61,11 @@ impl Pattern {
         matches!(self.matcher, Matcher::Glob(_))
     }
 
+    /// Whether every name is meant, so that none needs to be looked at.
+    pub(crate) fn fits_all(&self) -> bool {
+        self.is_glob() && self.text.bytes().all(|b| b == b'*')
+    }
+
     /// Whether `name` is meant.
     pub fn matches(&self, name: &str) -> bool {
         match &self.matcher {
@@ -149,7 +154,10 @@ mod tests {
             let pattern = Pattern::glob(glob);
             assert!(pattern.matches(yes), "{glob} {yes}");
             assert!(!pattern.matches(no), "{glob} {no}");
+            assert!(!pattern.fits_all(), "{glob}");
         }
+        assert!(Pattern::glob("*").fits_all() && Pattern::glob("**").fits_all());
+        assert!(!Pattern::glob("").fits_all());
     }
 
     #[test]

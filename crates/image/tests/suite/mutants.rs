@@ -151,6 +151,16 @@ fn mutants_of_real_files_are_read_or_refused_soon() {
     assert!(read > rounds / 4, "{read}");
 }
 
+/// A unit of twelve bytes makes its reader begin anew: without a bound on their number, the clock alone would end it.
+#[test]
+fn units_of_debug_information_are_bounded_by_count() {
+    for (units, is_found) in [(1000, true), (1 << 17, false)] {
+        let image = ElfImage::open(programs::typed(units)).unwrap();
+        let typed = image.functions().iter().find(|f| f.name() == Some("typed")).unwrap().addr;
+        assert_eq!(image.signatures(&[typed]).contains_key(&typed), is_found, "{units} units");
+    }
+}
+
 /// An ELF file of headers alone; the tests add what they want.
 struct Made {
     bytes: Vec<u8>,

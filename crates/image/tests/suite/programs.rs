@@ -48,6 +48,13 @@ pub fn sample() -> PathBuf {
     built("sample", "gcc", &["-O2", "-pie", "-fPIE", &source("sample.c")])
 }
 
+/// A program with types, behind so many empty units of debug information.
+pub fn typed(units: usize) -> PathBuf {
+    let units = format!("-DUNITS={units}");
+    let name = format!("typed{units}");
+    built(&name, "gcc", &["-O1", "-g", &units, &source("units.S"), &source("typed.c")])
+}
+
 /// The sample at fixed addresses.
 pub fn sample_fixed() -> PathBuf {
     built("sample-fixed", "gcc", &["-O2", "-no-pie", "-fno-pie", &source("sample.c")])

@@ -14,8 +14,11 @@ use insn::{Asked, Coverage, coverage_of_entries, coverage_of_instructions, place
 use std::ops::Range;
 use std::path::PathBuf;
 
+/// Functions that are counted before it is asked whether to go on.
+const FUNCTIONS_AT_A_TIME: usize = 256;
+
 /// The shares of one file.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct FileCoverage {
     /// Which file.
     pub path: PathBuf,
@@ -34,13 +37,17 @@ pub fn coverage(spec: &Spec, pace: &Pace) -> Result<FileCoverage, PlanError> {
     let codes = codes(&loaded.image);
     let ranges = loaded.image.functions().iter().map(|f| f.range().start.0..f.range().end.0);
     let functions: Vec<Range<u64>> = ranges.filter(|r| r.end > r.start).collect();
-    let timed = functions.iter().filter(|f| is_timed(&loaded, f)).count() as u64;
-    Ok(FileCoverage {
-        path,
-        entries: coverage_of_entries(&loaded.flow, &codes, &functions),
-        instructions: coverage_of_instructions(&loaded.flow, &codes, &functions),
-        timed,
-    })
+    let work = pace.begin("placing in", &path, functions.iter().map(|f| f.end - f.start).sum());
+    let mut found = FileCoverage::default();
+    for some in functions.chunks(FUNCTIONS_AT_A_TIME) {
+        found.timed += some.iter().filter(|f| is_timed(&loaded, f)).count() as u64;
+        found.entries = found.entries.and(coverage_of_entries(&loaded.flow, &codes, some));
+        found.instructions = found.instructions.and(coverage_of_instructions(&loaded.flow, &codes, some));
+        if !work.go_on(some.iter().map(|f| f.end - f.start).sum()) {
+            return Err(PlanError::Stopped);
+        }
+    }
+    Ok(FileCoverage { path: path.clone(), ..found })
 }
 
 fn is_timed(loaded: &Loaded, function: &Range<u64>) -> bool {

@@ -47,15 +47,16 @@ impl Pace {
         (self.tell)(line);
     }
 
-    /// Work on a file with so many bytes of code begins.
-    pub(super) fn begin<'p>(&'p self, path: &'p Path, bytes: u64) -> Work<'p> {
-        Work { pace: self, path, bytes, done: Cell::new(0), told: RefCell::new(Instant::now()) }
+    /// Work on a file with so many bytes of code begins; `what` is done.
+    pub(super) fn begin<'p>(&'p self, what: &'static str, path: &'p Path, bytes: u64) -> Work<'p> {
+        Work { pace: self, what, path, bytes, done: Cell::new(0), told: RefCell::new(Instant::now()) }
     }
 }
 
 /// Work on one file.
 pub(super) struct Work<'p> {
     pace: &'p Pace,
+    what: &'static str,
     path: &'p Path,
     bytes: u64,
     done: Cell<u64>,
@@ -69,8 +70,8 @@ impl Work<'_> {
         if self.told.borrow().elapsed() >= EACH {
             self.told.replace(Instant::now());
             let share = 100 * self.done.get() / self.bytes.max(1);
-            let (path, size) = (self.path.display(), self.bytes >> 20);
-            self.pace.tell(&format!("reading {path}: {share} % of {size} MiB of code"));
+            let (what, path, size) = (self.what, self.path.display(), self.bytes >> 20);
+            self.pace.tell(&format!("{what} {path}: {share} % of {size} MiB of code"));
         }
         !self.pace.is_stopped()
     }

@@ -191,9 +191,12 @@ pub(crate) fn formed(codes: &[Code<'_>], range: &Range<u64>, found: &mut dyn FnM
         let is_moved = matches!(insn.mnemonic(), Mnemonic::Mov | Mnemonic::Movsxd)
             && insn.op1_kind() == OpKind::Register
             && narrow & bit(insn.op1_register()) != 0;
-        for used in info.info(&insn).used_registers() {
-            if !matches!(used.access(), OpAccess::Read | OpAccess::CondRead | OpAccess::None) {
-                narrow &= !bit(used.register());
+        // Seldom: it costs as much as all the rest.
+        if narrow != 0 {
+            for used in info.info(&insn).used_registers() {
+                if !matches!(used.access(), OpAccess::Read | OpAccess::CondRead | OpAccess::None) {
+                    narrow &= !bit(used.register());
+                }
             }
         }
         if is_narrow || is_moved {
