@@ -16,7 +16,7 @@ pub fn current() -> u32 {
 /// One more than the highest CPU number that this system can ever have.
 ///
 /// # Context
-/// Set-up. Reads `/sys/devices/system/cpu/possible`; without it, 1024.
+/// Set-up. Reads `/sys/devices/system/cpu/possible`; without it, 8192: as many as Linux can be built for.
 #[cfg(feature = "std")]
 pub fn possible() -> u32 {
     use std::sync::OnceLock;
@@ -29,7 +29,7 @@ pub fn possible() -> u32 {
         std::fs::read_to_string("/sys/devices/system/cpu/possible")
             .ok()
             .and_then(|list| highest(&list))
-            .map_or(1024, |last| last + 1)
+            .map_or(8192, |last| last + 1)
     })
 }
 

@@ -1,4 +1,14 @@
-//! Sites armed, in one go.
+//! Sites armed, all in one go.
+//!
+//! For:     `Session::attach`.
+//! State:   the session that is being made.
+//! Context: control. After `leave`: who attaches takes out what the dead have left, and all again if a step fails.
+//! Keeps:   a process is as before, or has all of its probes; a site that cannot be armed is named.
+//! Checked: testkit `counting`, `signals`; `torture attach`.
+//!
+//! - [`attach`] the attach: from the first look to the last patch
+//! - [`numbers`] places in the arena, given out in order
+//! - [`runs`] counting consumers in a row
 
 pub(crate) mod attach;
 pub(crate) mod numbers;

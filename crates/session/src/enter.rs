@@ -1,4 +1,23 @@
-//! What we bring into a process: arena, code, records.
+//! What we bring into a process, and how it is found again.
+//!
+//! For:     arming, and whoever leaves, be it after our death.
+//! State:   the arena, and the mappings with our code.
+//! Context: control; system calls are made by a stopped thread.
+//! Keeps:   all that is made is named in the process before there is anything in it: whoever finds us dead takes it
+//!          back.
+//! Checked: testkit `traces`, `kills`, `forged`, `hostile`.
+//!
+//! - [`setup`] the first stop: what it finds out, and what it maps
+//! - [`region`] mapping it
+//! - [`arena`] the shared mapping, seen from outside
+//! - [`agent_image`] the agent's bytes for an address
+//! - [`clock`] how fast the time stamp counter runs
+//! - [`footing`] where it all lies, as far as leaving needs it
+//! - [`belief`] how far the process's memory is believed about that
+//! - [`mapped`] whether a process maps an arena
+//! - [`occupants`] who is in our code
+//! - [`semaphore`] counts of marks, raised and lowered once
+//! - [`journal`] pages that a soft watch has to give back
 
 pub(crate) mod agent_image;
 pub(crate) mod arena;

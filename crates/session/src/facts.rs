@@ -1,4 +1,16 @@
-//! What every room speaks of, and imports of none.
+//! What every room speaks of.
+//!
+//! For:     all rooms.
+//! State:   none: facts, and the step that fails in a test.
+//! Context: any.
+//! Keeps:   nothing is found out here, and nothing changed.
+//! Checked: by those who make the facts.
+//!
+//! - [`error`] why a process is not entered, or a step in it failed
+//! - [`ending`] how a program ended
+//! - [`site`] one site: planned, then armed; what is to be done at it
+//! - [`descriptor`] descriptors that the kernel has just made
+//! - [`inject`] a step that fails once, in tests
 
 pub(crate) mod descriptor;
 pub(crate) mod ending;

@@ -14,7 +14,6 @@
 //!
 //! What stays: the kernel's page for displaced instructions, `[uprobes]`, is mapped until the process ends.
 
-use crate::enter::arena::possible_cpus;
 use crate::facts::descriptor::owned;
 use crate::facts::site::{Consumer, Missed, SitePlan};
 use crate::find::memory::Memory;
@@ -28,7 +27,10 @@ use sys::Errno;
 use sys::bpf::{add_one, helper, instruction};
 use wire::KernelSite;
 
+mod links;
 pub(crate) mod stray;
+
+use links::{Links, file_place, link, path_of};
 
 /// Entry of the table that every hit adds one to, before its action.
 const ENTERED: u32 = 0;
@@ -119,7 +121,8 @@ impl KernelProbes {
         }
         let any = !groups.is_empty();
         let (sites, own, links) = (Vec::new(), Vec::new(), Links::new());
-        let probes = KernelProbes { pid, counts, cpus: possible_cpus(), sites, own, groups, links };
+        let probes =
+            KernelProbes { pid, counts, cpus: percpu::possible_cpus() as usize, sites, own, groups, links };
         (any.then_some(probes), missed)
     }
 
@@ -221,49 +224,10 @@ impl KernelProbes {
     }
 }
 
-/// The links of one session, and who holds them.
-#[derive(Debug, Default)]
-struct Links {
-    /// A file system of our own in which links are pinned.
-    home: Option<OwnedFd>,
-    /// How many are pinned.
-    pinned: usize,
-    /// Those that could not be.
-    held: Vec<OwnedFd>,
-}
-
-impl Links {
-    /// Without the right to mount there is no file system: then we hold the links ourselves.
-    fn new() -> Links {
-        Links { home: owned(sys::bpf::file_system()).ok(), ..Links::default() }
-    }
-
-    fn add(&mut self, link: OwnedFd) {
-        let name = CString::new(self.pinned.to_string()).unwrap_or_default();
-        let pin = |home: &OwnedFd| sys::bpf::pin(link.as_raw_fd(), home.as_raw_fd(), &name).is_ok();
-        match self.home.as_ref().is_some_and(pin) {
-            true => self.pinned += 1,
-            false => self.held.push(link),
-        }
-    }
-}
-
 /// The file that holds the site, by a name that the kernel finds, and the site's offset in it.
 fn place(pid: i32, mappings: &[Mapping], site: &SitePlan) -> Option<(String, u64)> {
     let (mapping, offset) = file_place(mappings, site.addr())?;
     Some((path_of(pid, mapping), offset))
-}
-
-/// The mapping of a file that holds `addr`, and where that is in the file.
-fn file_place(mappings: &[Mapping], addr: u64) -> Option<(&Mapping, u64)> {
-    let mapping = mappings.iter().find(|m| m.range.start.0 <= addr && addr < m.range.end.0)?;
-    mapping.file.as_ref()?;
-    Some((mapping, mapping.offset.0 + (addr - mapping.range.start.0)))
-}
-
-fn path_of(pid: i32, mapping: &Mapping) -> String {
-    let pid = crate::find::process::living(pid);
-    format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.range.start.0, mapping.range.end.0)
 }
 
 /// The register whose histogram is made; none: a count.
@@ -272,11 +236,6 @@ fn register(site: &SitePlan) -> Option<u32> {
         Consumer::Log2Histogram { register } => Some(register),
         _ => None,
     })
-}
-
-fn link(program: &OwnedFd, path: &str, offsets: &[u64], cookies: &[u64], pid: i32) -> Result<OwnedFd, Errno> {
-    let path = CString::new(path).map_err(|_| Errno::EINVAL)?;
-    owned(sys::bpf::link_uprobes(program.as_raw_fd(), &path, offsets, cookies, pid))
 }
 
 /// Adds one to entry `ENTERED` and to the site's: its cookie, and for a histogram as many on as the register has

@@ -13,7 +13,6 @@ mod patch;
 mod plan;
 pub mod watch;
 
-pub use enter::arena::possible_cpus;
 pub use facts::ending::Ending;
 pub use facts::error::Broken;
 pub use facts::site::{Action, Consumer, HISTOGRAM_CELLS, Missed, SitePlan};

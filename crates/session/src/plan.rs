@@ -12,6 +12,7 @@ mod consumer;
 mod coverage;
 mod explain;
 mod ifunc;
+mod no_jump;
 mod pace;
 pub(crate) mod puns;
 mod site;

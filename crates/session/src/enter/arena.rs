@@ -294,10 +294,3 @@ fn major_and_minor(device: u64) -> (u32, u32) {
 pub(crate) fn errno_of(error: &std::io::Error) -> sys::Errno {
     sys::Errno(error.raw_os_error().unwrap_or(5))
 }
-
-/// How many CPUs this machine may ever have; more than enough if the kernel does not say.
-pub fn possible_cpus() -> usize {
-    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
-    let last = list.trim().rsplit([',', '-']).next().and_then(|n| n.parse::<usize>().ok());
-    last.map_or(8192, |n| n + 1)
-}

@@ -9,7 +9,6 @@
 //!          F3 what is read back is borne out by what the process maps, or it is not there: belief.rs.
 //! Checked: tests below; testkit `traces`, `forged`, `crowd`.
 
-use crate::enter::arena::possible_cpus;
 use crate::enter::belief;
 use crate::facts::error::Broken;
 use crate::find::memory::Memory;
@@ -69,7 +68,7 @@ impl Footing {
     fn read(memory: &Memory, mappings: &[Mapping], arena: &Mapping) -> Option<Found> {
         let (start, end) = (arena.range.start.0, arena.range.end.0);
         let bytes = memory.read_vec(start, size_of::<ArenaHeader>()).ok()?;
-        let header = ArenaHeader::parse(&bytes, possible_cpus(), end - start)?;
+        let header = ArenaHeader::parse(&bytes, percpu::possible_cpus() as usize, end - start)?;
         let mut regions = header.regions().to_vec();
         regions.sort_by_key(|r| r.code);
         let are_apart = regions.windows(2).all(|pair| pair[0].end <= pair[1].table);

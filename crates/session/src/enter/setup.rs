@@ -6,7 +6,7 @@
 //! Keeps:   U1 the process runs nothing of ours yet: nothing is patched here.
 //! Checked: testkit `counting`, `traces`.
 
-use crate::enter::arena::{Counts, Layout, possible_cpus};
+use crate::enter::arena::{Counts, Layout};
 use crate::enter::clock;
 use crate::enter::region::{Regions, Wish};
 use crate::facts::error::Broken;
@@ -64,7 +64,7 @@ impl SetUp {
         let has_rings = sites.iter().any(|s| s.traces().is_some());
         let counts =
             Counts { hooks: general, consumers, cell_bytes: cells as usize * 8, has_frames, has_rings };
-        let layout = Layout::new(possible_cpus(), &counts);
+        let layout = Layout::new(percpu::possible_cpus() as usize, &counts);
         // Without a jump of ours, a region all the same: it has records of what the kernel places.
         let wishes = wishes(sites.iter().chain(by_kernel));
         if let Some(wish) = wishes.get(wire::REGIONS_MAX - PUNS_MAX) {

@@ -10,7 +10,7 @@
 //!          and gives up. The breakpoint and the kernel's entry for it stay, without a consumer, and cost a trap a hit.
 //!          Another registration takes the entry over, and its end takes the breakpoint out.
 
-use super::{file_place, instruction, link, path_of};
+use super::links::{file_place, link, path_of};
 use crate::enter::footing::Footing;
 use crate::facts::descriptor::owned;
 use crate::find::maps::image_maps;
@@ -18,6 +18,7 @@ use crate::find::memory::Memory;
 use crate::patch::pages::BREAKPOINT;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
+use sys::bpf::instruction;
 use wire::KernelSite;
 
 /// More records than this of one controller are not believed: a target may have written them.

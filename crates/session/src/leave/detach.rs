@@ -1,6 +1,6 @@
-//! Leaving a process as it was.
+//! Leaving one process as it was.
 //!
-//! For:     `Session::detach`, forked children, and recovery after a controller was killed.
+//! For:     the end of a session, forked children, and recovery after a controller was killed.
 //! State:   first the bytes, at once; then our memory, as soon as no thread is in it.
 //! Context: control.
 //! Keeps:   D1 after the first stop no site leads to us, and the text there equals the file.
@@ -9,31 +9,26 @@
 //!          D3 a thread that stood in a trampoline goes on at the probed address, its hit counted or not
 //!             begun.
 //!          D4 what lies where our memory lay is neither written nor unmapped unless it is our arena's file that is mapped there.
-//!          D5 forked children that inherited our patches are freed of them too: heirs.rs.
 //! Checked: tests below; testkit `traces`, `endings`, `torture attach`.
 
 use crate::enter::footing::Footing;
 use crate::enter::occupants::occupants;
 use crate::enter::semaphore;
 use crate::facts::error::Broken;
-use crate::facts::site::{Armed, Link};
+use crate::facts::site::Link;
 use crate::find::maps::image_maps;
 use crate::find::memory::Memory;
 use crate::find::process;
 use crate::find::proof::{Gone, Unmapped};
-use crate::hold::foothold::Foothold;
 use crate::hold::hijack::on_their_way_back;
 use crate::hold::remote::Remote;
 use crate::hold::stacks;
-use crate::hold::tracer::apart;
-use crate::hold::world::{Hurry, Thread, World};
-use crate::leave::heirs;
+use crate::hold::world::{Thread, World};
+use crate::leave::leaving::{Leaving, TRACER_PATIENCE};
 use crate::leave::receipt::{Receipt, Residue};
 use crate::leave::verify::{self, is_same_place};
-use crate::live::session::Session;
 use crate::patch::chain::{self, Left};
 use crate::patch::pages::Pages;
-use image::Mapping;
 use std::time::{Duration, Instant};
 use sys::ptrace::Regs;
 use text::{PcPlace, Rollback};
@@ -44,79 +39,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const CPU_PATIENCE: Duration = Duration::from_secs(60);
 /// More CPU time than a thread needs from a stop to the end of a trampoline.
 const WAY_OUT: Duration = Duration::from_micros(50);
-/// How long we wait for another tracer to go before we say that we could not leave.
-pub(crate) const TRACER_PATIENCE: Duration = Duration::from_secs(10);
 /// Offset of `rseq_cs` in an rseq area.
 const RSEQ_CS: i64 = 8;
-
-impl Session {
-    /// Takes every probe out and our memory back.
-    ///
-    /// Counts stay readable.
-    ///
-    /// # Errors
-    /// The process could not be stopped; nothing was changed.
-    pub fn detach(&mut self) -> Result<Receipt, Broken> {
-        let _hurry = Hurry::begin();
-        apart(|| self.detach_here())
-    }
-
-    fn detach_here(&mut self) -> Result<Receipt, Broken> {
-        let began = Instant::now();
-        let mut receipt = Receipt::default();
-        self.is_over = true;
-        if let Some(kernel) = &mut self.kernel {
-            receipt.breakpoints = kernel.close(&self.memory);
-        }
-        let (links, footing) = (self.links(), self.regions.footing(self.rseq_offset));
-        let by_kernel = self.kernel.as_ref().map_or(0, |kernel| kernel.sites.len());
-        let leaving = Leaving {
-            memory: &self.memory,
-            before: &self.mappings,
-            links: &links,
-            footing: &footing,
-            foothold: &self.foothold,
-        };
-        leaving.leave_or_see_end(&mut receipt)?;
-        if !receipt.was_gone() && by_kernel > 0 {
-            receipt.restored += by_kernel - receipt.breakpoints.len().min(by_kernel);
-            receipt.has_kernel_page =
-                image_maps(self.pid())?.iter().any(|m| m.path.as_os_str() == "[uprobes]");
-        }
-        heirs::free(&leaving, self.regions.arena.inode, &mut receipt);
-        self.longest_stall = self.longest_stall.max(receipt.longest_stall);
-        receipt.longest_stall = self.longest_stall;
-        receipt.took = began.elapsed();
-        self.has_left = true;
-        for armed in &mut self.armed {
-            armed.is_live = false;
-        }
-        Ok(receipt)
-    }
-
-    fn links(&self) -> Vec<Link<'_>> {
-        self.armed.iter().filter(|a| a.is_live).map(Armed::link).collect()
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        if !self.is_over {
-            let _: Result<_, Broken> = self.detach();
-        }
-    }
-}
-
-/// All that it takes to leave one process.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Leaving<'a> {
-    pub memory: &'a Memory,
-    /// Its mappings when the sites were armed; empty if they are not known.
-    pub before: &'a [Mapping],
-    pub links: &'a [Link<'a>],
-    pub footing: &'a Footing,
-    pub foothold: &'a Foothold,
-}
 
 impl Leaving<'_> {
     /// Leaves the process, unless it is gone, for certain.
@@ -371,6 +295,7 @@ fn forget_rseq(memory: &Memory, world: &World, footing: &Footing) -> Result<(), 
 mod tests {
     use super::*;
     use crate::facts::inject::tests::Subject;
+    use crate::live::session::Session;
     use sys::{mapping as mm, nr};
 
     /// A stopped thread of the subject's unmaps the arena, and maps memory of its own there.

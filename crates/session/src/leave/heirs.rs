@@ -13,7 +13,7 @@ use crate::facts::error::Broken;
 use crate::find::memory::Memory;
 use crate::find::process;
 use crate::hold::world::World;
-use crate::leave::detach::Leaving;
+use crate::leave::leaving::Leaving;
 use crate::leave::receipt::{Receipt, Residue};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -11,7 +11,7 @@ use crate::find::maps::image_maps;
 use crate::find::proof::{Gone, Restored};
 use crate::hold::world::World;
 use crate::kernel::stray;
-use crate::leave::detach::{Leaving, TRACER_PATIENCE};
+use crate::leave::leaving::{Leaving, TRACER_PATIENCE};
 use crate::patch::chain;
 use crate::patch::pages::{BREAKPOINT, Pages};
 use image::Mapping;

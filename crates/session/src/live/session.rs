@@ -3,7 +3,7 @@
 //! For:     reading counts, and knowing what is armed.
 //! State:   the target's memory, our mappings in it, the sites.
 //! Context: control. One OS thread: ptrace ties stops to it.
-//! Keeps:   S1 dropped without `detach`, it detaches.
+//! Keeps:   nothing; it ends in leave/end.rs.
 //! Checked: testkit.
 
 use crate::enter::arena::Arena;

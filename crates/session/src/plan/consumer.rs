@@ -7,7 +7,7 @@
 //!          C2 in Go nothing is displaced that may fault, and no handler runs on a stack that was not made sure of.
 //! Checked: testkit `counting`, `marks`, `signals`.
 
-use super::site::NoJump;
+use super::no_jump::NoJump;
 use super::{Match, Verb};
 use crate::facts::site::Consumer;
 use crate::find::shadow_stack;

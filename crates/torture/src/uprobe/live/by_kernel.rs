@@ -108,7 +108,7 @@ struct Uprobes {
 
 impl Uprobes {
     fn read(&self, entry: u32) -> u64 {
-        let mut values = vec![0u64; session::possible_cpus()];
+        let mut values = vec![0u64; percpu::possible_cpus() as usize];
         // SAFETY: the descriptor is of the array that `put` made, and `values` has an element for each CPU that this
         // machine may ever have.
         let read = unsafe { sys::bpf::read_percpu_array(self.counts.as_raw_fd(), entry, &mut values) };

@@ -1,0 +1,77 @@
+//! The end of a session.
+//!
+//! For:     `Session::detach`, and whoever drops one.
+//! State:   none.
+//! Context: control. One OS thread: ptrace ties stops to it.
+//! Keeps:   S1 a session that is dropped without a detach detaches.
+//!          D5 forked children that inherited our patches are freed of them too: heirs.rs.
+//! Checked: testkit `traces`, `endings`.
+
+use crate::facts::error::Broken;
+use crate::facts::site::{Armed, Link};
+use crate::find::maps::image_maps;
+use crate::hold::tracer::apart;
+use crate::hold::world::Hurry;
+use crate::leave::heirs;
+use crate::leave::leaving::Leaving;
+use crate::leave::receipt::Receipt;
+use crate::live::session::Session;
+use std::time::Instant;
+
+impl Session {
+    /// Takes every probe out and our memory back.
+    ///
+    /// Counts stay readable.
+    ///
+    /// # Errors
+    /// The process could not be stopped; nothing was changed.
+    pub fn detach(&mut self) -> Result<Receipt, Broken> {
+        let _hurry = Hurry::begin();
+        apart(|| self.detach_here())
+    }
+
+    fn detach_here(&mut self) -> Result<Receipt, Broken> {
+        let began = Instant::now();
+        let mut receipt = Receipt::default();
+        self.is_over = true;
+        if let Some(kernel) = &mut self.kernel {
+            receipt.breakpoints = kernel.close(&self.memory);
+        }
+        let (links, footing) = (self.links(), self.regions.footing(self.rseq_offset));
+        let by_kernel = self.kernel.as_ref().map_or(0, |kernel| kernel.sites.len());
+        let leaving = Leaving {
+            memory: &self.memory,
+            before: &self.mappings,
+            links: &links,
+            footing: &footing,
+            foothold: &self.foothold,
+        };
+        leaving.leave_or_see_end(&mut receipt)?;
+        if !receipt.was_gone() && by_kernel > 0 {
+            receipt.restored += by_kernel - receipt.breakpoints.len().min(by_kernel);
+            receipt.has_kernel_page =
+                image_maps(self.pid())?.iter().any(|m| m.path.as_os_str() == "[uprobes]");
+        }
+        heirs::free(&leaving, self.regions.arena.inode, &mut receipt);
+        self.longest_stall = self.longest_stall.max(receipt.longest_stall);
+        receipt.longest_stall = self.longest_stall;
+        receipt.took = began.elapsed();
+        self.has_left = true;
+        for armed in &mut self.armed {
+            armed.is_live = false;
+        }
+        Ok(receipt)
+    }
+
+    fn links(&self) -> Vec<Link<'_>> {
+        self.armed.iter().filter(|a| a.is_live).map(Armed::link).collect()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let _: Result<_, Broken> = self.detach();
+        }
+    }
+}
