@@ -40,7 +40,7 @@ impl Uprobe {
             owned("a uprobe by perf_event_open", sys::perf::open_uprobe(pmu, &path, offset, pid, is_return))?;
         let attached = sys::perf::attach_program(event.as_raw_fd(), program.as_raw_fd());
         attached.map_err(|errno| refused("a BPF program at a uprobe", errno))?;
-        Ok(Uprobe { counts, cpus: session::possible_cpus(), _event: event })
+        Ok(Uprobe { counts, cpus: percpu::possible_cpus() as usize, _event: event })
     }
 
     /// Hits so far.
