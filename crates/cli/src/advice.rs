@@ -9,7 +9,10 @@
 use image::SpecError;
 use image::lookup::LookupError;
 use session::watch::WatchError;
-use session::{Broken, PlanError};
+use session::{Broken, Limit, PlanError};
+
+/// What an attach may take of a process's memory at most: the regions, and the copies of the counts.
+const MORE_MEMORY: u64 = 512 << 20;
 
 /// Prints one failure: what, what was checked, what to try.
 pub fn fail(what: &dyn std::fmt::Display, checked: &[String], tries: &[String]) -> i32 {
@@ -174,6 +177,10 @@ pub fn cannot_attach(broken: &Broken) -> i32 {
             vec!["SIGSYS: the process or a filter takes its system calls itself (Syscall User Dispatch, seccomp)".into()],
             vec![],
         ),
+        Broken::Exhausted { pid, limit, .. } => {
+            let (checked, cure) = exhausted(*pid, *limit);
+            (vec![checked], vec![cure])
+        }
         Broken::Launch { command, .. } => (
             vec![],
             if command.contains('/') { vec![] } else { vec![format!("nanoprobe ... -- ./{command}")] },
@@ -181,4 +188,26 @@ pub fn cannot_attach(broken: &Broken) -> i32 {
         _ => (vec![], vec![]),
     };
     fail(broken, &checked, &tries)
+}
+
+/// Where a limit is told, and what raises it.
+fn exhausted(pid: i32, limit: Limit) -> (String, String) {
+    let of_process = |name: &str, most: u64, flag: &str, more: u64| {
+        let cure = format!("prlimit --pid {pid} --{flag}={more}");
+        (format!("/proc/{pid}/limits: {name}: {most}"), cure)
+    };
+    match limit {
+        Limit::Descriptors(most) => of_process("Max open files", most, "nofile", most.saturating_add(8)),
+        Limit::AddressSpace(most) => {
+            of_process("Max address space", most, "as", most.saturating_add(MORE_MEMORY))
+        }
+        Limit::Data(most) => of_process("Max data size", most, "data", most.saturating_add(MORE_MEMORY)),
+        Limit::Locked(most) => {
+            of_process("Max locked memory", most, "memlock", most.saturating_add(MORE_MEMORY))
+        }
+        Limit::Mappings(most) => (
+            format!("/proc/sys/vm/max_map_count: {most}"),
+            format!("sysctl vm.max_map_count={}", most.saturating_add(64)),
+        ),
+    }
 }

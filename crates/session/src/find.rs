@@ -16,6 +16,7 @@
 //! - [`proof`] that it is gone, restored, unmapped: what a receipt may claim
 
 pub(crate) mod identity;
+pub(crate) mod limits;
 pub(crate) mod maps;
 pub(crate) mod memory;
 pub(crate) mod process;

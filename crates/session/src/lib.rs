@@ -14,7 +14,7 @@ mod plan;
 pub mod watch;
 
 pub use facts::ending::Ending;
-pub use facts::error::Broken;
+pub use facts::error::{Broken, Limit};
 pub use facts::site::{Action, Consumer, HISTOGRAM_CELLS, Missed, SitePlan};
 pub use find::process::{ENGINE_NAME, check_process, check_readable, living_children};
 pub use follow::bell::Deaf;

@@ -46,6 +46,8 @@ pub enum Program {
     Crowd,
     /// Runs another program with one system call refused.
     Refusing,
+    /// Runs another program that may not gain executable memory.
+    Sealed,
     /// Functions that notice any change of registers, flags and red zone, and odd threads: `targets/exact.c`.
     Exact,
     /// The same, whose code shows that it makes threads by itself.
@@ -94,7 +96,7 @@ pub(crate) struct Compiler {
 
 impl Program {
     /// Every program.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::Scribbler,
         Self::Forger,
         Self::Named,
@@ -115,6 +117,7 @@ impl Program {
         Self::Many,
         Self::Crowd,
         Self::Refusing,
+        Self::Sealed,
         Self::Exact,
         Self::ExactPlain,
         Self::Preempted,
@@ -146,6 +149,7 @@ impl Program {
             Self::Many => &["many.c", "many_x86_64.S"],
             Self::Crowd => &["crowd.c", "crowd_x86_64.S"],
             Self::Refusing => &["refusing.c"],
+            Self::Sealed => &["sealed.c"],
             Self::Exact | Self::ExactPlain => &["exact.c", "exact_x86_64.S"],
             Self::Preempted => &["preempted.go"],
             Self::Restless => &["restless.c"],

@@ -232,6 +232,31 @@ fn process_held_by_gdb_is_refused_with_the_tracers_name() -> Result<()> {
     Ok(())
 }
 
+/// Sets one of a process's limits, by the name that prlimit(1) has for it.
+fn limit(running: &Running, what: &str, most: u64) -> Result<()> {
+    let words = ["--pid", &running.pid_text(), &format!("--{what}={most}:")];
+    let status = Command::new("prlimit").args(words).status().map_err(Error::io("prlimit"))?;
+    assert!(status.success(), "prlimit {words:?}");
+    Ok(())
+}
+
+#[test]
+fn a_process_that_has_used_up_its_descriptors_or_memory_is_told_with_what_raises_the_limit() -> Result<()> {
+    Target::installed("prlimit", "util-linux")?;
+    let target = Target::build(Program::Counted, Link::Pie)?;
+    for (what, most) in [("nofile", 3), ("as", 1 << 20), ("data", 4096)] {
+        let mut running = target.spawn()?;
+        limit(&running, what, most)?;
+        let outcome = refused_without_touching(&running, &target.spec("work"))?;
+        for part in [format!("{most}"), format!("prlimit --pid {} --{what}=", running.pid())] {
+            assert!(outcome.stderr.contains(&part), "no `{part}` in {outcome}");
+        }
+        running.run(800, "work")?;
+        assert_eq!(running.end()?.code(), Some(7));
+    }
+    Ok(())
+}
+
 #[test]
 fn zombie_is_refused_as_such() -> Result<()> {
     let mut child = Command::new("/bin/true").spawn().map_err(Error::io("/bin/true"))?;

@@ -168,3 +168,30 @@ fn thirty_rounds_leave_as_little_as_one() -> Result<()> {
     assert_eq!(running.end()?.code(), Some(7));
     Ok(())
 }
+
+/// A kernel without `PR_SET_MDWE` (before 6.3) says EINVAL.
+#[test]
+fn a_process_that_may_not_make_memory_executable_is_probed_all_the_same() -> Result<()> {
+    let sealed = Target::build(Program::Sealed, Link::Static)?.path().display().to_string();
+    let target = Target::build(Program::Counted, Link::Pie)?;
+    let probe =
+        std::process::Command::new(&sealed).arg("/bin/true").output().map_err(testkit::Error::io(&sealed))?;
+    if String::from_utf8_lossy(&probe.stderr).contains("Invalid argument") {
+        println!("skipped: this kernel has no PR_SET_MDWE");
+        return Ok(());
+    }
+    let mut running = target.spawn_through::<&str>(&[&sealed], &[])?;
+    let before = Snapshot::take(running.pid())?;
+    for verb in ["count", "lat"] {
+        let mut tracing =
+            Nanoprobe::find()?.start([verb, &target.spec("work"), "-p", &running.pid_text()])?;
+        tracing.attached()?;
+        let hits = running.run(8_000, "work")?;
+        let outcome = tracing.interrupt_and_finish()?.success()?;
+        assert!(outcome.stdout.contains(&hits.to_string()), "{outcome}");
+        let difference = before.difference_now()?;
+        assert!(difference.is_empty(), "{difference}");
+    }
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}

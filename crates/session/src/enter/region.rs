@@ -173,7 +173,7 @@ impl<'r, 'a> Ground<'r, 'a> {
         let mut mapped = Vec::new();
         for pages in puns {
             // Those that were taken meanwhile are left out.
-            if self.map_at(pages.start, pages.end - pages.start, (mm::PROT_READ | mm::PROT_EXEC) as u64)? {
+            if self.map_at(pages.start, 0, pages.end - pages.start)? {
                 mapped.push(pages.clone());
             }
         }
@@ -182,8 +182,10 @@ impl<'r, 'a> Ground<'r, 'a> {
         let mut regions = Vec::new();
         for wish in wishes {
             let code_len = (wish.bytes + image.len() as u64 + 128).next_multiple_of(PAGE);
-            let at = self.map_near(wish, table_len + code_len)?;
-            protect_and_wipe(self.remote, at, table_len, code_len)?;
+            let at = self.map_near(wish, table_len, code_len)?;
+            // A forked child finds the table empty.
+            let wipe = [at, table_len, mm::MADV_WIPEONFORK as u64, 0, 0, 0];
+            self.remote.call("madvise", nr::MADVISE, wipe)?;
             regions.push(furnish(self.memory, &self.arena, image, at, table_len, code_len)?);
             // From now on counts go to the CPUs' copies.
             self.memory.write(at, &table)?;
@@ -200,17 +202,20 @@ impl<'r, 'a> Ground<'r, 'a> {
         let name = at + wire::table::NAME as u64;
         match self.remote.call("prctl", nr::PRCTL, [PR_SET_VMA, PR_SET_VMA_ANON_NAME, at, len, name, 0]) {
             // A kernel without it.
-            Ok(_) | Err(Broken::Remote { .. }) => Ok(()),
+            Ok(_) | Err(Broken::Remote { .. } | Broken::Exhausted { .. }) => Ok(()),
             Err(other) => Err(other),
         }
     }
 
-    /// Maps `len` bytes at exactly `at`; false if something is there or may not be.
+    /// Maps a table and code behind it at exactly `at`; false if something is there or may not be.
     ///
     /// First by the arena's file, which tells that it is ours; then, once the header names it, by what is wanted there.
-    fn map_at(&mut self, at: u64, len: u64, prot: u64) -> Result<bool, Broken> {
+    /// Code is executable from the start, since we write it from outside: a process that has forbidden itself to make
+    /// memory executable (`PR_SET_MDWE`) allows that, and no mprotect(2).
+    fn map_at(&mut self, at: u64, table_len: u64, code_len: u64) -> Result<bool, Broken> {
         let fd = self.fd.unwrap_or(u64::MAX);
         let flags = (mm::MAP_SHARED | mm::MAP_FIXED_NOREPLACE) as u64;
+        let len = table_len + code_len;
         match self.remote.call("mmap", nr::MMAP, [at, len, 0, flags, fd, RESERVED_OFFSET]) {
             Ok(got) if got == at => {}
             Ok(got) => return self.remote.unmap(&(got..got + len)).map(|()| false),
@@ -220,23 +225,27 @@ impl<'r, 'a> Ground<'r, 'a> {
         if !self.arena.announce(at..at + len) {
             return self.remote.unmap(&(at..at + len)).map(|()| false);
         }
-        let flags = (mm::MAP_PRIVATE | mm::MAP_ANONYMOUS | mm::MAP_FIXED) as u64;
-        self.remote.call("mmap", nr::MMAP, [at, len, prot, flags, u64::MAX, 0])?;
+        let table = (at, table_len, mm::PROT_READ | mm::PROT_WRITE);
+        let code = (at + table_len, code_len, mm::PROT_READ | mm::PROT_EXEC);
+        for (at, len, prot) in [table, code].into_iter().filter(|(_, len, _)| *len > 0) {
+            let flags = (mm::MAP_PRIVATE | mm::MAP_ANONYMOUS | mm::MAP_FIXED) as u64;
+            self.remote.call("mmap", nr::MMAP, [at, len, prot as u64, flags, u64::MAX, 0])?;
+        }
         Ok(true)
     }
 
-    /// Maps `len` readable and writable bytes near the wish.
-    fn map_near(&mut self, wish: &Wish, len: u64) -> Result<u64, Broken> {
-        let prot = (mm::PROT_READ | mm::PROT_WRITE) as u64;
+    /// Maps a table and code near the wish.
+    fn map_near(&mut self, wish: &Wish, table_len: u64, code_len: u64) -> Result<u64, Broken> {
+        let len = table_len + code_len;
         // The first alone: the next may be far from others' regions, which cannot be chained to then.
         for at in self.places(self.mappings, wish, len).into_iter().take(1) {
-            if self.map_at(at, len, prot)? {
+            if self.map_at(at, table_len, code_len)? {
                 return Ok(at);
             }
         }
         // The places were taken since we looked: other controllers look for the same ones. Now nobody runs.
         for at in self.places(&image_maps(self.memory.pid)?, wish, len) {
-            if self.map_at(at, len, prot)? {
+            if self.map_at(at, table_len, code_len)? {
                 return Ok(at);
             }
         }
@@ -284,14 +293,6 @@ fn past(made: &[Range<u64>], mut at: u64, len: u64) -> u64 {
         at = own.end.next_multiple_of(PAGE);
     }
     at
-}
-
-/// Code: readable and executable. Table: wiped in a forked child.
-fn protect_and_wipe(remote: &mut Remote<'_>, at: u64, table_len: u64, code_len: u64) -> Result<(), Broken> {
-    let exec = (mm::PROT_READ | mm::PROT_EXEC) as u64;
-    remote.call("mprotect", nr::MPROTECT, [at + table_len, code_len, exec, 0, 0, 0])?;
-    remote.call("madvise", nr::MADVISE, [at, table_len, mm::MADV_WIPEONFORK as u64, 0, 0, 0])?;
-    Ok(())
 }
 
 /// Gives the memfd behind `fd` its size and contents, and has the target map it.

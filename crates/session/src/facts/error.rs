@@ -164,6 +164,17 @@ pub enum Broken {
         /// The kernel's answer.
         errno: Errno,
     },
+    /// A system call made in the target failed, because the target has used up what it may have.
+    Exhausted {
+        /// The process.
+        pid: i32,
+        /// The call's name.
+        call: &'static str,
+        /// The kernel's answer.
+        errno: Errno,
+        /// What is used up.
+        limit: Limit,
+    },
     /// The target has no `syscall` instruction that we can use.
     NoSyscall,
     /// No free address range within 2 GiB of a module.
@@ -226,6 +237,33 @@ impl Broken {
     }
 }
 
+/// What a process may have no more of, and how much it may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// Open descriptors: RLIMIT_NOFILE.
+    Descriptors(u64),
+    /// Bytes of address space: RLIMIT_AS.
+    AddressSpace(u64),
+    /// Bytes of private writable memory: RLIMIT_DATA.
+    Data(u64),
+    /// Bytes of locked memory: RLIMIT_MEMLOCK, of a process that locks all that it maps.
+    Locked(u64),
+    /// Mappings: the sysctl vm.max_map_count.
+    Mappings(u64),
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Limit::Descriptors(most) => write!(f, "it has all of the {most} descriptors that it may have"),
+            Limit::AddressSpace(most) => write!(f, "it may have {most} bytes of address space"),
+            Limit::Data(most) => write!(f, "it may have {most} bytes of writable memory"),
+            Limit::Locked(most) => write!(f, "it locks its memory, and may lock {most} bytes"),
+            Limit::Mappings(most) => write!(f, "it has all of the {most} mappings that a process may have"),
+        }
+    }
+}
+
 impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use Broken::*;
@@ -282,6 +320,9 @@ impl fmt::Display for Broken {
                 write!(f, "{call} in thread {tid} of the target raised signal {signal}, which was taken back")
             }
             Remote { call, errno } => write!(f, "{call} in the target failed: {errno}"),
+            Exhausted { pid, call, errno, limit } => {
+                write!(f, "cannot enter {pid}: {limit} ({call} in it: {errno})")
+            }
             NoSyscall => write!(f, "the target maps no code with a syscall instruction"),
             NoRoom { module, bytes } => {
                 write!(f, "no {bytes} free bytes of address space within 2 GiB of {module}")

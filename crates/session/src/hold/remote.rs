@@ -12,7 +12,7 @@
 
 use crate::facts::error::Broken;
 use crate::find::memory::Memory;
-use crate::find::process;
+use crate::find::{limits, process};
 use crate::hold::foothold::Foothold;
 use crate::hold::hijack::{CODE_64, Hijack, OWN_FAULTS, Unmade, await_stop};
 use crate::hold::reports;
@@ -107,7 +107,10 @@ impl<'a> Remote<'a> {
 
     fn broken(&self, call: &'static str, unmade: Unmade) -> Broken {
         match unmade {
-            Unmade::Refused(errno) => Broken::Remote { call, errno },
+            Unmade::Refused(errno) => match limits::met(self.hijack.tid, errno) {
+                Some((pid, limit)) => Broken::Exhausted { pid, call, errno, limit },
+                None => Broken::Remote { call, errno },
+            },
             Unmade::Raised(signal) => Broken::Raised { call, tid: self.hijack.tid, signal },
             Unmade::Gone => Broken::Gone { pid: self.hijack.tid },
         }
