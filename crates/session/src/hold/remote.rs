@@ -11,8 +11,9 @@
 //! Checked: testkit `waits`, `signals`, `entered`.
 
 use crate::facts::error::Broken;
+use crate::find::limits;
 use crate::find::memory::Memory;
-use crate::find::{limits, process};
+use crate::find::process;
 use crate::hold::foothold::Foothold;
 use crate::hold::hijack::{CODE_64, Hijack, OWN_FAULTS, Unmade, await_stop};
 use crate::hold::reports;
