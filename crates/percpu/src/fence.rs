@@ -19,3 +19,14 @@ pub const IS_TSO: bool = cfg!(target_arch = "x86_64");
 pub fn full() {
     arch::full_fence();
 }
+
+/// Adds one to the cell that lies `DISP` and `offset` bytes behind `base`, in one instruction: no signal handler comes
+/// between load and store. The compiler moves nothing across.
+///
+/// # Safety
+/// The cell must be writable and aligned, and no other thread write it.
+#[inline(always)]
+pub unsafe fn inc_own<const DISP: usize>(base: *mut u64, offset: usize) {
+    // SAFETY: the caller's duties are the same.
+    unsafe { arch::inc_own::<DISP>(base, offset) };
+}

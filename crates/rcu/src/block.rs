@@ -16,6 +16,7 @@
 //! 256  copy of CPU 0   +0 rank 0: locks, unlocks   +16 rank 1: locks, unlocks   (sequences)
 //!                      +64 the same four words                                  (locked adds)
 //! 384  copy of CPU 1   ...
+//! -128 copy of seat 1, -256 copy of seat 2, ...: threads of a `Domain` alone; no others have such copies
 //! ```
 
 use crate::prim::{AtomicI64, AtomicU32, AtomicU64, Relaxed};
@@ -47,6 +48,10 @@ pub struct Header {
     pub(crate) options: AtomicU32,
     pub(crate) owner: AtomicU32,
     pub(crate) rseq_offset: AtomicI64,
+    /// The number of seats that have copies.
+    pub(crate) seats: AtomicU32,
+    /// Per flavour: the lowest place that its readers may count on; the highest number if none.
+    pub(crate) seats_open: [AtomicU32; FLAVOURS],
     pub(crate) gp: GpState,
 }
 
@@ -89,6 +94,14 @@ const _: () = {
     assert!(core::mem::offset_of!(PerCpu, locked) == 64);
     assert!(core::mem::offset_of!(Header, recorded) == 64);
 };
+
+/// No place: every seat is closed.
+pub(crate) const CLOSED: u32 = u32::MAX;
+
+/// How far from the header the copy of a seat lies, modulo the size of addresses.
+pub(crate) const fn place_of(seat: u32) -> usize {
+    0usize.wrapping_sub(seat as usize * size_of::<PerCpu>())
+}
 
 pub(crate) const COPY0: usize = size_of::<Header>();
 pub(crate) const SHIFT: u32 = size_of::<PerCpu>().trailing_zeros();
@@ -163,6 +176,21 @@ impl<'a> Block<'a> {
     /// the threads that will read. `options.copies` must not be zero and, unless `options.rseq` is
     /// `NONE`, must be more than the number of any CPU that the system can have.
     pub unsafe fn init(mem: NonNull<u8>, options: &BlockOptions) -> Block<'a> {
+        // SAFETY: the caller's duties are the same; no seats lie in front.
+        unsafe { Self::init_with_seats(mem, options, 0) }
+    }
+
+    /// The bytes in front of a block with so many seats.
+    pub(crate) const fn seat_bytes(seats: u32) -> usize {
+        seats as usize * size_of::<PerCpu>()
+    }
+
+    /// Makes a block at `mem`, with the copies of seats in front of it.
+    ///
+    /// # Safety
+    /// As for [`init`](Self::init); and [`seat_bytes`](Self::seat_bytes)`(seats)` bytes before `mem` must be the block's in
+    /// the same way.
+    pub unsafe fn init_with_seats(mem: NonNull<u8>, options: &BlockOptions, seats: u32) -> Block<'a> {
         let header = Header {
             magic: MAGIC,
             copies: AtomicU32::new(options.copies),
@@ -175,6 +203,8 @@ impl<'a> Block<'a> {
             ),
             owner: AtomicU32::new(options.owner),
             rseq_offset: AtomicI64::new(options.rseq.get() as i64),
+            seats: AtomicU32::new(seats),
+            seats_open: core::array::from_fn(|_| AtomicU32::new(CLOSED)),
             gp: GpState {
                 seq: AtomicU64::new(seq::FIRST),
                 needed: AtomicU64::new(seq::FIRST),
@@ -185,12 +215,19 @@ impl<'a> Block<'a> {
         };
         // SAFETY: room and alignment for a header are the caller's promise.
         unsafe { mem.cast::<Header>().write(header) };
+        let counts = || core::array::from_fn(|_| RankCounts::new());
+        let fresh = || PerCpu { sequenced: counts(), pad: [0; 4], locked: counts() };
         for i in 0..options.copies as usize {
             // SAFETY: `size_bytes` counts a header and `copies` copies, so copy `i` lies inside.
             let copy = unsafe { mem.add(COPY0 + i * size_of::<PerCpu>()) };
-            let counts = || core::array::from_fn(|_| RankCounts::new());
             // SAFETY: as above; 128 divides both sizes, so the copy is aligned.
-            unsafe { copy.cast().write(PerCpu { sequenced: counts(), pad: [0; 4], locked: counts() }) };
+            unsafe { copy.cast().write(fresh()) };
+        }
+        for i in 1..=seats as usize {
+            // SAFETY: the caller's bytes in front hold so many copies.
+            let copy = unsafe { mem.sub(i * size_of::<PerCpu>()) };
+            // SAFETY: as above, aligned as the block is.
+            unsafe { copy.cast().write(fresh()) };
         }
         let block = Block { base: mem, life: PhantomData };
         // A declared flavour counts as recorded from the start: its first reader then cannot
@@ -241,6 +278,15 @@ impl<'a> Block<'a> {
         unsafe { copy.cast::<PerCpu>().as_ref() }
     }
 
+    /// The counters of a seat; seats count from 1.
+    pub(crate) fn seat(self, seat: u32) -> &'a PerCpu {
+        debug_assert!(seat >= 1 && seat <= self.head().seats.load(Relaxed));
+        // SAFETY: `init_with_seats` made so many copies there (callers compare).
+        let copy = unsafe { self.base.sub(seat as usize * size_of::<PerCpu>()) };
+        // SAFETY: as in `copy`.
+        unsafe { copy.cast::<PerCpu>().as_ref() }
+    }
+
     /// The number of copies.
     #[inline(always)]
     pub fn copies(self) -> u32 {
@@ -281,12 +327,22 @@ impl<'a> Block<'a> {
 
     /// Readers inside, per rank, as entered minus left; exact when none enters or leaves meanwhile.
     pub fn readers_by_rank(self) -> [i64; 2] {
-        [Rank(0), Rank(RANK_STRIDE)].map(|r| self.sum_locks(r).wrapping_sub(self.sum_unlocks(r)) as i64)
+        let all = self.head().seats.load(Relaxed);
+        let ranks = [Rank(0), Rank(RANK_STRIDE)];
+        ranks.map(|r| self.sum_locks(r, all).wrapping_sub(self.sum_unlocks(r, all)) as i64)
     }
 
     /// Readers inside by the CPU that they entered minus those that left on it, per rank.
     pub fn readers_of_copy(self, copy: u32) -> [i64; 2] {
-        let counts = self.copy(copy % self.copies());
+        Self::readers_of(self.copy(copy % self.copies()))
+    }
+
+    /// The same by the seat that they entered on.
+    pub(crate) fn readers_of_seat(self, seat: u32) -> [i64; 2] {
+        Self::readers_of(self.seat(seat))
+    }
+
+    fn readers_of(counts: &PerCpu) -> [i64; 2] {
         [0, 1].map(|r| {
             let (s, l) = (&counts.sequenced[r], &counts.locked[r]);
             let locks = s.locks.load(Relaxed).wrapping_add(l.locks.load(Relaxed));
@@ -294,17 +350,20 @@ impl<'a> Block<'a> {
         })
     }
 
-    pub(crate) fn sum_locks(self, rank: Rank) -> u64 {
-        self.sum(rank, |counts| counts.locks.load(Relaxed))
+    pub(crate) fn sum_locks(self, rank: Rank, seats: u32) -> u64 {
+        self.sum(rank, seats, |counts| counts.locks.load(Relaxed))
     }
 
-    pub(crate) fn sum_unlocks(self, rank: Rank) -> u64 {
-        self.sum(rank, |counts| counts.unlocks.load(Relaxed))
+    pub(crate) fn sum_unlocks(self, rank: Rank, seats: u32) -> u64 {
+        self.sum(rank, seats, |counts| counts.unlocks.load(Relaxed))
     }
 
-    fn sum(self, rank: Rank, read: impl Fn(&RankCounts) -> u64) -> u64 {
+    /// Of all copies, of seats those up to `seats`.
+    fn sum(self, rank: Rank, seats: u32, read: impl Fn(&RankCounts) -> u64) -> u64 {
         let rank = rank.index() as usize;
-        (0..self.copies()).map(|i| self.copy(i)).fold(0, |sum, copy| {
+        let seats = (1..=seats.min(self.head().seats.load(Relaxed))).map(|n| self.seat(n));
+        let sum = seats.fold(0, |sum: u64, seat| sum.wrapping_add(read(&seat.sequenced[rank])));
+        (0..self.copies()).map(|i| self.copy(i)).fold(sum, |sum, copy| {
             let sum = read(&copy.sequenced[rank]).wrapping_add(sum);
             // The model has no locked adds, and loom would explore the loads.
             if cfg!(loom) { sum } else { read(&copy.locked[rank]).wrapping_add(sum) }
@@ -316,8 +375,9 @@ impl<'a> Block<'a> {
     /// # Safety
     /// No thread may be inside a reader of the block, nor enter or leave one meanwhile.
     pub unsafe fn forget_readers(self) {
-        for i in 0..self.copies() {
-            for counts in self.copy(i).sequenced.iter().chain(&self.copy(i).locked) {
+        let seats = (1..=self.head().seats.load(Relaxed)).map(|n| self.seat(n));
+        for copy in (0..self.copies()).map(|i| self.copy(i)).chain(seats) {
+            for counts in copy.sequenced.iter().chain(&copy.locked) {
                 counts.locks.store(0, Relaxed);
                 counts.unlocks.store(0, Relaxed);
             }

@@ -13,6 +13,7 @@ use crate::gp::Broken;
 use crate::lock::Lock;
 use crate::prim::{AtomicU32, AtomicU64, Relaxed};
 use crate::report::{Report, report};
+use crate::seat::{self, SEATS};
 use crate::thread::now_ns;
 use crate::updater::{Counts, Engine, Updater};
 use crate::{BlockOptions, CbList, Domain, Fences, Flavour, FlavourSet, Misuse, fence, fork};
@@ -154,7 +155,7 @@ impl Builder {
         self
     }
 
-    /// Whether readers may use rseq; without it they add with a lock prefix.
+    /// Whether readers may use seats of their threads, or else rseq; without it they add with a lock prefix.
     pub fn rseq(mut self, on: bool) -> Builder {
         self.rseq = on;
         self
@@ -202,13 +203,17 @@ impl Builder {
             reader_fences: fences != Fences::Membarrier,
             owner: sys::getpid(),
         };
-        let layout = block_layout(options.copies);
+        let seats = if self.rseq { SEATS } else { 0 };
+        seat::prepare();
+        let layout = block_layout(options.copies, seats);
         // SAFETY: the layout has a size.
         let mem = unsafe { alloc_zeroed(layout) };
         let mem = NonNull::new(mem).ok_or(BuildError::NoMemory { bytes: layout.size() })?;
+        // SAFETY: the layout is that of the seats and the block behind them.
+        let at = unsafe { mem.add(Block::seat_bytes(seats)) };
         // SAFETY: `mem` was allocated with the block's size and alignment, and is freed by `Updater`'s
         // owner alone. The rseq offset is the C library's or none.
-        let block = unsafe { Block::init(mem, &options) };
+        let block = unsafe { Block::init_with_seats(at, &options, seats) };
         if unrecorded {
             // The seed's third bug: readers run, and the grace period does not know how.
             block.head().recorded.store(0, Relaxed);

@@ -104,8 +104,10 @@ impl fmt::Display for CloseError {
 
 impl std::error::Error for CloseError {}
 
-pub(crate) fn block_layout(copies: u32) -> Layout {
-    Layout::from_size_align(Block::size_bytes(copies), Block::ALIGN).expect("a block is small")
+/// Of the copies of seats and the block behind them.
+pub(crate) fn block_layout(copies: u32, seats: u32) -> Layout {
+    let bytes = Block::seat_bytes(seats) + Block::size_bytes(copies);
+    Layout::from_size_align(bytes, Block::ALIGN).expect("a block is small")
 }
 
 impl Domain {
@@ -259,10 +261,13 @@ impl Drop for Domain {
         }
         fork::unregister(&self.updater);
         self.updater.stop_worker();
-        let layout = block_layout(self.block.copies());
+        let seats = self.block.head().seats.load(Relaxed);
+        let layout = block_layout(self.block.copies(), seats);
+        // SAFETY: `make_block` laid the block behind its seats.
+        let mem = unsafe { self.block.as_ptr().sub(Block::seat_bytes(seats)) };
         // SAFETY: `make_block` allocated it with this layout; no reader is inside (checked above, and
         // guards borrow the domain), the worker has ended, and `self.block` is not used again.
-        unsafe { dealloc(self.block.as_ptr().as_ptr(), layout) };
+        unsafe { dealloc(mem.as_ptr(), layout) };
     }
 }
 

@@ -82,6 +82,7 @@ unsafe extern "C" fn child() {
             _ => record.forget(),
         }
     }
+    crate::seat::after_fork();
     for updater in all() {
         updater.after_fork();
     }

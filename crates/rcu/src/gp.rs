@@ -24,6 +24,11 @@ pub trait Env {
     /// Waits a little, because `waiting` says that readers are still inside.
     fn pause(&mut self, waiting: &Waiting);
 
+    /// The highest seat that a reader may ever have counted on; asked for before each sum.
+    fn seats(&self) -> u32 {
+        0
+    }
+
     /// The part of the algorithm to leave out. Torture alone answers anything but `None`.
     fn broken(&self) -> Option<Broken> {
         None
@@ -173,7 +178,7 @@ impl<'a> Block<'a> {
         loop {
             // The guess sums in the right order, and would hide the wrong one.
             let guess = env.broken() != Some(Broken::SwappedSums);
-            if !guess || self.looks_quiet(rank) {
+            if !guess || self.looks_quiet(rank, env.seats()) {
                 let heavy = self.needs_heavy_fence();
                 if self.is_quiet(rank, env, heavy, skip) {
                     return heavy;
@@ -185,14 +190,14 @@ impl<'a> Block<'a> {
     }
 
     /// A cheap guess at `is_quiet`, which saves process-wide fences. Promises nothing either way.
-    fn looks_quiet(self, rank: Rank) -> bool {
+    fn looks_quiet(self, rank: Rank, seats: u32) -> bool {
         if cfg!(loom) {
             return true;
         }
         // One expedited membarrier costs as much as some hundred of these looks.
         (0..64).any(|_| {
-            let unlocks = self.sum_unlocks(rank);
-            let quiet = self.sum_locks(rank) == unlocks;
+            let unlocks = self.sum_unlocks(rank, seats);
+            let quiet = self.sum_locks(rank, seats) == unlocks;
             if !quiet {
                 core::hint::spin_loop();
             }
@@ -208,7 +213,7 @@ impl<'a> Block<'a> {
         }
         // Unlocks first: a reader that comes and goes between the two sums must make them
         // differ, never agree.
-        let unlocks = self.sum_unlocks(rank);
+        let unlocks = self.sum_unlocks(rank, env.seats());
         // [RCU-3] Orders the unlocks seen after their sections, and the locks not yet seen before
         // theirs. Pairs with [RCU-1], [RCU-2], [RCU-4], [RCU-5], [RCU-6].
         // Where `skip` is set, the first scan's fence has done the latter, and an acquire the former.
@@ -218,7 +223,8 @@ impl<'a> Block<'a> {
         } else {
             self.fence(heavy, env)
         }
-        let locks = self.sum_locks(rank);
+        // Asked anew: a reader that has sat down since the unlocks were summed counts, too.
+        let locks = self.sum_locks(rank, env.seats());
         // A fenceless flavour that was recorded meanwhile has not been fenced for: not quiet. A mutant
         // without this look lived, because [RCU-6] alone makes such a reader see what was published;
         // kept, as the kernel does, because it makes the argument local.
@@ -228,9 +234,9 @@ impl<'a> Block<'a> {
     /// The wrong order, which torture and the model must catch.
     #[cold]
     fn is_quiet_swapped(self, rank: Rank, env: &mut impl Env) -> bool {
-        let locks = self.sum_locks(rank);
+        let locks = self.sum_locks(rank, env.seats());
         self.fence(self.needs_heavy_fence(), env);
-        self.sum_unlocks(rank) == locks
+        self.sum_unlocks(rank, env.seats()) == locks
     }
 
     fn needs_heavy_fence(self) -> bool {

@@ -12,8 +12,9 @@ use crate::block::{CHECKED, Rank};
 use crate::prim::Relaxed;
 use crate::reader::{fence_after_enter, fence_before_leave};
 use crate::report::{Report, StalledReader, report};
+use crate::seat;
 use crate::thread::{self, now_ns};
-use crate::{Domain, Fast, Flavour, Lite, Misuse, Normal, Reader, Sigsafe, UpDown};
+use crate::{Domain, Fast, Flavour, FlavourSet, Lite, Misuse, Normal, Reader, Sigsafe, UpDown};
 use core::marker::PhantomData;
 
 /// A read-side section; it ends when the guard is dropped.
@@ -88,7 +89,7 @@ impl Drop for Down<'_> {
             self.domain.forget_down(self.token);
         }
         // SAFETY: `try_down` entered this rank of this block, and the value ends once.
-        unsafe { self.domain.block.unlock::<UpDown>(self.rank) };
+        unsafe { self.domain.unlock::<UpDown>(self.rank) };
     }
 }
 
@@ -166,13 +167,9 @@ impl Domain {
     /// The rule and the facts.
     #[inline]
     pub fn try_down(&self) -> Result<Down<'_>, Misuse> {
-        let updater = &self.updater;
-        if updater.checked {
-            self.check_reader(UpDown::FLAVOUR)?;
-        }
-        let rank = self.block.lock::<UpDown>()?;
+        let rank = self.lock::<UpDown>()?;
         let mut token = 0;
-        if updater.checked {
+        if self.updater.checked {
             token = self.note_down();
         }
         Ok(Down { domain: self, rank, token })
@@ -197,11 +194,43 @@ impl Domain {
     #[inline(always)]
     pub fn lock<F: Reader>(&self) -> Result<Rank, Misuse> {
         let rank = self.block.rank();
-        if !self.block.try_enter::<F>(rank) {
+        self.lock_at::<F>(rank)?;
+        Ok(rank)
+    }
+
+    /// As [`Block::lock_at`], for readers of the domain.
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock).
+    #[inline(always)]
+    pub fn lock_at<F: Reader>(&self, rank: Rank) -> Result<(), Misuse> {
+        let counted = if FlavourSet::FENCELESS.has(F::FLAVOUR) {
+            // SAFETY: the thread's own place.
+            let seated = unsafe { self.block.try_enter_at::<F>(rank, seat::mine()) };
+            seated || self.enter_without_seat::<F>(rank)
+        } else {
+            self.block.try_enter::<F>(rank)
+        };
+        if !counted {
             self.enter_slow(F::FLAVOUR, rank)?;
         }
         fence_after_enter::<F>();
-        Ok(rank)
+        Ok(())
+    }
+
+    /// The thread sits down, or counts by its CPU.
+    #[cold]
+    #[inline(never)]
+    fn enter_without_seat<F: Reader>(&self, rank: Rank) -> bool {
+        // SAFETY: the thread's own place.
+        let seated = unsafe { self.block.try_enter_at::<F>(rank, seat::sit()) };
+        seated || self.block.try_enter::<F>(rank)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn leave_without_seat<F: Reader>(&self, rank: Rank) -> bool {
+        self.block.try_leave::<F>(rank)
     }
 
     /// Leaves a reader entered by [`lock`](Self::lock) with that cookie.
@@ -222,7 +251,14 @@ impl Domain {
     #[inline(always)]
     pub unsafe fn unlock<F: Reader>(&self, rank: Rank) {
         fence_before_leave::<F>();
-        if !self.block.try_leave::<F>(rank) {
+        let counted = if FlavourSet::FENCELESS.has(F::FLAVOUR) {
+            // SAFETY: the thread's own place.
+            let seated = unsafe { self.block.try_leave_at::<F>(rank, seat::mine()) };
+            seated || self.leave_without_seat::<F>(rank)
+        } else {
+            self.block.try_leave::<F>(rank)
+        };
+        if !counted {
             self.leave_slow(F::FLAVOUR, rank);
         }
     }

@@ -13,6 +13,7 @@ mod flavour;
 mod gp;
 mod prim;
 mod reader;
+mod seat;
 mod seq;
 #[cfg(feature = "std")]
 mod task_word;
@@ -56,6 +57,7 @@ pub use seq::{Cookie, FIRST as FIRST_GP, Phase};
 #[cfg(loom)]
 pub use {
     prim::without_light_fences,
+    seat::{SEATS, Seats},
     task_word::{TaskWord, wait_for_all},
 };
 

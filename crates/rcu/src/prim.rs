@@ -8,7 +8,7 @@
 //! Checked: the models run with both as full fences; `torture rcu` runs the real ones.
 
 #[cfg(not(loom))]
-pub use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
+pub use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize};
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 

@@ -10,7 +10,9 @@
 //! Source:  kernel `srcutree.h` and the SRCU-lite series. Departs: the flavour is recorded per domain,
 //!          not per CPU, and opens the fast path: until then readers find no rseq offset.
 
-use crate::block::{Block, CHECKED, COPY0, LOCKS, RANK_STRIDE, READER_FENCES, Rank, SHIFT, UNLOCKS};
+use crate::block::{
+    Block, CHECKED, COPY0, LOCKS, RANK_STRIDE, READER_FENCES, Rank, SHIFT, UNLOCKS, place_of,
+};
 use crate::prim::{self, Relaxed};
 use crate::{Flavour, FlavourSet, Misuse, Reader};
 #[cfg(not(loom))]
@@ -146,6 +148,51 @@ impl<'a> Block<'a> {
         self.model_add(F::FLAVOUR, rank, false)
     }
 
+    /// Counts a reader in on the calling thread's seat; false if it may not, or has none.
+    ///
+    /// # Safety
+    /// `place` must be that of a seat that the calling thread has, or 0 or 1 if it has none.
+    #[inline(always)]
+    pub unsafe fn try_enter_at<F: Reader>(self, rank: Rank, place: usize) -> bool {
+        // SAFETY: the caller's duty is the same.
+        unsafe { self.try_count_at::<F, LOCKS>(rank, place) }
+    }
+
+    /// Counts a reader out, as [`try_enter_at`](Self::try_enter_at) counts in; another seat, or none, is as good.
+    ///
+    /// # Safety
+    /// As [`try_enter_at`](Self::try_enter_at).
+    #[inline(always)]
+    pub unsafe fn try_leave_at<F: Reader>(self, rank: Rank, place: usize) -> bool {
+        // SAFETY: the caller's duty is the same.
+        unsafe { self.try_count_at::<F, UNLOCKS>(rank, place) }
+    }
+
+    /// # Safety
+    /// As [`try_enter_at`](Self::try_enter_at).
+    #[inline(always)]
+    unsafe fn try_count_at<F: Reader, const CELL: usize>(self, rank: Rank, place: usize) -> bool {
+        // One compare for all: a thread without a seat has a place below every one.
+        if (place as u32) < self.head().seats_open[F::FLAVOUR as usize].load(Relaxed) {
+            return false;
+        }
+        let copy = self.as_ptr().as_ptr().wrapping_add(place);
+        #[cfg(not(loom))]
+        // SAFETY: seats from the lowest open place on have copies; this one's is the calling thread's alone.
+        unsafe {
+            percpu::inc_own::<CELL>(copy.cast(), rank.0 as usize)
+        };
+        #[cfg(loom)]
+        {
+            // SAFETY: as above.
+            let copy = unsafe { &*copy.cast::<crate::block::PerCpu>() };
+            let counts = &copy.sequenced[rank.index() as usize];
+            let cell = if CELL == LOCKS { &counts.locks } else { &counts.unlocks };
+            cell.store(cell.load(Relaxed).wrapping_add(1), Relaxed);
+        }
+        true
+    }
+
     /// The model's per-CPU add: a reader always enters on one CPU and leaves on another.
     #[cfg(loom)]
     fn model_add(self, flavour: Flavour, rank: Rank, entering: bool) -> bool {
@@ -270,6 +317,10 @@ impl<'a> Block<'a> {
             let atomic = flavour == Flavour::Sigsafe || cfg!(loom);
             let open = if atomic { 1 } else { head.rseq_offset.load(Relaxed) };
             head.open[flavour as usize].store(open, Relaxed);
+            let seats = head.seats.load(Relaxed);
+            if fenceless && seats > 0 {
+                head.seats_open[flavour as usize].store(place_of(seats) as u32, Relaxed);
+            }
         }
     }
 }

@@ -41,6 +41,8 @@ pub struct Stall {
     pub readers: i64,
     /// CPUs on which more readers entered than left, with the surplus.
     pub cpus: Vec<(u32, i64)>,
+    /// Seats of threads on which more readers entered than left, and by how many.
+    pub seats: Vec<(u32, i64)>,
     /// The readers by thread; on an unchecked domain unknown until one leaves.
     pub named: Vec<StalledReader>,
     /// True if `named` is complete.
@@ -146,6 +148,9 @@ impl fmt::Display for Stall {
         )?;
         for (cpu, surplus) in &self.cpus {
             write!(f, "; entered on cpu {cpu}: {surplus}")?;
+        }
+        for (seat, surplus) in &self.seats {
+            write!(f, "; entered on seat {seat}: {surplus}")?;
         }
         for reader in &self.named {
             write!(f, "; {reader}")?;

@@ -28,7 +28,8 @@ pub struct Stats {
     pub recorded: FlavourSet,
     /// How readers are ordered here.
     pub fences: Fences,
-    /// Readers inside per CPU: on the old rank and on the current one; may be negative by themselves.
+    /// Readers inside per CPU, and behind the CPUs those of all seats: on the old rank and on the current one; may be
+    /// negative by themselves.
     pub readers: Vec<(i64, i64)>,
     /// Callbacks waiting per list.
     pub callbacks: Vec<usize>,
@@ -51,6 +52,8 @@ impl Domain {
             let ranks = block.readers_of_copy(cpu);
             (ranks[1 - current], ranks[current])
         };
+        let seats = (1..=block.head().seats.load(Relaxed)).map(|seat| block.readers_of_seat(seat));
+        let seated = seats.fold((0, 0), |t, ranks| (t.0 + ranks[1 - current], t.1 + ranks[current]));
         Stats {
             domain: self.name().to_string(),
             gp: block.gp_seq(),
@@ -58,7 +61,7 @@ impl Domain {
             heavy_fences: block.heavy_fences(),
             recorded: block.recorded(),
             fences: self.fences(),
-            readers: (0..block.copies()).map(by_cpu).collect(),
+            readers: (0..block.copies()).map(by_cpu).chain([seated]).collect(),
             callbacks: self.callbacks_by_list(),
             called: counts.called.load(Relaxed),
             invoked: counts.invoked.load(Relaxed),

@@ -7,7 +7,7 @@
 //!          U2 requests that come before a grace period starts share it.
 //! Checked: `tests/grace_periods.rs`, `bench synchronize`, `torture rcu`.
 
-use crate::block::{Block, CHECKED};
+use crate::block::{Block, CHECKED, CLOSED};
 use crate::gp::{Broken, Env, Waiting};
 use crate::lock::Lock;
 use crate::prim::{AtomicU32, AtomicU64, Relaxed};
@@ -252,6 +252,8 @@ impl Turn<'_> {
         let block = updater.block;
         let cpus =
             (0..block.copies()).map(|cpu| (cpu, block.readers_of_copy(cpu)[rank])).filter(|(_, n)| *n > 0);
+        let seats = 1..=crate::seat::high().min(block.head().seats.load(Relaxed));
+        let seats = seats.map(|seat| (seat, block.readers_of_seat(seat)[rank])).filter(|(_, n)| *n > 0);
         report(&Report::Stall(Stall {
             domain: updater.name.clone(),
             gp: block.gp_seq(),
@@ -261,6 +263,7 @@ impl Turn<'_> {
                 Engine::Holdout => crate::tasks::holdout::readers().len() as i64,
             },
             cpus: cpus.collect(),
+            seats: seats.collect(),
             named: match updater.engine {
                 Engine::Ranks => updater.stalled_readers(now),
                 Engine::Holdout => crate::tasks::holdout::stalled(age_ns),
@@ -299,6 +302,10 @@ impl Env for Turn<'_> {
         self.look_for_stall(waiting);
     }
 
+    fn seats(&self) -> u32 {
+        crate::seat::high()
+    }
+
     fn broken(&self) -> Option<Broken> {
         self.updater.broken
     }
@@ -310,6 +317,7 @@ impl Block<'_> {
         let head = self.head();
         head.options.fetch_or(CHECKED | (PROBING << rank.index()), Relaxed);
         head.open.iter().for_each(|open| open.store(0, Relaxed));
+        head.seats_open.iter().for_each(|open| open.store(CLOSED, Relaxed));
     }
 
     fn stop_probing(self) {

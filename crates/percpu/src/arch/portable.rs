@@ -7,7 +7,7 @@
 //! Orderings: `full_fence` is one; the labels stand where it is used.
 //! Checked: Miri runs the tests of `percpu` and `rcu` through this file.
 
-use core::sync::atomic::{Ordering, fence};
+use core::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
 
 #[inline(always)]
 pub unsafe fn rseq_inc<const SHIFT: u32, const DISP: usize>(_: isize, _: *mut u64) -> bool {
@@ -67,6 +67,18 @@ pub fn cpu() -> u32 {
 #[inline(always)]
 pub fn full_fence() {
     fence(Ordering::SeqCst);
+}
+
+/// Atomic, since nothing else keeps a signal handler out.
+/// # Safety
+/// As [`crate::inc_own`].
+#[inline(always)]
+pub unsafe fn inc_own<const DISP: usize>(base: *mut u64, offset: usize) {
+    // SAFETY: writable and aligned (contract of this function).
+    let cell = unsafe { AtomicU64::from_ptr(base.wrapping_byte_add(DISP + offset)) };
+    compiler_fence(Ordering::SeqCst);
+    cell.fetch_add(1, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
 }
 
 #[cfg(feature = "std")]

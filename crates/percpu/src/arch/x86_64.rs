@@ -199,6 +199,22 @@ pub fn full_fence() {
     unsafe { asm!("lock or dword ptr [rsp - 8], 0") };
 }
 
+/// # Safety
+/// As [`crate::inc_own`].
+#[inline(always)]
+pub unsafe fn inc_own<const DISP: usize>(base: *mut u64, offset: usize) {
+    // SAFETY: writable and aligned (contract of this function).
+    unsafe {
+        asm!(
+            "inc qword ptr [{base} + {offset} + {disp}]",
+            base = in(reg) base,
+            offset = in(reg) offset,
+            disp = const DISP,
+            options(nostack),
+        );
+    }
+}
+
 /// Offset and size of the rseq area if this process has a libc that registers one.
 #[cfg(feature = "std")]
 pub fn libc_rseq() -> Option<(isize, u32)> {

@@ -12,5 +12,6 @@
 mod callbacks;
 mod grace_periods;
 mod recording;
+mod seats;
 mod task_words;
 mod world;

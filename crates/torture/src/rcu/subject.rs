@@ -8,6 +8,7 @@
 
 use super::options::Options;
 use rcu::{Domain, Fast, Flavour, FlavourSet, Lite, Normal, Rank, Sigsafe, UpDown, tasks};
+use std::cell::Cell;
 
 /// A kind of reader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,6 +40,8 @@ pub struct Section {
 pub struct Subject {
     pub domain: &'static Domain,
     pub kinds: Vec<Kind>,
+    /// All count by CPU, past the checks of the domain, which know only who enters and leaves by it.
+    is_checked: bool,
 }
 
 impl Subject {
@@ -53,7 +56,7 @@ impl Subject {
                 .reader_fences(options.reader_fences)
                 .broken(options.broken.map(|(_, broken)| broken));
             let domain: &'static Domain = Box::leak(Box::new(builder.build()?));
-            Ok(Subject { domain, kinds })
+            Ok(Subject { domain, kinds, is_checked: options.checked })
         };
         match options.flavour.as_str() {
             "normal" => made(&[Flavour::Normal], vec![Kind::Normal]),
@@ -61,8 +64,14 @@ impl Subject {
             "fast" => made(&[Flavour::Fast], vec![Kind::Fast]),
             "updown" => made(&[Flavour::UpDown], vec![Kind::UpDown]),
             "mixed" => made(&[Flavour::Normal, Flavour::Sigsafe], vec![Kind::Normal, Kind::Sigsafe]),
-            "tasks-holdout" => Ok(Subject { domain: tasks::holdout::domain(), kinds: vec![Kind::Holdout] }),
-            "tasks-fast" => Ok(Subject { domain: tasks::on_fast::domain(), kinds: vec![Kind::OnFast] }),
+            "tasks-holdout" => Ok(Subject {
+                domain: tasks::holdout::domain(),
+                kinds: vec![Kind::Holdout],
+                is_checked: false,
+            }),
+            "tasks-fast" => {
+                Ok(Subject { domain: tasks::on_fast::domain(), kinds: vec![Kind::OnFast], is_checked: false })
+            }
             _ => made(&[Flavour::Lite], vec![Kind::Lite]),
         }
     }
@@ -81,16 +90,23 @@ impl Subject {
     }
 
     /// Enters by a rank that was fetched at any time before.
+    ///
+    /// Of readers without fences some count by their CPU, as those of foreign memory do, the others on their threads' seats;
+    /// each leaves either way.
     #[inline]
     pub fn enter_at(&self, kind: Kind, rank: Rank) -> Section {
-        let block = self.domain.block();
+        let (domain, block) = (self.domain, self.domain.block());
+        let by_cpu = self.is_checked || turn();
         // A broken subject is entered like any other; a refusal would be a bug of this test.
         let entered = match kind {
             Kind::Normal => block.lock_at::<Normal>(rank),
             Kind::Sigsafe => block.lock_at::<Sigsafe>(rank),
-            Kind::Lite => block.lock_at::<Lite>(rank),
-            Kind::Fast => block.lock_at::<Fast>(rank),
-            Kind::UpDown => block.lock_at::<UpDown>(rank),
+            Kind::Lite if by_cpu => block.lock_at::<Lite>(rank),
+            Kind::Lite => domain.lock_at::<Lite>(rank),
+            Kind::Fast if by_cpu => block.lock_at::<Fast>(rank),
+            Kind::Fast => domain.lock_at::<Fast>(rank),
+            Kind::UpDown if by_cpu => block.lock_at::<UpDown>(rank),
+            Kind::UpDown => domain.lock_at::<UpDown>(rank),
             Kind::Holdout => {
                 tasks::holdout::lock();
                 Ok(())
@@ -107,22 +123,37 @@ impl Subject {
     /// Leaves.
     #[inline]
     pub fn leave(&self, section: Section) {
-        let (block, rank) = (self.domain.block(), section.rank);
+        let (domain, block, rank) = (self.domain, self.domain.block(), section.rank);
+        let by_cpu = self.is_checked || turn();
         match section.kind {
             // SAFETY: a section comes from `enter_at` and is left once.
             Kind::Normal => unsafe { block.unlock::<Normal>(rank) },
             // SAFETY: a section comes from `enter_at` and is left once.
             Kind::Sigsafe => unsafe { block.unlock::<Sigsafe>(rank) },
             // SAFETY: a section comes from `enter_at` and is left once.
-            Kind::Lite => unsafe { block.unlock::<Lite>(rank) },
+            Kind::Lite if by_cpu => unsafe { block.unlock::<Lite>(rank) },
             // SAFETY: a section comes from `enter_at` and is left once.
-            Kind::Fast => unsafe { block.unlock::<Fast>(rank) },
+            Kind::Lite => unsafe { domain.unlock::<Lite>(rank) },
             // SAFETY: a section comes from `enter_at` and is left once.
-            Kind::UpDown => unsafe { block.unlock::<UpDown>(rank) },
+            Kind::Fast if by_cpu => unsafe { block.unlock::<Fast>(rank) },
+            // SAFETY: a section comes from `enter_at` and is left once.
+            Kind::Fast => unsafe { domain.unlock::<Fast>(rank) },
+            // SAFETY: a section comes from `enter_at` and is left once.
+            Kind::UpDown if by_cpu => unsafe { block.unlock::<UpDown>(rank) },
+            // SAFETY: a section comes from `enter_at` and is left once.
+            Kind::UpDown => unsafe { domain.unlock::<UpDown>(rank) },
             // SAFETY: a section comes from `enter_at` and is left once.
             Kind::Holdout => unsafe { tasks::holdout::unlock() },
             // SAFETY: a section comes from `enter_at` and is left once.
             Kind::OnFast => unsafe { tasks::on_fast::unlock() },
         }
     }
+}
+
+/// True each third time.
+#[inline]
+fn turn() -> bool {
+    thread_local!(static N: Cell<u32> = const { Cell::new(0) });
+    N.set(N.get().wrapping_add(1));
+    N.get().is_multiple_of(3)
 }
