@@ -33,9 +33,21 @@ impl Flow {
         if start == addr {
             return Ok(());
         }
-        let around = Around::read(code, start.max(addr.saturating_sub(FAR)), addr);
         // A known start close by is the one place from which to read.
         let first = if addr - start <= FAR { start..start + 1 } else { addr - FAR..addr - NEAR };
+        self.agreed(code, first, addr)
+    }
+
+    /// The same where data may stand from `from` on: reading has to come to `addr` from every byte.
+    pub(crate) fn boundary_behind_data(&self, code: &Code<'_>, from: u64, addr: u64) -> Result<(), Refusal> {
+        let from = from.max(addr.saturating_sub(FAR));
+        let to = if addr - from > NEAR { addr - NEAR } else { addr };
+        self.agreed(code, from..to, addr)
+    }
+
+    /// Whether all reading from these bytes comes to `addr`, and nothing around contradicts it.
+    fn agreed(&self, code: &Code<'_>, first: Range<u64>, addr: u64) -> Result<(), Refusal> {
+        let around = Around::read(code, first.start, addr);
         let read: Vec<Come> = first.map(|from| around.come(from)).collect();
         let over = read.iter().find_map(|come| match come {
             Come::Over { start } => Some(*start),

@@ -120,8 +120,14 @@ impl Exits {
         let Search { insns, mut exits, has_labels, has_switch, .. } = search;
         let depths = Depths::of(&insns, function.start);
         exits.retain(|(number, leave)| *leave != Leave::TailCall || depths.is_tail_call(*number));
-        let jump = exits.iter().find(|(_, leave)| *leave == Leave::TailCall);
-        if let Some((number, _)) = jump.filter(|_| has_labels && !has_switch) {
+        // To what was pushed.
+        let is_jump = |number: usize| number > 0 && native::fills_return(&insns[number - 1].insn);
+        let jump = exits.iter().find(|(number, leave)| match leave {
+            Leave::TailCall => !has_switch,
+            Leave::Return => is_jump(*number),
+            _ => false,
+        });
+        if let Some((number, _)) = jump.filter(|_| has_labels) {
             return Err(NoExits::ComputedJump { at: insns[*number].insn.addr });
         }
         let is_branch = |leave: &Leave| matches!(leave, Leave::Branch(_));

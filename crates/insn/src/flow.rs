@@ -16,7 +16,7 @@ use std::ops::Range;
 use crate::arch::native::{self, Met, RegSet};
 use crate::code::{Code, Insn};
 use crate::entries::Entries;
-use crate::padding::Gaps;
+use crate::padding::{self, Gaps};
 use crate::reason::{Reason, Refusal, Rung};
 use crate::tables::{Functions, Table, Tables, Vague};
 use crate::targets::Targets;
@@ -186,13 +186,10 @@ impl Flow {
             holding: &|addr| self.extent(addr),
             is_start: &|addr| self.starts.binary_search(&addr).is_ok() || self.calls.contains(addr),
         };
-        let mut insert = |target| {
-            targets.insert(target);
-        };
-        let mut vague = tables.read(codes, &functions, table_reader, &mut insert, go_on)?;
         for target in indirect.iter().chain(&self.starts) {
             targets.insert(*target);
         }
+        let mut vague = tables.read(codes, &functions, table_reader, &mut targets, go_on)?;
         self.targets = targets;
         self.entries = entries;
         self.entries.finish(&self.targets);
@@ -215,7 +212,8 @@ impl Flow {
 
     /// The function that holds `addr`. Where the next known starts are far, what is called counts as one.
     fn extent(&self, addr: u64) -> Range<u64> {
-        let known = self.start_before(addr).unwrap_or(0)..self.next_start(addr).unwrap_or(u64::MAX);
+        let known = self.start_before(addr).unwrap_or(0)
+            ..self.next_start(addr).unwrap_or_else(|| self.calls.end_of(addr));
         if known.end - known.start <= LONG_FUNCTION_BYTES {
             return known;
         }
@@ -338,13 +336,17 @@ impl Flow {
         }
     }
 
-    /// `Ok` when an instruction of the function starts at `addr`, decoding from the function's start.
+    /// `Ok` when an instruction of the function starts at `addr`, decoding from the function's start. Behind a jump or
+    /// return to which nothing is known to lead data may stand, as a function's end is not always known: then the code
+    /// around `addr` has to say the same.
     ///
     /// # Errors
-    /// [`Refusal::MidInstruction`], [`Refusal::Undecodable`] or [`Refusal::OutsideCode`].
+    /// [`Refusal::MidInstruction`], [`Refusal::UnknownBoundary`], [`Refusal::Undecodable`] or [`Refusal::OutsideCode`].
     pub fn boundary(&self, code: &[Code<'_>], addr: u64, function_start: u64) -> Result<(), Refusal> {
         let segment = Code::holding(code, addr).ok_or(Refusal::OutsideCode { site: addr })?;
         let mut at = function_start;
+        // Where data may stand.
+        let (mut unsure, mut is_padding) = (None, false);
         while at < addr {
             let Some(class) = native::decode(segment.from_addr(at), at) else {
                 return Err(Refusal::Undecodable { asked: addr, at });
@@ -353,9 +355,20 @@ impl Flow {
             if end > addr {
                 return Err(Refusal::MidInstruction { asked: addr, start: at });
             }
+            // Padding ends where code begins.
+            let is_pad = class.is_nop || segment.from_addr(at)[0] == padding::INT3;
+            let is_padded = is_padding && !is_pad;
+            is_padding = is_pad && (is_padding || unsure == Some(at));
+            unsure = match self.targets.contains(end) {
+                true => None,
+                false => unsure.filter(|_| !is_padded).or(class.ends.then_some(end)),
+            };
             at = end;
         }
-        Ok(())
+        match unsure {
+            Some(from) if from < addr && !is_padding => self.boundary_behind_data(segment, from, addr),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use crate::arch::native;
 use crate::code::Code;
 use crate::flow::Flow;
 
-const INT3: u8 = 0xcc;
+pub(crate) const INT3: u8 = 0xcc;
 /// In a longer stretch functions are not known, and where its instructions begin is not either.
 const FUNCTION_BYTES_MAX: u64 = 1 << 20;
 /// Functions whose padding is kept.

@@ -1,20 +1,23 @@
 //! Jump tables outside code: where they may be, and what they hold; and jumps that are not understood.
 //!
 //! For:     `Flow`.
-//! State:   the addresses that code forms, and the jumps to registers that may hold a sum, as met in a sweep.
+//! State:   the addresses that code forms, and the jumps to registers, as met in a sweep.
 //! Context: control.
 //! Keeps:   G1 each address outside code that is formed by a `lea`, or is the base of a scaled load, is asked about once
 //!          by itself.
 //!          G2 of a function that jumps to a sum, each address outside code and each place in it that it forms is also
 //!          asked about with each such place as base; if these are more than [`PAIRS_MAX`], or the sum is of something
-//!          else than 32-bit entries, nothing is known of where the jump leads, and the function is vague.
+//!          else than 32-bit entries, nothing is known of where the jump leads, and the function is vague. A jump by a
+//!          pointer counts as one to a sum where a way comes in between the pointer's making and the jump, and where
+//!          the function forms addresses of places in itself.
 //!          G3 work and memory are at most linear in the code: no function makes more than [`PAIRS_MAX`] questions.
 //! Checked: flow tests; tests/real `computed_jumps_of_vfprintf_are_known`; tests/computed.rs; `torture anywhere`.
 
 use std::ops::Range;
 
-use crate::arch::native::{self, Sum};
+use crate::arch::native::{self, Made, Sum};
 use crate::code::Code;
+use crate::targets::Targets;
 
 /// Tables times labels of one function that are read at most.
 const PAIRS_MAX: usize = 1 << 14;
@@ -30,11 +33,12 @@ pub struct Table {
     pub within: Option<Range<u64>>,
 }
 
-/// A jump to a register that is no pointer that was loaded.
+/// A jump or call to a register, or a return to what was pushed.
 #[derive(Clone, Copy, Debug)]
 struct Jump {
     at: u64,
-    sum: Sum,
+    made: Made,
+    is_call: bool,
 }
 
 /// What a sweep has met.
@@ -44,6 +48,8 @@ pub(crate) struct Tables {
     /// How long `tables` may get before equal ones are looked for.
     bound: usize,
     jumps: Vec<Jump>,
+    /// Addresses in code that are formed: (by which instruction, the address).
+    labels: Vec<(u64, u64)>,
 }
 
 /// A stretch in which a jump that is not understood may lead anywhere.
@@ -71,75 +77,109 @@ impl Tables {
         self.tables.push(at);
     }
 
-    pub(crate) fn add_jump(&mut self, at: u64, sum: Sum) {
-        self.jumps.push(Jump { at, sum });
+    pub(crate) fn add_jump(&mut self, at: u64, made: Made, is_call: bool) {
+        self.jumps.push(Jump { at, made, is_call });
     }
 
-    /// Tells `found` all that the tables hold; returns where nothing is known. `go_on` is asked now and then.
+    /// The instruction at `by` forms the address of a place in code.
+    pub(crate) fn add_label(&mut self, by: u64, at: u64) {
+        self.labels.push((by, at));
+    }
+
+    /// Adds to `targets` all that the tables hold; returns where nothing is known. `go_on` is asked now and then.
     pub(crate) fn read(
         mut self,
         codes: &[Code<'_>],
         functions: &Functions<'_>,
         reader: &dyn Fn(&Table) -> Vec<u64>,
-        found: &mut dyn FnMut(u64),
+        targets: &mut Targets,
         go_on: &dyn Fn() -> bool,
     ) -> Option<Vec<Vague>> {
         self.tables.sort_unstable();
         self.tables.dedup();
+        self.labels.retain(|(_, at)| !(functions.is_start)(*at));
+        self.labels.sort_unstable();
         for (number, at) in self.tables.iter().enumerate() {
             let limit = table_limit(*at, &self.tables[number + 1..]);
             let table = Table { at: *at, base: *at, within: None };
-            reader(&table).into_iter().take(limit).for_each(&mut *found);
+            targets.extend(reader(&table).into_iter().take(limit));
             if number.is_multiple_of(1 << 10) && !go_on() {
                 return None;
             }
         }
         let mut vague = Vec::new();
-        for function in self.by_function(functions) {
+        for function in self.by_function(functions, targets) {
             if !go_on() {
                 return None;
             }
-            let formed = Formed::of(codes, &function.range, functions);
+            // Its tables are their own bases, and outside code: they were read above.
+            if function.sum != Sum::Other && !self.may_have_labels(&function) {
+                continue;
+            }
+            let mut formed = Formed::of(codes, &function.range, functions);
+            if function.sum == Sum::Pointer {
+                // A sum that was put away somewhere leads back into the function that made it.
+                formed.labels.retain(|label| function.range.contains(label));
+            }
             let is_clear = match function.sum {
-                // Its table is its own base, and outside code: that was read above.
-                Sum::Words | Sum::Unknown if formed.labels.is_empty() => true,
+                Sum::Pointer | Sum::Words | Sum::Unknown if formed.labels.is_empty() => true,
                 Sum::Words => formed.pairs() <= PAIRS_MAX,
+                Sum::Pointer => !formed.adds_narrow && formed.pairs() <= PAIRS_MAX,
                 // As its other jumps, if it makes no sum of another kind anywhere.
                 Sum::Unknown => function.has_words && !formed.adds_narrow && formed.pairs() <= PAIRS_MAX,
                 Sum::Other => false,
             };
-            if is_clear {
-                for at in formed.outside.iter().chain(&formed.labels) {
-                    let after = self.tables.partition_point(|other| other <= at);
-                    let limit = table_limit(*at, &self.tables[after..]);
-                    for base in &formed.labels {
-                        let table = Table { at: *at, base: *base, within: Some(function.range.clone()) };
-                        reader(&table).into_iter().take(limit).for_each(&mut *found);
-                    }
-                }
+            if !is_clear {
+                let elsewhere = formed.labels.iter().filter(|label| !function.range.contains(label));
+                let places = std::iter::once(function.jump).chain(elsewhere.copied());
+                vague.extend(places.map(|at| Vague { range: (functions.holding)(at), jump: function.jump }));
                 continue;
             }
-            let elsewhere = formed.labels.iter().filter(|label| !function.range.contains(label));
-            let places = std::iter::once(function.jump).chain(elsewhere.copied());
-            vague.extend(places.map(|at| Vague { range: (functions.holding)(at), jump: function.jump }));
+            let limited = formed.outside.iter().chain(&formed.labels).map(|at| {
+                let after = self.tables.partition_point(|other| other <= at);
+                (*at, table_limit(*at, &self.tables[after..]))
+            });
+            let limited: Vec<(u64, usize)> = limited.collect();
+            for base in &formed.labels {
+                // What is rarely run lies elsewhere, and jumps by labels of the function proper.
+                let is_own = function.range.contains(base);
+                let within = if is_own { function.range.clone() } else { (functions.holding)(*base) };
+                for (at, limit) in &limited {
+                    let table = Table { at: *at, base: *base, within: Some(within.clone()) };
+                    targets.extend(reader(&table).into_iter().take(*limit));
+                }
+            }
         }
         Some(vague)
     }
 
+    /// Whether the function may form an address of a place in code that is no function's start.
+    fn may_have_labels(&self, function: &Jumps) -> bool {
+        let range = &function.range;
+        let from = self.labels.partition_point(|(by, _)| *by < range.start);
+        let mut own = self.labels[from..].iter().take_while(|(by, _)| *by < range.end);
+        own.any(|(_, at)| function.sum != Sum::Pointer || range.contains(at))
+    }
+
     /// The jumps of each function as one, the least understood.
-    fn by_function(&self, functions: &Functions<'_>) -> Vec<Jumps> {
+    fn by_function(&self, functions: &Functions<'_>, targets: &Targets) -> Vec<Jumps> {
         let mut found: Vec<Jumps> = Vec::new();
-        for jump in &self.jumps {
-            let range = (functions.holding)(jump.at);
+        for Jump { at, made, is_call } in &self.jumps {
+            let range = (functions.holding)(*at);
+            // On another way that comes in between, it is made otherwise.
+            let is_joined = targets.first_in(made.from + 1..*at + 1).is_some();
+            let mut sum = if is_joined { made.sum.max(Sum::Unknown) } else { made.sum };
+            // A pointer to which something was added is seldom one to a place in a function, unless that forms such.
+            if *is_call {
+                sum = sum.min(Sum::Unknown);
+            }
+            let has_words = made.sum == Sum::Words;
             match found.last_mut() {
                 Some(last) if last.range == range => {
-                    (last.sum, last.jump) = (last.sum, last.jump).max((jump.sum, jump.at));
-                    last.has_words |= jump.sum == Sum::Words;
+                    (last.sum, last.jump) = (last.sum, last.jump).max((sum, *at));
+                    last.has_words |= has_words;
                 }
-                _ => {
-                    let has_words = jump.sum == Sum::Words;
-                    found.push(Jumps { range, sum: jump.sum, jump: jump.at, has_words });
-                }
+                _ => found.push(Jumps { range, sum, jump: *at, has_words }),
             }
         }
         found

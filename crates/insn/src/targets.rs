@@ -90,8 +90,21 @@ impl Targets {
         self.segments.iter().any(|segment| segment.holds(addr))
     }
 
+    /// The end of the code around `addr`.
+    pub(crate) fn end_of(&self, addr: u64) -> u64 {
+        let segment = self.segments.iter().find(|segment| segment.holds(addr));
+        segment.map_or(u64::MAX, |segment| segment.base + segment.len)
+    }
+
     pub(crate) fn insert(&mut self, addr: u64) -> bool {
         self.segments.iter_mut().any(|segment| segment.insert(addr))
+    }
+
+    /// Adds those that are in code.
+    pub(crate) fn extend(&mut self, addrs: impl Iterator<Item = u64>) {
+        for addr in addrs {
+            self.insert(addr);
+        }
     }
 
     pub(crate) fn contains(&self, addr: u64) -> bool {

@@ -7,9 +7,10 @@ const BASE: u64 = 0x1000;
 /// Behind the code, as data would be.
 const LEA_RDX_LABEL: [u8; 7] = [0x48, 0x8d, 0x15, 0x20, 0, 0, 0];
 
-/// `head`, then short instructions in which a window would stand, then the function's end.
+/// `head`, a nop, then short instructions in which a window would stand, then the function's end.
 fn function(head: &[u8]) -> Vec<u8> {
     let mut bytes = head.to_vec();
+    bytes.push(0x90);
     while bytes.len() < 0x80 {
         // mov %eax,%ecx; inc %eax
         bytes.extend([0x89, 0xc1, 0xff, 0xc0]);
@@ -27,7 +28,7 @@ fn why_no_window(head: &[u8]) -> Option<Reason> {
     let bytes = function(head);
     let code = [Code { base: BASE, bytes: &bytes }];
     let flow = Flow::analyse(&code, &[BASE], &[], &|_| vec![]);
-    let site = BASE + head.len() as u64 + 0x20;
+    let site = BASE + head.len() as u64 + 0x21;
     match place(&flow, &code, &asked(site, BASE + bytes.len() as u64)) {
         Ok(placement) => {
             assert_eq!(placement.rung, Rung::Window);
@@ -66,6 +67,92 @@ fn jumps_by_tables_of_bytes_and_words_and_by_arithmetic_leave_no_window_in_their
     for (form, parts) in forms {
         assert!(is_vague(parts), "{form}");
     }
+}
+
+/// lea rdx,[rip+label]; movzx eax,byte [rdx+rdi]; add rax,rdx
+const NARROW_SUM: [u8; 14] = [0x48, 0x8d, 0x15, 0x20, 0, 0, 0, 0x0f, 0xb6, 0x04, 0x3a, 0x48, 0x01, 0xd0];
+
+#[test]
+fn calls_and_returns_to_sums_leave_no_window_either() {
+    let sum: &[u8] = &NARROW_SUM;
+    let forms: [(&str, &[&[u8]]); 7] = [
+        ("call rax", &[sum, &[0xff, 0xd0]]),
+        ("push rax; ret", &[sum, &[0x50, 0xc3]]),
+        ("mov [rsp],rax; ret", &[sum, &[0x48, 0x89, 0x04, 0x24, 0xc3]]),
+        // push rbx; push rax; add rsp,-8; pop rcx; ret
+        ("the same with other words on top", &[sum, &[0x50, 0x53, 0x48, 0x83, 0xc4, 0x08, 0xc3]]),
+        // call +5; add [rsp],rdi; ret
+        (
+            "a return address that is moved",
+            &[&LEA_RDX_LABEL, &[0xe8, 0, 0, 0, 0, 0x48, 0x01, 0x3c, 0x24, 0xc3]],
+        ),
+        // a retpoline within the function: call 1f; pause; jmp -2; 1: mov [rsp],rax; ret
+        ("a retpoline", &[sum, &[0xe8, 4, 0, 0, 0, 0xf3, 0x90, 0xeb, 0xfc, 0x48, 0x89, 0x04, 0x24, 0xc3]]),
+        ("jmp [rbp-8]", &[sum, &[0x48, 0x89, 0x45, 0xf8, 0xff, 0x65, 0xf8]]),
+    ];
+    for (form, parts) in forms {
+        assert!(is_vague(parts), "{form}");
+    }
+}
+
+#[test]
+fn a_jump_to_which_several_ways_lead_is_understood_on_all_of_them_or_leaves_no_window() {
+    let sum: &[u8] = &NARROW_SUM;
+    // sum; jmp +3; mov rax,[rdi]; jmp rax
+    assert!(
+        is_vague(&[sum, &[0xeb, 3, 0x48, 0x8b, 0x07, 0xff, 0xe0]]),
+        "the pointer's way is the nearer one"
+    );
+    // The sum is put away, and what was put away is loaded elsewhere: mov [rdi],rax; mov rax,[rdi]; jmp rax
+    assert!(is_vague(&[sum, &[0x48, 0x89, 0x07, 0x48, 0x8b, 0x07, 0xff, 0xe0]]), "by way of memory");
+    // 32-bit addresses: mov eax,[rdi*4+table]; jmp rax
+    assert!(is_vague(&[&[0x8b, 0x04, 0xbd, 0, 0, 1, 0, 0xff, 0xe0]]), "halves of pointers");
+    // lea rcx,[rip+label] alone, and a pointer: no sum is made
+    assert_eq!(why_no_window(&[&LEA_RDX_LABEL[..], &[0x48, 0x8b, 0x07, 0xff, 0xe0]].concat()), None);
+}
+
+#[test]
+fn calls_and_returns_that_are_ordinary_leave_windows() {
+    let forms: [(&str, &[&[u8]]); 6] = [
+        ("call [rdi]; ret", &[&[0xff, 0x17, 0xc3]]),
+        ("mov rax,[rdi]; add rax,rsi; call rax", &[&[0x48, 0x8b, 0x07, 0x48, 0x01, 0xf0, 0xff, 0xd0]]),
+        ("cmove rax,rcx; jmp rax", &[&[0x48, 0x0f, 0x44, 0xc1, 0xff, 0xe0]]),
+        ("push rbx; pop rbx; ret", &[&LEA_RDX_LABEL, &[0x53, 0x5b, 0xc3]]),
+        // sub rsp,8; mov [rsp],rdi; add rsp,8; ret: a local
+        (
+            "a local",
+            &[&LEA_RDX_LABEL, &[0x48, 0x83, 0xec, 8, 0x48, 0x89, 0x3c, 0x24, 0x48, 0x83, 0xc4, 8, 0xc3]],
+        ),
+        // push [rdi]; ret
+        ("a pointer that was pushed", &[&[0xff, 0x37, 0xc3]]),
+    ];
+    for (form, parts) in forms {
+        assert_eq!(why_no_window(&parts.concat()), None, "{form}");
+    }
+}
+
+/// An unsized function of assembly goes up to the next symbol: data stand in it, and reading through them goes wrong.
+#[test]
+fn behind_data_in_a_function_an_address_inside_an_instruction_is_refused() {
+    // ret; data: the first byte of mov eax,imm32; then mov ecx,imm32 (5) and short instructions
+    let mut bytes = vec![0x31, 0xc0, 0xc3, 0xb8];
+    let start = bytes.len();
+    while bytes.len() < 0x200 {
+        bytes.extend([0xb9, 0x90, 0x90, 0x90, 0x90, 0xff, 0xc0, 0xff, 0xc1]);
+    }
+    bytes.push(0xc3);
+    let code = [Code { base: BASE, bytes: &bytes }];
+    // Read from the function's start: ret, then mov eax,0x909090b9, nop, inc eax.
+    let inside = BASE + start as u64 + 4;
+    let asked = || asked(inside, BASE + bytes.len() as u64);
+    let flow = Flow::analyse(&code, &[BASE], &[], &|_| vec![]);
+    assert!(matches!(
+        place(&flow, &code, &asked()),
+        Err(Refusal::MidInstruction { .. } | Refusal::UnknownBoundary { .. })
+    ));
+    // Where something leads to what the reading found there, the reading is right.
+    let flow = Flow::analyse(&code, &[BASE], &[BASE + 3], &|_| vec![]);
+    assert!(place(&flow, &code, &asked()).is_ok());
 }
 
 #[test]

@@ -31,7 +31,7 @@ use crate::reason::Forbidden;
 
 pub(crate) use depth::Depths;
 pub use emulate::{Emulation, RSP, Registers, Store};
-pub(crate) use indirect::{Sum, formed};
+pub(crate) use indirect::{Made, Sum, formed};
 pub use kernel::{KernelWay, Misrun, kernel_misruns, kernel_way};
 pub use live::RegSet;
 pub(crate) use live::liveness;
@@ -196,6 +196,17 @@ pub(crate) fn address_formed(insn: &Insn) -> Option<u64> {
 
 pub(crate) fn is_indirect_jump(insn: &Insn) -> bool {
     decode_raw(insn.bytes(), insn.addr).is_some_and(|raw| raw.flow_control() == FlowControl::IndirectBranch)
+}
+
+/// Whether a return behind `insn` leads to what that has put where returns look.
+pub(crate) fn fills_return(insn: &Insn) -> bool {
+    let Some(raw) = decode_raw(insn.bytes(), insn.addr) else { return false };
+    let is_slot = raw.op0_kind() == OpKind::Memory
+        && raw.memory_base() == Register::RSP
+        && raw.memory_index() == Register::None
+        && raw.memory_displacement64() == 0;
+    raw.mnemonic() == Mnemonic::Push
+        || is_slot && !matches!(raw.mnemonic(), Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Nop)
 }
 
 fn is_switch(jump: &Instruction, insn: &Insn, before: Option<&Insn>) -> bool {

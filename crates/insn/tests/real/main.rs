@@ -56,7 +56,7 @@ fn boundaries_and_targets_in_libc_are_those_of_objdump() {
     let (functions, odd): (Vec<_>, Vec<_>) =
         loaded.functions.iter().partition(|function| starts.contains(&function.start));
     assert!(odd.len() < 3, "{odd:x?}");
-    let (mut compared, mut differing) = (0, vec![]);
+    let (mut compared, mut unclear, mut differing) = (0, 0, vec![]);
     for function in functions {
         // Each look-up decodes from the start: all of a short function, a sample of a long one.
         let step = 1 + (function.end - function.start) as usize / 512;
@@ -67,6 +67,11 @@ fn boundaries_and_targets_in_libc_are_those_of_objdump() {
                 Ok(()) => starts.contains(&site),
                 Err(Refusal::MidInstruction { start, .. }) => {
                     !starts.contains(&site) && starts.contains(&start)
+                }
+                // Behind a jump to which nothing is known to lead: it may be data.
+                Err(Refusal::UnknownBoundary { .. }) => {
+                    unclear += 1;
+                    true
                 }
                 Err(_) => false,
             };
@@ -81,7 +86,8 @@ fn boundaries_and_targets_in_libc_are_those_of_objdump() {
         &differing[..differing.len().min(20)]
     );
     assert!(compared > 400_000);
-    assert!(differing.is_empty());
+    println!("{unclear} are unclear");
+    assert!(differing.is_empty() && unclear * 10_000 < compared, "{unclear}");
 }
 
 /// glibc's vfprintf and vfscanf jump by tables of offsets from a label. Found by `torture anywhere`.

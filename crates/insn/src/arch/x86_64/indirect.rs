@@ -1,15 +1,16 @@
-//! Where a jump to a register may lead: a pointer that was loaded, or a sum.
+//! Where a jump or call to a register, or a return to what was pushed, may lead: a pointer that was loaded, or a sum.
 //!
 //! For:     `sweep`, so that the ladder covers nothing that a computed jump leads to.
 //! State:   the places of the last instructions of a function.
-//! Context: control. Cost: some ten decodes for each jump to a register.
+//! Context: control. Cost: some ten decodes for each jump to a register and each return.
 //! Keeps:   G1 a register is taken for a pointer only if each instruction back to where it was loaded, given by a caller
 //!          or returned by a call is read, falls through, and moves or masks the register at most.
 //!          G2 a sum is of words only if one part was loaded from 32 bits of memory.
 //! Checked: tests/computed.rs, one case for each form.
 
 use iced_x86::{
-    Code as Op, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
+    Code as Op, ConditionCode, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
+    Register,
 };
 use std::ops::Range;
 
@@ -19,15 +20,28 @@ use crate::code::Code;
 /// How many instructions before a jump are looked at.
 const LOOK_BACK: usize = 48;
 
-/// What a jump's register holds, if it is no pointer that was loaded. The later, the less is known.
+/// How many instructions before a return are looked at for what it returns to.
+const RETURN_LOOK_BACK: usize = 12;
+
+/// What a jump's register holds. The later, the less is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Sum {
+    /// No sum: what was loaded as a whole, was given by a caller or came back from a call.
+    Pointer,
     /// A base and a 32-bit entry of a table.
     Words,
     /// Its making was not found: it comes from several places, or from far.
     Unknown,
     /// A base and something else: an entry of bytes or words, or arithmetic.
     Other,
+}
+
+/// How a jump's register is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Made {
+    pub(crate) sum: Sum,
+    /// The first of the instructions that say so: it is so on no other way that comes in behind it.
+    pub(crate) from: u64,
 }
 
 /// The last instructions of a function.
@@ -63,31 +77,88 @@ impl Trail {
         known.chain((from > 0).then_some(None))
     }
 
-    /// What `jump`, the last instruction, leads by; `None` if that is known from data: pointers.
-    pub(super) fn sum(&self, code: &Code<'_>, jump: &Instruction) -> Option<Sum> {
-        if jump.code() != Op::Jmp_rm64 {
-            return None;
-        }
-        match jump.op0_kind() {
-            OpKind::Register => self.made(code, jump.op0_register()),
+    /// What a jump or call, the last instruction, leads by; `None` if that is in memory, where data say what is there.
+    pub(super) fn made_by(&self, code: &Code<'_>, jump: &Instruction) -> Option<Made> {
+        match jump.code() {
+            Op::Jmp_rm64 | Op::Call_rm64 if jump.op0_kind() == OpKind::Register => {
+                Some(self.made(code, jump.op0_register(), 0))
+            }
             // A pointer may have been put there a moment ago.
-            _ if jump.memory_base() == Register::RSP => Some(Sum::Unknown),
+            Op::Jmp_rm64 if matches!(jump.memory_base(), Register::RSP | Register::RBP) => {
+                Some(Made { sum: Sum::Unknown, from: jump.ip() })
+            }
             _ => None,
         }
     }
 
-    /// How the register is made.
-    fn made(&self, code: &Code<'_>, register: Register) -> Option<Sum> {
+    /// What a return, the last instruction, leads by, if it is the function that has put that where returns look.
+    pub(super) fn made_for_return(&self, code: &Code<'_>) -> Option<Made> {
+        // Where the address is from the stack pointer.
+        let mut slot = 0;
+        for (number, insn) in self.backward(code).take(RETURN_LOOK_BACK).enumerate() {
+            let insn = insn?;
+            match insn.flow_control() {
+                FlowControl::Next | FlowControl::ConditionalBranch => {}
+                FlowControl::Call | FlowControl::IndirectCall => continue,
+                _ => return None,
+            }
+            let is_slot = insn.op0_kind() == OpKind::Memory
+                && insn.memory_base() == Register::RSP
+                && insn.memory_index() == Register::None
+                && insn.memory_displacement64().cast_signed() == slot;
+            let made = |operand| match operand {
+                OpKind::Register => self.made(code, insn.op_register(insn.op_count() - 1), number + 1),
+                _ => Made { sum: Sum::Pointer, from: insn.ip() },
+            };
+            match insn.mnemonic() {
+                Mnemonic::Push if slot == 0 => return Some(made(insn.op0_kind())),
+                Mnemonic::Mov if is_slot => return Some(made(insn.op1_kind())),
+                Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Nop => {}
+                // A return address is masked, or arithmetic is done on it.
+                _ if is_slot => return Some(Made { sum: Sum::Other, from: insn.ip() }),
+                Mnemonic::Push => slot -= 8,
+                Mnemonic::Pop if insn.op0_register() == Register::RSP => return None,
+                Mnemonic::Pop => slot += 8,
+                Mnemonic::Add
+                    if insn.op0_register() == Register::RSP && insn.op1_kind() != OpKind::Register =>
+                {
+                    slot += insn.immediate(1).cast_signed();
+                }
+                Mnemonic::Sub
+                    if insn.op0_register() == Register::RSP && insn.op1_kind() != OpKind::Register =>
+                {
+                    slot -= insn.immediate(1).cast_signed();
+                }
+                Mnemonic::Leave => return None,
+                _ if insn.op0_kind() == OpKind::Register && insn.op0_register() == Register::RSP => {
+                    return None;
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// The first instruction that is known.
+    fn first(&self) -> u64 {
+        self.at[self.len.saturating_sub(LOOK_BACK) % LOOK_BACK]
+    }
+
+    /// How the register is made that an instruction reads which has `behind` of these behind it.
+    fn made(&self, code: &Code<'_>, register: Register, behind: usize) -> Made {
         let mut wanted = register;
         let mut info = InstructionInfoFactory::new();
-        for (number, insn) in self.backward(code).enumerate() {
-            let Some(insn) = insn else { return Some(Sum::Unknown) };
+        for (number, insn) in self.backward(code).enumerate().skip(behind) {
+            let Some(insn) = insn else { return Made { sum: Sum::Unknown, from: self.first() } };
+            let made = |sum| Made { sum, from: insn.ip() };
             match insn.flow_control() {
                 FlowControl::Next | FlowControl::ConditionalBranch => {}
                 // What a call returns is a pointer, and so is what it leaves in a register that it must keep.
-                FlowControl::Call | FlowControl::IndirectCall if wanted == Register::RAX => return None,
+                FlowControl::Call | FlowControl::IndirectCall if wanted == Register::RAX => {
+                    return made(Sum::Pointer);
+                }
                 FlowControl::Call | FlowControl::IndirectCall => {}
-                _ => return Some(Sum::Unknown),
+                _ => return made(Sum::Unknown),
             }
             if !writes(&mut info, &insn, wanted) {
                 continue;
@@ -98,31 +169,37 @@ impl Trail {
                 }
                 Mnemonic::Mov if insn.op1_kind() == OpKind::Memory && insn.op0_register() == wanted => {
                     let is_own = matches!(insn.memory_base(), Register::RSP | Register::RBP);
-                    return is_own.then_some(Sum::Unknown);
+                    return made(if is_own { Sum::Unknown } else { Sum::Pointer });
                 }
-                Mnemonic::Pop => return None,
+                Mnemonic::Pop => return made(Sum::Pointer),
                 // Pointers that are mangled, masked or chosen.
                 Mnemonic::Xor | Mnemonic::Ror | Mnemonic::Rol | Mnemonic::And | Mnemonic::Not
                     if insn.op0_register() == wanted => {}
+                // A table of halves of pointers.
+                Mnemonic::Mov if insn.op1_kind() == OpKind::Memory => return made(Sum::Other),
                 // One place, which is a target by itself.
-                Mnemonic::Mov if insn.op1_kind() != OpKind::Register => return None,
-                Mnemonic::Lea if insn.memory_base() == Register::RIP => return None,
+                Mnemonic::Mov if insn.op1_kind() != OpKind::Register => return made(Sum::Pointer),
+                Mnemonic::Lea if insn.memory_base() == Register::RIP => return made(Sum::Pointer),
                 _ if insn.mnemonic() == Mnemonic::Add || insn.mnemonic() == Mnemonic::Lea => {
-                    return Some(self.parts(code, number + 1, &insn));
+                    return self.parts(code, number + 1, &insn);
                 }
-                _ => return Some(Sum::Other),
+                _ if is_choice(&insn) => return made(Sum::Unknown),
+                _ => return made(Sum::Other),
             }
         }
         // The caller gave it.
-        None
+        Made { sum: Sum::Pointer, from: self.first() }
     }
 
     /// What a sum's parts are; `behind` instructions come after it.
-    fn parts(&self, code: &Code<'_>, behind: usize, sum: &Instruction) -> Sum {
+    fn parts(&self, code: &Code<'_>, behind: usize, sum: &Instruction) -> Made {
+        let mut from = sum.ip();
         let parts = match sum.mnemonic() {
-            Mnemonic::Add if sum.op1_kind() == OpKind::Memory => return Sum::Other,
+            Mnemonic::Add if sum.op1_kind() == OpKind::Memory => return Made { sum: Sum::Other, from },
             Mnemonic::Add => [sum.op0_register(), sum.op1_register()],
-            _ if sum.memory_index_scale() != 1 || sum.memory_displacement64() != 0 => return Sum::Other,
+            _ if sum.memory_index_scale() != 1 || sum.memory_displacement64() != 0 => {
+                return Made { sum: Sum::Other, from };
+            }
             _ => [sum.memory_base(), sum.memory_index()],
         };
         let mut info = InstructionInfoFactory::new();
@@ -137,20 +214,26 @@ impl Trail {
                 if !writes(&mut info, &insn, *part) {
                     continue;
                 }
-                let from = insn.op1_register().full_register();
+                from = insn.ip();
+                let source = insn.op1_register().full_register();
                 let is_moved = matches!(insn.mnemonic(), Mnemonic::Mov | Mnemonic::Movsxd)
                     && insn.op1_kind() == OpKind::Register;
                 match insn.code() {
-                    _ if is_moved => *part = from,
+                    _ if is_moved => *part = source,
                     Op::Cdqe => {}
                     Op::Movsxd_r64_rm32 | Op::Mov_r32_rm32 => (*part, sum) = (Register::None, Sum::Words),
                     Op::Lea_r64_m if insn.memory_base() == Register::RIP => *part = Register::None,
-                    _ => return Sum::Other,
+                    _ => return Made { sum: Sum::Other, from },
                 }
             }
         }
-        sum
+        Made { sum, from }
     }
+}
+
+/// One of two registers.
+fn is_choice(insn: &Instruction) -> bool {
+    insn.condition_code() != ConditionCode::None && insn.op0_register().is_gpr64()
 }
 
 fn writes(info: &mut InstructionInfoFactory, insn: &Instruction, register: Register) -> bool {
@@ -205,8 +288,11 @@ pub(crate) fn formed(codes: &[Code<'_>], range: &Range<u64>, found: &mut dyn FnM
         if insn.flow_control() != FlowControl::Next {
             narrow = 0;
         }
-        if insn.code() == Op::Lea_r64_m && insn.memory_base() == Register::RIP {
-            found(insn.memory_displacement64());
+        match insn.code() {
+            Op::Lea_r64_m if insn.memory_base() == Register::RIP => found(insn.memory_displacement64()),
+            // A call of the next instruction is how code that cannot name rip asks for it.
+            Op::Call_rel32_64 if insn.near_branch64() == at => found(at),
+            _ => {}
         }
         if !is_absolute {
             continue;

@@ -7,7 +7,7 @@
 //!          the set, and so is every byte of code that an instruction refers to relative to rip.
 //!          G2 every address outside code that a `lea` forms, and every absolute base of a scaled load or
 //!          jump, is in the list: it may be a jump table.
-//!          G3 every jump to a register that is no pointer is in the list.
+//!          G3 every jump and call to a register, and every return to what the function has pushed, is in the list.
 //!          G4 every way into a function that is no call is in the list of entries.
 //! Checked: flow tests; tests/objdump.rs compares all direct targets of libc with `objdump -d`.
 
@@ -33,6 +33,9 @@ pub(crate) struct Met {
 /// Bytes that are read before it is asked whether to go on.
 const PACE_BYTES: u64 = 1 << 20;
 
+/// What is called so close behind the call is a part of the same function.
+const CALL_WITHIN_BYTES: u64 = 16;
+
 /// Adds all that `code[range]` refers to; `starts` are the sorted function starts in it.
 ///
 /// `go_on` is asked now and then, with how many bytes were read since; `None` if it said no.
@@ -55,10 +58,17 @@ pub(crate) fn sweep(
         trail.push(insn.ip());
         collect(&insn, absolute, met);
         ways.collect(&insn, &mut met.entries);
-        if insn.flow_control() == FlowControl::IndirectBranch
-            && let Some(sum) = trail.sum(code, &insn)
-        {
-            met.tables.add_jump(insn.ip(), sum);
+        let made = match insn.flow_control() {
+            FlowControl::IndirectBranch | FlowControl::IndirectCall => trail.made_by(code, &insn),
+            FlowControl::Return => trail.made_for_return(code),
+            _ => None,
+        };
+        if let Some(made) = made {
+            let is_call = insn.flow_control() == FlowControl::IndirectCall;
+            met.tables.add_jump(insn.ip(), made, is_call);
+            if insn.flow_control() == FlowControl::Return {
+                met.entries.add_computed(ways.start);
+            }
         }
         if insn.ip() - asked >= PACE_BYTES {
             if !go_on(insn.ip() - asked) {
@@ -175,8 +185,13 @@ fn collect(insn: &Instruction, absolute: bool, met: &mut Met) {
     let Met { targets, calls, tables, .. } = met;
     if insn.op0_kind() == OpKind::NearBranch64 {
         targets.insert(insn.near_branch64());
-        if insn.code() == Op::Call_rel32_64 {
-            calls.insert(insn.near_branch64());
+        match insn.code() {
+            // How code that cannot name rip asks for it, and how a retpoline begins: no function.
+            Op::Call_rel32_64 if insn.near_branch64().wrapping_sub(insn.next_ip()) <= CALL_WITHIN_BYTES => {
+                tables.add_label(insn.ip(), insn.near_branch64());
+            }
+            Op::Call_rel32_64 => drop(calls.insert(insn.near_branch64())),
+            _ => {}
         }
         return;
     }
@@ -184,8 +199,10 @@ fn collect(insn: &Instruction, absolute: bool, met: &mut Met) {
         Register::RIP => {
             let at = insn.memory_displacement64();
             let is_code = targets.insert(at);
-            if insn.code() == Op::Lea_r64_m && !is_code {
-                tables.add(at);
+            match insn.code() {
+                Op::Lea_r64_m if is_code => tables.add_label(insn.ip(), at),
+                Op::Lea_r64_m => tables.add(at),
+                _ => {}
             }
         }
         Register::None if insn.memory_index_scale() == 8 && insn.memory_index() != Register::None => {
@@ -196,11 +213,22 @@ fn collect(insn: &Instruction, absolute: bool, met: &mut Met) {
         _ => {}
     }
     if absolute {
-        match insn.code() {
-            Op::Mov_r32_imm32 | Op::Pushq_imm32 => drop(targets.insert(u64::from(insn.immediate32()))),
-            Op::Mov_rm64_imm32 | Op::Mov_r64_imm64 => drop(targets.insert(insn.immediate(1))),
-            _ => {}
-        }
+        collect_absolute(insn, targets, tables);
+    }
+}
+
+/// What an instruction of a file at fixed addresses refers to by an immediate, or by a displacement beside an index.
+fn collect_absolute(insn: &Instruction, targets: &mut Targets, tables: &mut Tables) {
+    let (to, is_target) = match insn.code() {
+        Op::Mov_r32_imm32 | Op::Pushq_imm32 => (u64::from(insn.immediate32()), true),
+        Op::Mov_rm64_imm32 | Op::Mov_r64_imm64 => (insn.immediate(1), true),
+        Op::Add_rm64_imm32 | Op::Add_RAX_imm32 => (insn.immediate(1), false),
+        _ if insn.memory_index() != Register::None => (insn.memory_displacement64(), false),
+        _ => return,
+    };
+    let is_code = if is_target { targets.insert(to) } else { targets.in_code(to) };
+    if is_code {
+        tables.add_label(insn.ip(), to);
     }
 }
 
