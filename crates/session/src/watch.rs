@@ -10,6 +10,7 @@ mod error;
 mod hard;
 mod places;
 mod record;
+mod registers;
 mod soft;
 mod spec;
 mod step;

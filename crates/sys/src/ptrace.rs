@@ -21,6 +21,7 @@ const GETREGSET: usize = 0x4204;
 const SEIZE: usize = 0x4206;
 const INTERRUPT: usize = 0x4207;
 const LISTEN: usize = 0x4208;
+const PEEKUSER: usize = 3;
 const PEEKSIGINFO: usize = 0x4209;
 const GETSIGMASK: usize = 0x420a;
 const SETSIGMASK: usize = 0x420b;
@@ -229,6 +230,18 @@ pub fn rseq_config(tid: i32) -> Result<RseqConfig, Errno> {
     let size = size_of::<RseqConfig>();
     request(GET_RSEQ_CONFIGURATION, tid, size, &raw mut config as usize)?;
     Ok(config)
+}
+
+/// The addresses in the stopped thread's debug registers that a debugger has set through ptrace, 0 where it has not; they stay when the
+/// debugger goes. Registers that perf events have are not seen here.
+pub fn debugger_addresses(tid: i32) -> Result<[u64; 4], Errno> {
+    /// `u_debugreg` in `struct user`.
+    const DEBUG_REGISTERS: usize = 848;
+    let mut addresses = [0u64; 4];
+    for (i, address) in addresses.iter_mut().enumerate() {
+        request(PEEKUSER, tid, DEBUG_REGISTERS + 8 * i, &raw mut *address as usize)?;
+    }
+    Ok(addresses)
 }
 
 /// True if a signal that `mask` does not block waits for the stopped thread or its process.

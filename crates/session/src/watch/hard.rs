@@ -1,8 +1,8 @@
 //! Watchpoints in debug registers.
 //!
 //! For:     `nanoprobe watch`.
-//! State:   one perf event for each thread and watch; the accounts that say who has which register; a recorder, if
-//!          more than counts is wanted.
+//! State:   one perf event for each thread and watch; a claim that says so to others; a recorder, if more than counts is
+//!          wanted.
 //! Context: control. The target runs except while events are opened.
 //! Keeps:   H1 each access from user mode counts once, whatever thread makes it, born before or after: events
 //!          are opened while all threads stand still, so that none is born between, and are inherited.
@@ -11,14 +11,14 @@
 //! Checked: testkit `watching`, against a program that counts its own writes.
 
 use super::record::Recorder;
+use super::registers::{Claim, Others, REGISTERS, Taken, process_in_words};
 use super::{Access, Detail, Touch, Watch, WatchError, step};
 use crate::facts::descriptor::owned;
 use crate::facts::error::Broken;
 use crate::find::memory::Memory;
-use crate::find::process::{self, ENGINE_NAME};
+use crate::find::process;
 use crate::hold::world::{Hurry, World};
 use crate::leave::recover::recover;
-use hwbp::{Accounts, EngineKind, Machine, Place, Refused, Request};
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::fd::AsRawFd;
@@ -26,12 +26,11 @@ use std::time::{Duration, Instant};
 use sys::perf::{self, Breakpoint, access};
 use sys::{Errno, sched};
 
-/// x86-64 has four.
-const REGISTERS: u32 = 4;
-
 /// Watches of a process, counting.
 #[derive(Debug)]
 pub struct Hard {
+    /// Before the events, as it has to end before they do.
+    _claim: Option<Claim>,
     pid: i32,
     start_time: Option<u64>,
     watches: Vec<Watch>,
@@ -55,12 +54,16 @@ impl Hard {
         with_children: bool,
         detail: Detail,
     ) -> Result<Hard, WatchError> {
-        account(pid, &watches)?;
         recover(pid)?;
+        let mut others = Others::default();
+        others.look();
         sched::raise_descriptor_limit();
         let _hurry = Hurry::begin();
         let began = Instant::now();
         let world = World::stop(pid)?;
+        others.look();
+        let taken = Taken::of(&world, &others);
+        taken.check(&watches)?;
         let recorder = if detail > Detail::Count { Some(recorder(pid, &watches, detail)?) } else { None };
         let tids: Vec<i32> = world.threads().map(|t| t.tid).collect();
         let mut events = Vec::new();
@@ -69,14 +72,15 @@ impl Hard {
                 Ok(opened) => events.push(opened),
                 Err(errno) => {
                     drop(world);
-                    return Err(refused(pid, watch, errno, &watches[..events.len()]));
+                    return Err(refused(pid, watch, errno, &watches[..events.len()], &taken));
                 }
             }
         }
+        let _claim = Claim::of(&world, &watches);
         let stall = world.resume();
         let took = began.elapsed();
         let start_time = process::start_time(pid);
-        Ok(Hard { pid, start_time, watches, events, recorder, threads: tids.len(), took, stall })
+        Ok(Hard { _claim, pid, start_time, watches, events, recorder, threads: tids.len(), took, stall })
     }
 
     /// The accesses that were recorded since the last call; none if only counts were wanted.
@@ -136,28 +140,6 @@ impl Hard {
     }
 }
 
-/// Asks our own accounts first: they can name who has the registers.
-fn account(pid: i32, watches: &[Watch]) -> Result<(), WatchError> {
-    let cpus = sys_cpus();
-    let accounts = Accounts::new(Machine::x86_64(cpus), EngineKind::Histogram);
-    let mut held = Vec::new();
-    for (n, watch) in watches.iter().enumerate() {
-        match accounts.reserve(Request::data(Place::Task(pid as u64))) {
-            Ok(reservation) => held.push(reservation),
-            Err(Refused::NoSlot { slots, .. }) => {
-                let holders = watches[..n].iter().map(|w| format!("{} (this command)", w.name)).collect();
-                return Err(WatchError::NoRegister { name: watch.name.clone(), registers: slots, holders });
-            }
-            Err(_) => break,
-        }
-    }
-    Ok(())
-}
-
-fn sys_cpus() -> u32 {
-    std::thread::available_parallelism().map_or(1, |n| n.get() as u32)
-}
-
 /// In a process that stands.
 fn recorder(pid: i32, watches: &[Watch], detail: Detail) -> Result<Recorder, WatchError> {
     let memory = Memory::open(pid)?;
@@ -199,12 +181,13 @@ fn open(watch: &Watch, tid: i32, with_children: bool, is_recorded: bool) -> Resu
 }
 
 /// The kernel's answer with what can be found out about it.
-fn refused(pid: i32, watch: &Watch, errno: Errno, armed: &[Watch]) -> WatchError {
+fn refused(pid: i32, watch: &Watch, errno: Errno, armed: &[Watch], taken: &Taken) -> WatchError {
     match errno {
         Errno::ENOSPC | Errno::EBUSY => {
             let ours = armed.iter().map(|w| format!("{} (this command)", w.name));
-            let holders = ours.chain(others(pid)).collect();
-            WatchError::NoRegister { name: watch.name.clone(), registers: REGISTERS, holders }
+            let claimed = taken.holders().iter().cloned();
+            let holders = ours.chain(claimed).chain(others(pid)).collect();
+            WatchError::NoRegister { name: watch.name.clone(), registers: REGISTERS as u32, holders }
         }
         Errno::ENODEV | Errno::ENOENT | Errno::EOPNOTSUPP | Errno::ENOSYS => WatchError::NoHardware { errno },
         Errno::EACCES | Errno::EPERM => {
@@ -233,22 +216,8 @@ fn others(pid: i32) -> Vec<String> {
         let links = fds.flatten().filter_map(|e| fs::read_link(e.path()).ok());
         let events = links.filter(|l| l.as_os_str() == "anon_inode:[perf_event]").count();
         if events > 0 {
-            found.push(holder(other, events, pid));
+            found.push(format!("perhaps {}: {events} perf events", process_in_words(other)));
         }
     }
     found
-}
-
-/// A process with perf events: if it is a nanoprobe's engine, by its command.
-fn holder(other: i32, events: usize, pid: i32) -> String {
-    let name = process::name(other);
-    let words = match name == ENGINE_NAME {
-        // The engine has given up its own words; its front has them.
-        true => process::parent(other).map(process::command_words).unwrap_or_default(),
-        false => Vec::new(),
-    };
-    let is_same = words.iter().any(|w| *w == pid.to_string()) && words.iter().any(|w| w == "watch");
-    let perhaps = if is_same { "" } else { "perhaps " };
-    let command = if words.is_empty() { String::new() } else { format!(" of '{}'", words.join(" ")) };
-    format!("{perhaps}{other} ({name}{command}): {events} perf events")
 }
