@@ -12,7 +12,7 @@ use crate::args::RunArgs;
 use crate::guard::Guard;
 use crate::probes::Probes;
 use crate::render::{Report, Writer, open_calls};
-use crate::stop::{Stop, Woke};
+use crate::stop::{Due, Stop, Woke};
 use crate::trace::{self, Calls};
 use image::Spec;
 use session::{Broken, Ending, Launched, Pace, Receipt, Verb};
@@ -129,13 +129,10 @@ impl Engine<'_> {
     }
 
     fn wait(&mut self) -> Woke {
-        let now = Instant::now();
-        let end = self.job.args.duration.map(|d| now + d);
-        self.writer.end_at(end);
-        let mut tick = self.job.args.interval.map(|i| now + i);
+        let mut due = Due::from_now(self.job.args.duration, self.job.args.interval);
+        self.writer.end_at(due.end);
         loop {
-            let look = Instant::now() + self.pause();
-            let mut until = [Some(look), end, tick].into_iter().flatten().min().unwrap_or(look);
+            let mut until = due.or(Instant::now() + self.pause());
             if self.probes.is_listening() {
                 let left = until.saturating_duration_since(Instant::now());
                 self.probes.listen(left, &self.job, &mut self.writer);
@@ -152,13 +149,11 @@ impl Engine<'_> {
                 Woke::Time => {}
                 other => return other,
             }
-            if end.is_some_and(|e| Instant::now() >= e) || !self.is_target_there() || self.writer.has_failed()
-            {
+            if due.is_over() || !self.is_target_there() || self.writer.has_failed() {
                 return Woke::Time;
             }
-            if tick.is_some_and(|t| Instant::now() >= t) {
+            if due.take_tick() {
                 self.writer.results(&Report::of(self.probes.sessions(), &self.job));
-                tick = tick.zip(self.job.args.interval).map(|(t, i)| t + i);
             }
         }
     }

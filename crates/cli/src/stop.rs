@@ -32,6 +32,38 @@ pub enum Woke {
     FrontGone,
 }
 
+/// When results are due, and when all is over.
+pub struct Due {
+    pub end: Option<Instant>,
+    tick: Option<Instant>,
+    interval: Option<Duration>,
+}
+
+impl Due {
+    pub fn from_now(duration: Option<Duration>, interval: Option<Duration>) -> Due {
+        let now = Instant::now();
+        Due { end: duration.map(|d| now + d), tick: interval.map(|i| now + i), interval }
+    }
+
+    /// Whichever comes first: `look`, or something that is due.
+    pub fn or(&self, look: Instant) -> Instant {
+        [Some(look), self.end, self.tick].into_iter().flatten().min().unwrap_or(look)
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.end.is_some_and(|end| Instant::now() >= end)
+    }
+
+    /// Whether results are due; the next are an interval later.
+    pub fn take_tick(&mut self) -> bool {
+        let is_due = self.tick.is_some_and(|tick| Instant::now() >= tick);
+        if is_due {
+            self.tick = self.tick.zip(self.interval).map(|(tick, interval)| tick + interval);
+        }
+        is_due
+    }
+}
+
 impl Stop {
     pub fn new(pipe: OwnedFd, heritage: Heritage) -> Stop {
         Stop { pipe: pipe.into(), heritage, command: 0 }

@@ -12,7 +12,7 @@ use crate::engine::subject;
 use crate::guard::Guard;
 use crate::render::{Writer, time};
 use crate::run::check_subject;
-use crate::stop::{Stop, Woke};
+use crate::stop::{Due, Stop, Woke};
 use crate::{advice, front};
 use serde_json::{Map, Value, json};
 use session::Launched;
@@ -153,11 +153,9 @@ impl Run<'_> {
     }
 
     fn wait(&mut self) -> Woke {
-        let now = Instant::now();
-        let end = self.args.run.duration.map(|d| now + d);
-        self.writer.end_at(end);
-        let mut tick = self.args.run.interval.map(|i| now + i);
-        let mut busy_until = now;
+        let mut due = Due::from_now(self.args.run.duration, self.args.run.interval);
+        self.writer.end_at(due.end);
+        let mut busy_until = Instant::now();
         loop {
             let did = self.handle();
             let now = Instant::now();
@@ -170,18 +168,15 @@ impl Run<'_> {
                 Subject::Soft(_) if now < busy_until => Duration::ZERO,
                 Subject::Soft(_) => Duration::from_millis(1),
             };
-            let until = [Some(now + pause), end, tick].into_iter().flatten().min().unwrap_or(now);
-            match self.stop.wait(until) {
+            match self.stop.wait(due.or(now + pause)) {
                 Woke::Time => {}
                 other => return other,
             }
-            if end.is_some_and(|e| Instant::now() >= e) || !self.is_target_there() || self.writer.has_failed()
-            {
+            if due.is_over() || !self.is_target_there() || self.writer.has_failed() {
                 return Woke::Time;
             }
-            if tick.is_some_and(|t| Instant::now() >= t) {
+            if due.take_tick() {
                 self.results();
-                tick = tick.zip(self.args.run.interval).map(|(t, i)| t + i);
             }
         }
     }

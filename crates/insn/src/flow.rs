@@ -231,11 +231,6 @@ impl Flow {
         self.vague.get(after).filter(|vague| vague.range.contains(&addr)).map(|vague| vague.jump)
     }
 
-    /// Bytes of code in which a jump that is not understood may lead anywhere.
-    pub fn vague_bytes(&self) -> u64 {
-        self.vague.iter().map(|vague| vague.range.end - vague.range.start).sum()
-    }
-
     /// Whether all that leads into `range` is known.
     pub fn is_analysed(&self, range: Range<u64>) -> bool {
         let Some(analysed) = &self.analysed else { return true };

@@ -207,12 +207,6 @@ pub fn event_message(tid: i32) -> Result<u64, Errno> {
     Ok(message)
 }
 
-/// True if the stop is a group stop and not the delivery of a signal.
-pub fn is_group_stop(tid: i32) -> bool {
-    let mut info = [0u8; 128];
-    request(GETSIGINFO, tid, 0, info.as_mut_ptr() as usize) == Err(Errno::EINVAL)
-}
-
 /// True if the thread stands at the entry to a system call, which it has not begun.
 ///
 /// # Errors

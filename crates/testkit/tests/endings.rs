@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use testkit::{
-    Link, Nanoprobe, Outcome, Program, Result, Running, Snapshot, Target, number, rounds, wait_until,
+    Link, Nanoprobe, Outcome, Program, Result, Running, Snapshot, Target, Tracing, number, rounds, wait_until,
 };
 
 /// After the death of a controller.
@@ -40,36 +40,40 @@ fn left_and_verified(outcome: &Outcome, running: &Running) {
     assert!(!has_ours(running.pid()), "{outcome}");
 }
 
+fn count_work(target: &Target, running: &Running) -> Result<Tracing> {
+    let mut tracing = Nanoprobe::find()?.start(["count", &target.spec("work"), "-p", &running.pid_text()])?;
+    tracing.attached()?;
+    Ok(tracing)
+}
+
+/// Ends it after `calls` of `work`; the process then runs on as before.
+fn counts_and_leaves(tracing: Tracing, running: &mut Running, calls: u64) -> Result<()> {
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    assert_eq!(outcome.count("work"), calls, "{outcome}");
+    left_and_verified(&outcome, running);
+    ask(running, "run 5000", "ran ").map(drop)
+}
+
 #[test]
 fn process_whose_first_thread_has_ended_is_entered_and_left() -> Result<()> {
     let (target, mut running) = parting()?;
     ask(&mut running, "leave", "left")?;
     running.wait_state('Z')?;
-    let pid = running.pid_text();
-    let mut tracing = Nanoprobe::find()?.start(["count", &target.spec("work"), "-p", &pid])?;
-    tracing.attached()?;
+    let tracing = count_work(&target, &running)?;
     ask(&mut running, "run 5000", "ran ")?;
-    let outcome = tracing.interrupt_and_finish()?.success()?;
-    assert_eq!(outcome.count("work"), 5000, "{outcome}");
-    left_and_verified(&outcome, &running);
-    ask(&mut running, "run 5000", "ran ")?;
+    counts_and_leaves(tracing, &mut running, 5000)?;
     Ok(())
 }
 
 #[test]
 fn process_whose_first_thread_ends_meanwhile_is_left() -> Result<()> {
     let (target, mut running) = parting()?;
-    let pid = running.pid_text();
-    let mut tracing = Nanoprobe::find()?.start(["count", &target.spec("work"), "-p", &pid])?;
-    tracing.attached()?;
+    let tracing = count_work(&target, &running)?;
     ask(&mut running, "run 100", "ran ")?;
     ask(&mut running, "leave", "left")?;
     running.wait_state('Z')?;
     ask(&mut running, "run 5000", "ran ")?;
-    let outcome = tracing.interrupt_and_finish()?.success()?;
-    assert_eq!(outcome.count("work"), 5100, "{outcome}");
-    left_and_verified(&outcome, &running);
-    ask(&mut running, "run 5000", "ran ")?;
+    counts_and_leaves(tracing, &mut running, 5100)?;
     Ok(())
 }
 
@@ -77,8 +81,7 @@ fn process_whose_first_thread_ends_meanwhile_is_left() -> Result<()> {
 fn process_whose_first_thread_has_ended_is_recovered_when_all_of_ours_were_killed() -> Result<()> {
     let (target, mut running) = parting()?;
     let pid = running.pid_text();
-    let mut tracing = Nanoprobe::find()?.start(["count", &target.spec("work"), "-p", &pid])?;
-    tracing.attached()?;
+    let tracing = count_work(&target, &running)?;
     testkit::kill_guard_of(running.pid())?;
     tracing.kill_with_children()?;
     ask(&mut running, "leave", "left")?;
@@ -94,18 +97,13 @@ fn process_whose_first_thread_has_ended_is_recovered_when_all_of_ours_were_kille
 fn process_with_a_name_that_is_no_text_is_entered_and_left() -> Result<()> {
     for is_named_before in [true, false] {
         let (target, mut running) = parting()?;
-        let pid = running.pid_text();
         if is_named_before {
             ask(&mut running, "name", "named")?;
         }
-        let mut tracing = Nanoprobe::find()?.start(["count", &target.spec("work"), "-p", &pid])?;
-        tracing.attached()?;
+        let tracing = count_work(&target, &running)?;
         ask(&mut running, "name", "named")?;
         ask(&mut running, "run 5000", "ran ")?;
-        let outcome = tracing.interrupt_and_finish()?.success()?;
-        assert_eq!(outcome.count("work"), 5000, "{outcome}");
-        left_and_verified(&outcome, &running);
-        ask(&mut running, "run 5000", "ran ")?;
+        counts_and_leaves(tracing, &mut running, 5000)?;
     }
     Ok(())
 }
@@ -114,8 +112,7 @@ fn process_with_a_name_that_is_no_text_is_entered_and_left() -> Result<()> {
 fn what_cannot_be_read_is_not_called_ended() -> Result<()> {
     let (target, mut running) = parting()?;
     let pid = running.pid_text();
-    let mut tracing = Nanoprobe::find()?.start(["count", &target.spec("work"), "-p", &pid])?;
-    tracing.attached()?;
+    let tracing = count_work(&target, &running)?;
     // From now on it opens no file any more.
     let children = format!("/proc/{0}/task/{0}/children", tracing.pid());
     for engine in std::fs::read_to_string(children).unwrap_or_default().split_whitespace() {
@@ -136,9 +133,7 @@ fn what_cannot_be_read_is_not_called_ended() -> Result<()> {
 fn every_child_of_a_chain_of_forks_is_freed_or_named() -> Result<()> {
     for _ in 0..rounds(2, 100) {
         let (target, mut running) = parting()?;
-        let pid = running.pid_text();
-        let mut tracing = Nanoprobe::find()?.start(["count", &target.spec("work"), "-p", &pid])?;
-        tracing.attached()?;
+        let tracing = count_work(&target, &running)?;
         ask(&mut running, "chain 60", "chaining")?;
         std::thread::sleep(Duration::from_millis(30));
         let outcome = tracing.interrupt_and_finish()?;
@@ -154,9 +149,7 @@ fn every_child_of_a_chain_of_forks_is_freed_or_named() -> Result<()> {
 #[test]
 fn children_are_freed_when_the_engine_was_killed() -> Result<()> {
     let (target, mut running) = parting()?;
-    let pid = running.pid_text();
-    let mut tracing = Nanoprobe::find()?.start(["count", &target.spec("work"), "-p", &pid])?;
-    tracing.attached()?;
+    let tracing = count_work(&target, &running)?;
     ask(&mut running, "chain 20", "chaining")?;
     std::thread::sleep(Duration::from_millis(20));
     tracing.kill_children()?;
@@ -201,8 +194,7 @@ fn vfork_child_that_stays_delays_neither_attach_nor_detach() -> Result<()> {
         if is_there_before {
             ask(&mut running, "vfork 120000", "vforked")?;
         }
-        let mut tracing = Nanoprobe::find()?.start(["count", &target.spec("work"), "-p", &pid])?;
-        tracing.attached()?;
+        let tracing = count_work(&target, &running)?;
         if !is_there_before {
             ask(&mut running, "vfork 120000", "vforked")?;
         }
@@ -238,13 +230,11 @@ fn thread_behind_a_vfork_goes_on_when_its_child_ends() -> Result<()> {
 fn process_that_shares_the_memory_lives_on() -> Result<()> {
     for is_there_before in [true, false] {
         let (target, mut running) = parting()?;
-        let pid = running.pid_text();
         if is_there_before {
             ask(&mut running, "share", "sharing ")?;
         }
         for _ in 0..rounds(3, 200) {
-            let mut tracing = Nanoprobe::find()?.start(["count", &target.spec("work"), "-p", &pid])?;
-            tracing.attached()?;
+            let tracing = count_work(&target, &running)?;
             let line = ask(&mut running, "shared", "shared ")?;
             if number(&line, "lives")? == 0 {
                 ask(&mut running, "share", "sharing ")?;

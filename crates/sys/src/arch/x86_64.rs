@@ -28,7 +28,6 @@ pub mod nr {
     pub const CLONE: usize = 56;
     pub const VFORK: usize = 58;
     pub const CLONE3: usize = 435;
-    pub const FORK: usize = 57;
     pub const EXECVE: usize = 59;
     pub const EXIT: usize = 60;
     pub const WAIT4: usize = 61;

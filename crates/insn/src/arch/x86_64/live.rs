@@ -31,9 +31,6 @@ const ARITHMETIC: u32 =
 pub struct RegSet(u16);
 
 impl RegSet {
-    /// No register.
-    pub const EMPTY: RegSet = RegSet(0);
-
     /// Whether the register with this hardware number is in the set.
     pub fn contains(self, number: u8) -> bool {
         number < 16 && self.0 & (1 << number) != 0
