@@ -248,6 +248,9 @@ impl World {
                     let now = Asked { tid, group, since };
                     tracer::is_asked(now);
                     asked.push(now);
+                } else {
+                    // It has died since: an exec of another thread waits until it is reaped.
+                    reports::let_go(tid, 0);
                 }
             }
         }
@@ -275,6 +278,7 @@ impl World {
             if asked.len() == before {
                 if began.elapsed() > SUSPICIOUS {
                     self.reap_dead();
+                    reports::tidy();
                 }
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(Duration::from_micros(200));
