@@ -132,6 +132,42 @@ pub unsafe fn rseq_list_push<const SHIFT: u32, const DISP: usize, const BOUND: i
     w != 0
 }
 
+/// Copies `n` numbers by way of `x`, last ones first: singly until four at a time are left, those two and two. `n` is 0 or
+/// below afterwards.
+macro_rules! copy {
+    ($from:literal, $to:literal) => {
+        concat!(
+            "8:\n",
+            "test {n:e}, 3\n",
+            "jz 9f\n",
+            "sub {n:e}, 1\n",
+            "mov {x:e}, dword ptr [{",
+            $from,
+            "} + {n} * 4]\n",
+            "mov dword ptr [{",
+            $to,
+            "} + {n} * 4], {x:e}\n",
+            "jmp 8b\n",
+            "92:\n",
+            "mov {x}, qword ptr [{",
+            $from,
+            "} + {n} * 4 + 8]\n",
+            "mov qword ptr [{",
+            $to,
+            "} + {n} * 4 + 8], {x}\n",
+            "mov {x}, qword ptr [{",
+            $from,
+            "} + {n} * 4]\n",
+            "mov qword ptr [{",
+            $to,
+            "} + {n} * 4], {x}\n",
+            "9:\n",
+            "sub {n:e}, 4\n",
+            "jae 92b",
+        )
+    };
+}
+
 // In: `off` area, `base` first byte of CPU 0, `count` numbers at `items`.
 // Out: `k` = how many were put. Clobbered: four scratch registers, flags. Slots beyond the length may be
 // written without a commit, as in `rseq_list_push`.
@@ -162,13 +198,7 @@ pub unsafe fn rseq_list_push_all<const SHIFT: u32, const DISP: usize, const BOUN
             "cmova {k:e}, {count:e}",
             "lea {i}, [{t} + {i} * 4 + {disp} + 16]",
             "mov {n:e}, {k:e}",
-            "8:",
-            "sub {n:e}, 1",
-            "jb 9f",
-            "mov {x:e}, dword ptr [{items} + {n} * 4]",
-            "mov dword ptr [{i} + {n} * 4], {x:e}",
-            "jmp 8b",
-            "9:",
+            copy!("items", "i"),
             "imul {x}, {k}, 0x10001",
             "add {w}, {x}",
             "mov qword ptr [{t} + {disp} + 8], {w}",
@@ -226,13 +256,7 @@ pub unsafe fn rseq_list_pop_all<const SHIFT: u32, const DISP: usize, const BOUND
             "sub {i:e}, {k:e}",
             "lea {i}, [{t} + {i} * 4 + {disp} + 16]",
             "mov {n:e}, {k:e}",
-            "8:",
-            "sub {n:e}, 1",
-            "jb 9f",
-            "mov {x:e}, dword ptr [{i} + {n} * 4]",
-            "mov dword ptr [{items} + {n} * 4], {x:e}",
-            "jmp 8b",
-            "9:",
+            copy!("i", "items"),
             "add {w}, 0x10000",
             "sub {w}, {k}",
             "mov qword ptr [{t} + {disp} + 8], {w}",
