@@ -15,7 +15,7 @@ mod blob {
     };
     use wire::{AgentExports, AgentTable, ConsumerDesc, HANDLERS_LEN, SiteDesc, VERSION};
 
-    type Handler = unsafe extern "C" fn(&PtRegs, &SiteDesc, &ConsumerDesc);
+    type Handler = unsafe extern "C" fn(&PtRegs, &SiteDesc, &ConsumerDesc, u64);
 
     #[repr(C)]
     struct Table {

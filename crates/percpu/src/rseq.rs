@@ -2,11 +2,11 @@
 //!
 //! For:     reader counters, per-CPU caches and maps: an update without a lock prefix.
 //! State:   none here; `rseq_cs` of the calling thread is left pointing at a descriptor (README).
-//! Context: hit, signal, target. Never blocks; restarts only when the kernel interrupted it.
+//! Context: hit, signal, target. Never blocks, and no add begins again.
 //! Keeps:   P1 a sequence that returns true has updated the copy of the CPU it ran on, once.
 //!          P2 one that returns false has updated nothing.
-//!          P3 on a thread without rseq it always returns false.
-//! Checked: tests below; `torture rcu` runs it for hours.
+//!          P3 on a thread without rseq it always returns false; on one that is single-stepped an add does.
+//! Checked: tests below, tests/stepped.rs; `torture rcu` runs it for hours.
 
 use crate::arch;
 

@@ -21,40 +21,50 @@ const GOROUTINE: u32 = 8;
 /// # Safety
 /// As for [`Adder::add`]; the consumer must own [`latency::CELLS`] cells, and `site.frames` must be 0 or the
 /// address of a live table of frames. The registers must be those of a function's entry.
-pub unsafe extern "C" fn enter<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
+pub unsafe extern "C" fn enter<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc, copy: u64) {
     // SAFETY: passed on from the caller.
-    unsafe { begin::<A>(regs, site, consumer, Call::at(regs.stack_pointer(site), consumer.arg)) };
+    unsafe { begin::<A>(site, consumer, copy, Call::at(regs.stack_pointer(site), consumer.arg)) };
 }
 
 /// Handler: a call ends.
 ///
 /// # Safety
 /// As for [`enter`], at an exit of the function.
-pub unsafe extern "C" fn leave<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
+pub unsafe extern "C" fn leave<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc, copy: u64) {
     // SAFETY: passed on from the caller.
-    unsafe { end::<A>(regs, site, consumer, Call::at(regs.stack_pointer(site), consumer.arg)) };
+    unsafe { end::<A>(site, consumer, copy, Call::at(regs.stack_pointer(site), consumer.arg)) };
 }
 
 /// [`enter`] in Go.
 ///
 /// # Safety
 /// As for [`enter`]; r14 must be saved and hold the goroutine.
-pub unsafe extern "C" fn enter_go<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
+pub unsafe extern "C" fn enter_go<A: Adder>(
+    regs: &PtRegs,
+    site: &SiteDesc,
+    consumer: &ConsumerDesc,
+    copy: u64,
+) {
     // SAFETY: passed on from the caller.
     let call = unsafe { call_in_go(regs, site, consumer.arg) };
     // SAFETY: passed on from the caller.
-    unsafe { begin::<A>(regs, site, consumer, call) };
+    unsafe { begin::<A>(site, consumer, copy, call) };
 }
 
 /// [`leave`] in Go.
 ///
 /// # Safety
 /// As for [`enter_go`].
-pub unsafe extern "C" fn leave_go<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
+pub unsafe extern "C" fn leave_go<A: Adder>(
+    regs: &PtRegs,
+    site: &SiteDesc,
+    consumer: &ConsumerDesc,
+    copy: u64,
+) {
     // SAFETY: passed on from the caller.
     let call = unsafe { call_in_go(regs, site, consumer.arg) };
     // SAFETY: passed on from the caller.
-    unsafe { end::<A>(regs, site, consumer, call) };
+    unsafe { end::<A>(site, consumer, copy, call) };
 }
 
 /// # Safety
@@ -73,9 +83,9 @@ pub(crate) unsafe fn call_in_go(regs: &PtRegs, site: &SiteDesc, function: u32) -
 /// # Safety
 /// As for [`enter`].
 #[inline(always)]
-unsafe fn begin<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc, call: Call) {
+unsafe fn begin<A: Adder>(site: &SiteDesc, consumer: &ConsumerDesc, copy: u64, call: Call) {
     // SAFETY: passed on from the caller.
-    unsafe { A::add(regs, site, consumer.cell, 1) };
+    unsafe { A::add(copy, site, consumer.cell, 1) };
     // SAFETY: passed on from the caller.
     let Some(frames) = (unsafe { frames(site) }) else { return };
     let cell = match open(frames, call, ticks()) {
@@ -84,20 +94,20 @@ unsafe fn begin<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDes
         Opened::NoRoom => cell::FRAMES_NO_ROOM,
     };
     // SAFETY: passed on from the caller; every copy has this cell.
-    unsafe { A::add(regs, site, cell, 1) };
+    unsafe { A::add(copy, site, cell, 1) };
 }
 
 /// # Safety
 /// As for [`enter`].
 #[inline(always)]
-unsafe fn end<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc, call: Call) {
+unsafe fn end<A: Adder>(site: &SiteDesc, consumer: &ConsumerDesc, copy: u64, call: Call) {
     // SAFETY: passed on from the caller.
     let frames = unsafe { frames(site) };
     // Not in a forked child, which may have asked for a trap since.
     let now = frames.map_or(0, |_| ticks());
     let Some(stamp) = frames.and_then(|f| close(f, call)) else {
         // SAFETY: passed on from the caller; the cell is one of the consumer's.
-        unsafe { A::add(regs, site, consumer.cell + 8 * latency::UNMATCHED, 1) };
+        unsafe { A::add(copy, site, consumer.cell + 8 * latency::UNMATCHED, 1) };
         return;
     };
     // Counters of two CPUs may differ by a few ticks.
@@ -105,9 +115,9 @@ unsafe fn end<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc,
     let ns = ((u128::from(ticks) * u128::from(site.ns_per_tick)) >> 32) as u64;
     let bucket = latency::BUCKETS + latency::bucket_of(ns);
     // SAFETY: passed on from the caller; the cell is one of the consumer's.
-    unsafe { A::add(regs, site, consumer.cell + 8 * latency::TOTAL_NS, ns) };
+    unsafe { A::add(copy, site, consumer.cell + 8 * latency::TOTAL_NS, ns) };
     // SAFETY: the same.
-    unsafe { A::add(regs, site, consumer.cell + 8 * bucket, 1) };
+    unsafe { A::add(copy, site, consumer.cell + 8 * bucket, 1) };
 }
 
 /// The table of frames; `None` in a forked child.

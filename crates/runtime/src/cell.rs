@@ -9,9 +9,8 @@
 //! Checked: testkit `counting` with `hist` (exact over 8 threads), `bench trig-uprobe-nop` (hits = calls).
 //! Source:  rseq(2).
 
-use crate::handler::PtRegs;
 use core::sync::atomic::{AtomicU64, Ordering};
-use wire::{SiteDesc, table};
+use wire::{ConsumerDesc, SiteDesc, table};
 
 /// A way to add to a cell.
 pub trait Adder {
@@ -19,11 +18,18 @@ pub trait Adder {
     ///
     /// # Safety
     /// `site.table` must be CPU 0's entry of a live table, whose entries are 0 or addresses of copies that hold `cell`;
-    /// `regs` must hold the address of the running thread's rseq area, or of nobody's (for [`Rseq`]).
-    unsafe fn add(regs: &PtRegs, site: &SiteDesc, cell: u32, n: u64);
+    /// `copy` must be what the running thread's trampoline passed to the handler, and `site.rseq_offset` where that
+    /// thread's rseq area lies (for [`Rseq`]).
+    unsafe fn add(copy: u64, site: &SiteDesc, cell: u32, n: u64);
+
+    /// Adds one to the consumer's cell.
+    ///
+    /// # Safety
+    /// As for [`add`](Self::add), with the consumer's cell.
+    unsafe fn count(copy: u64, site: &SiteDesc, consumer: &ConsumerDesc);
 
     /// The thread pointer leads to a block of the thread's.
-    fn is_known(regs: &PtRegs, site: &SiteDesc) -> bool;
+    fn is_known(copy: u64, site: &SiteDesc) -> bool;
 }
 
 /// For threads that may have an rseq area; those that have none take the shared copy.
@@ -34,61 +40,102 @@ pub struct Rseq;
 #[derive(Debug)]
 pub struct Locked;
 
+/// The section, around what commits, which may use `{copy}`, `{o}` and its own operands; `{slow}` for who has no copy.
+///
+/// In: the copy that the trampoline found, the site. Clobbers: {c}, {o}, flags. Stack: none.
+/// The steps: name the section; read the CPU; see that the copy is still that of this CPU, and that no fork has wiped the
+/// table; commit. The copy's address waits for no load, and few registers are used: what no handler of a site
+/// writes is not saved there.
+macro_rules! section {
+    ($copy:expr, $site:expr, [$($commit:literal),*], $slow:block, $($operands:tt)*) => {
+        core::arch::asm!(
+            ".pushsection __rseq_cs, \"aw\"",
+            ".balign 32",
+            "77:",
+            ".long 0, 0",
+            ".quad 3f, 4f - 3f, 6f",
+            ".popsection",
+            // Not to the start: a thread that is single-stepped would be interrupted again, for ever.
+            ".pushsection .text.rseq_abort, \"ax\"",
+            ".long 0x53053053",
+            "6:",
+            "jmp {slow}",
+            ".popsection",
+            "test {copy}, {copy}",
+            "jz {slow}",
+            "mov {o}, [{site} + {rseq_offset}]",
+            "lea {c}, [rip + 77b]",
+            "mov fs:[{o} + 8], {c}",
+            "3:",
+            "movzx {c:e}, word ptr fs:[{o} + 4]",
+            "mov {o}, [{site} + {table}]",
+            "cmp [{o} + {c}*8], {copy}",
+            "jne {slow}",
+            $($commit,)*
+            "4:",
+            copy = in(reg) $copy,
+            site = in(reg) $site,
+            rseq_offset = const core::mem::offset_of!(SiteDesc, rseq_offset),
+            table = const core::mem::offset_of!(SiteDesc, table),
+            c = out(reg) _,
+            o = out(reg) _,
+            slow = label $slow,
+            $($operands)*
+            options(nostack),
+        )
+    };
+}
+
 impl Adder for Rseq {
     #[inline(always)]
-    unsafe fn add(regs: &PtRegs, site: &SiteDesc, cell: u32, n: u64) {
-        // In: the rseq area, the table, the cell, the number. Clobbers: {c}, flags. Stack: none.
-        // The steps: name the section; read the CPU; look up its copy; add, which commits.
-        // SAFETY: the area and the table's entries are sound (contract), and the table has an entry for any 16 bits.
+    unsafe fn add(copy: u64, site: &SiteDesc, cell: u32, n: u64) {
+        // SAFETY: a copy that is none is an entry of no CPU, and a thread in doubt touches no area. Else the area and the
+        // table's entries are sound (contract), and the table has an entry for any 16 bits.
         // The kernel sends the thread to `6:` if it is preempted, migrated or signalled before
         // the add, so no other thread's add to this copy is lost. The descriptor's memory lives as
-        // long as this code; who unmaps it clears the threads' rseq_cs first (session/leave/detach.rs).
+        // long as this code; who unmaps it clears the threads' rseq_cs first (session/detach.rs).
         unsafe {
-            core::arch::asm!(
-                ".pushsection __rseq_cs, \"aw\"",
-                ".balign 32",
-                "77:",
-                ".long 0, 0",
-                ".quad 3f, 4f - 3f, 6f",
-                ".popsection",
-                // Not to the start: a thread that is single-stepped would be interrupted again, for ever.
-                ".pushsection .text.rseq_abort, \"ax\"",
-                ".long 0x53053053",
-                "6:",
-                "jmp {slow}",
-                ".popsection",
-                "lea {c}, [rip + 77b]",
-                "mov [{area} + 8], {c}",
-                "3:",
-                "movzx {c:e}, word ptr [{area} + 4]",
-                "mov {c}, [{table} + {c}*8]",
-                "test {c}, {c}",
-                "jz {slow}",
-                "add [{c} + {cell}], {n}",
-                "4:",
-                area = in(reg) regs.at(wire::SLOT_AREA),
-                table = in(reg) site.table,
-                cell = in(reg) u64::from(cell),
-                n = in(reg) n,
-                c = out(reg) _,
-                slow = label {
+            section!(
+                copy,
+                site,
+                ["add [{copy} + {cell}], {n}"],
+                {
                     // SAFETY: the contract of this function.
                     unsafe { add_shared(site, cell, n) }
                 },
-                options(nostack),
+                cell = in(reg) u64::from(cell),
+                n = in(reg) n,
             );
         }
     }
 
     #[inline(always)]
-    fn is_known(regs: &PtRegs, site: &SiteDesc) -> bool {
-        regs.at(wire::SLOT_AREA) != site.table - table::CPU0 as u64 + table::NOBODY as u64
+    unsafe fn count(copy: u64, site: &SiteDesc, consumer: &ConsumerDesc) {
+        // SAFETY: as for `add`, with the consumer's cell.
+        unsafe {
+            section!(
+                copy,
+                site,
+                ["mov {o:e}, [{consumer} + {cell}]", "inc qword ptr [{copy} + {o}]"],
+                {
+                    // SAFETY: the contract of this function.
+                    unsafe { add_shared(site, consumer.cell, 1) }
+                },
+                consumer = in(reg) consumer,
+                cell = const core::mem::offset_of!(ConsumerDesc, cell),
+            );
+        }
+    }
+
+    #[inline(always)]
+    fn is_known(copy: u64, _: &SiteDesc) -> bool {
+        copy != wire::COPY_UNKNOWN
     }
 }
 
 impl Adder for Locked {
     #[inline(always)]
-    unsafe fn add(_: &PtRegs, site: &SiteDesc, cell: u32, n: u64) {
+    unsafe fn add(_: u64, site: &SiteDesc, cell: u32, n: u64) {
         let entry = (site.table + cpu() * 8) as *const u64;
         // SAFETY: the table has an entry for any such number (contract).
         let copy = unsafe { entry.read() };
@@ -101,8 +148,22 @@ impl Adder for Locked {
     }
 
     #[inline(always)]
-    fn is_known(_: &PtRegs, _: &SiteDesc) -> bool {
-        true
+    unsafe fn count(copy: u64, site: &SiteDesc, consumer: &ConsumerDesc) {
+        // SAFETY: passed on from the caller.
+        unsafe { Self::add(copy, site, consumer.cell, 1) };
+    }
+
+    #[inline(always)]
+    fn is_known(_: u64, site: &SiteDesc) -> bool {
+        // A thread that a program made by itself may have no thread pointer.
+        let mut pointer = 1u64;
+        if site.has_fsgsbase != 0 {
+            // SAFETY: the processor and Linux have the instruction (wire::SiteDesc), which writes the named register only.
+            unsafe {
+                core::arch::asm!("rdfsbase {p}", p = out(reg) pointer, options(nomem, nostack, preserves_flags));
+            }
+        }
+        pointer != 0
     }
 }
 

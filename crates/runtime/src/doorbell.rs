@@ -24,7 +24,7 @@ const WAKES_MAX: u32 = 1000;
 /// # Safety
 /// As for [`Adder::add`]; `consumer.doorbell` must be the address of a live doorbell.
 #[inline(never)]
-pub unsafe extern "C" fn ring<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
+pub unsafe extern "C" fn ring<A: Adder>(_: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc, copy: u64) {
     // SAFETY: passed on from the caller.
     if unsafe { shared_copy(site) }.is_none() {
         return; // a forked child: nobody follows it
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn ring<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer
     let bell = unsafe { bell_of(consumer) };
     if !is_answered(bell, number(bell)) {
         // SAFETY: passed on from the caller.
-        unsafe { A::add(regs, site, consumer.cell, 1) };
+        unsafe { A::add(copy, site, consumer.cell, 1) };
     }
 }
 
@@ -43,13 +43,18 @@ pub unsafe extern "C" fn ring<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer
 /// # Safety
 /// As for [`ring`].
 #[inline(never)]
-pub unsafe extern "C" fn ring_before_exec<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
+pub unsafe extern "C" fn ring_before_exec<A: Adder>(
+    _: &PtRegs,
+    site: &SiteDesc,
+    consumer: &ConsumerDesc,
+    copy: u64,
+) {
     // SAFETY: passed on from the caller.
     let bell = unsafe { bell_of(consumer) };
     let mine = number(bell);
     if !is_named(bell, mine) || !is_answered(bell, mine) {
         // SAFETY: passed on from the caller.
-        unsafe { A::add(regs, site, consumer.cell, 1) };
+        unsafe { A::add(copy, site, consumer.cell, 1) };
     }
 }
 

@@ -33,16 +33,15 @@ impl PtRegs {
 /// Handler: adds one to the consumer's cell, and to that of each other of its run.
 ///
 /// # Safety
-/// As for [`Adder::add`]; so many consumers as its `run` says must stand there.
-pub unsafe extern "C" fn count<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
-    let (mut at, mut left) = (core::ptr::from_ref(consumer), consumer.run);
+/// As for [`Adder::add`]; so many consumers as its `run` says must stand there, and in each how many are left.
+pub unsafe extern "C" fn count<A: Adder>(_: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc, copy: u64) {
+    let mut at = core::ptr::from_ref(consumer);
     loop {
         // SAFETY: one of the run (contract).
-        let cell = unsafe { &*at }.cell;
+        let one = unsafe { &*at };
         // SAFETY: passed on from the caller.
-        unsafe { A::add(regs, site, cell, 1) };
-        left = left.wrapping_sub(1);
-        if left == 0 {
+        unsafe { A::count(copy, site, one) };
+        if one.run <= 1 {
             return;
         }
         // SAFETY: the run has one more (contract).
@@ -54,9 +53,14 @@ pub unsafe extern "C" fn count<A: Adder>(regs: &PtRegs, site: &SiteDesc, consume
 ///
 /// # Safety
 /// As for [`Adder::add`]; the consumer must own 65 cells.
-pub unsafe extern "C" fn log2_histogram<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
+pub unsafe extern "C" fn log2_histogram<A: Adder>(
+    regs: &PtRegs,
+    site: &SiteDesc,
+    consumer: &ConsumerDesc,
+    copy: u64,
+) {
     let value = regs.at(consumer.arg & wire::ARG_OFFSET) & u64::MAX >> (consumer.arg >> wire::ARG_SHIFT);
     let bucket = u64::BITS - value.leading_zeros();
     // SAFETY: passed on from the caller; `bucket` is at most 64.
-    unsafe { A::add(regs, site, consumer.cell + 8 * bucket, 1) };
+    unsafe { A::add(copy, site, consumer.cell + 8 * bucket, 1) };
 }

@@ -26,20 +26,30 @@ const RESULT: u32 = 80;
 /// As for [`crate::enter`], but for two cells; `site.rings` must be the address of a ring for each CPU, and
 /// `site.tid_offset`, if not 0, that of four readable bytes from every thread's pointer. In Go r14 must be saved and
 /// hold the goroutine.
-pub unsafe extern "C" fn trace_enter<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
+pub unsafe extern "C" fn trace_enter<A: Adder>(
+    regs: &PtRegs,
+    site: &SiteDesc,
+    consumer: &ConsumerDesc,
+    copy: u64,
+) {
     let is_go = consumer.arg & TRACE_GO != 0;
     let values = read_all(regs, if is_go { GO_ARGUMENTS } else { ARGUMENTS });
     // SAFETY: passed on from the caller.
-    unsafe { report::<A>(regs, site, consumer, ENTRY, values) };
+    unsafe { report::<A>(regs, site, consumer, copy, ENTRY, values) };
 }
 
 /// Handler: a call ends.
 ///
 /// # Safety
 /// As for [`trace_enter`].
-pub unsafe extern "C" fn trace_leave<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc) {
+pub unsafe extern "C" fn trace_leave<A: Adder>(
+    regs: &PtRegs,
+    site: &SiteDesc,
+    consumer: &ConsumerDesc,
+    copy: u64,
+) {
     // SAFETY: passed on from the caller.
-    unsafe { report::<A>(regs, site, consumer, EXIT, [regs.at(RESULT), 0, 0]) };
+    unsafe { report::<A>(regs, site, consumer, copy, EXIT, [regs.at(RESULT), 0, 0]) };
 }
 
 #[inline(always)]
@@ -54,6 +64,7 @@ unsafe fn report<A: Adder>(
     regs: &PtRegs,
     site: &SiteDesc,
     consumer: &ConsumerDesc,
+    copy: u64,
     kind: u64,
     mut values: [u64; 3],
 ) {
@@ -61,7 +72,7 @@ unsafe fn report<A: Adder>(
     let Some(frames) = (unsafe { frames(site) }) else {
         // A forked child, which may have asked for a trap of the counter since.
         // SAFETY: passed on from the caller; the cell is one of the consumer's two.
-        return unsafe { A::add(regs, site, consumer.cell + 8 * TRACE_LOST, 1) };
+        return unsafe { A::add(copy, site, consumer.cell + 8 * TRACE_LOST, 1) };
     };
     let (stamp, cpu) = ticks_and_cpu();
     let function = consumer.arg & !TRACE_GO;
@@ -75,7 +86,7 @@ unsafe fn report<A: Adder>(
         values[1] = close(frames, call).unwrap_or(0);
     }
     // SAFETY: passed on from the caller.
-    let tid = if A::is_known(regs, site) { unsafe { tid(site) } } else { 0 };
+    let tid = if A::is_known(copy, site) { unsafe { tid(site) } } else { 0 };
     let event = Event { stamp, place: call.key(), what: kind | u64::from(function), tid, values };
     // SAFETY: passed on from the caller.
     let is_written = unsafe { ring(site, cpu) }.is_some_and(|ring| write(ring, &event));
@@ -88,7 +99,7 @@ unsafe fn report<A: Adder>(
     }
     let cell = if is_written { 0 } else { 8 * TRACE_LOST };
     // SAFETY: passed on from the caller; the cell is one of the consumer's two.
-    unsafe { A::add(regs, site, consumer.cell + cell, 1) };
+    unsafe { A::add(copy, site, consumer.cell + cell, 1) };
 }
 
 /// The ring of a CPU; `None` in a forked child.
@@ -114,7 +125,7 @@ unsafe fn ring(site: &SiteDesc, cpu: u64) -> Option<&'static Ring> {
 #[inline(always)]
 unsafe fn tid(site: &SiteDesc) -> u64 {
     let mut tid: u64 = 0;
-    if site.tid_offset != 0 && has_thread_pointer(site) {
+    if site.tid_offset != 0 {
         // In: the offset. Out: the word. Touches no flags and no stack.
         // SAFETY: readable (contract).
         unsafe {
@@ -127,19 +138,6 @@ unsafe fn tid(site: &SiteDesc) -> u64 {
         }
     }
     tid
-}
-
-/// A thread that a program made by itself may have none.
-#[inline(always)]
-fn has_thread_pointer(site: &SiteDesc) -> bool {
-    let mut pointer = 1u64;
-    if site.has_fsgsbase != 0 {
-        // SAFETY: the processor and Linux have the instruction (wire::SiteDesc), which writes the named register only.
-        unsafe {
-            core::arch::asm!("rdfsbase {p}", p = out(reg) pointer, options(nomem, nostack, preserves_flags));
-        }
-    }
-    pointer != 0
 }
 
 #[inline(always)]

@@ -88,22 +88,6 @@ impl Code {
         self.put(&[0x48, 0x8d, 0x44 | dst.0 << 3, other.0 << 3 | dst.0, 1]);
     }
 
-    /// `lea reg, [reg + offset]`
-    pub fn add_offset(&mut self, reg: Reg, offset: i32) {
-        self.put(&[0x48, 0x8d, 0x80 | reg.0 << 3 | reg.0]);
-        self.put(&offset.to_le_bytes());
-    }
-
-    /// `mov [base + offset], src`
-    pub fn store_near(&mut self, base: Reg, offset: u8, src: Reg) {
-        self.put(&[0x48, 0x89, 0x40 | src.0 << 3 | base.0, offset]);
-    }
-
-    /// `movzx dst, word [base + offset]`
-    pub fn load_word(&mut self, dst: Reg, base: Reg, offset: u8) {
-        self.put(&[0x0f, 0xb7, 0x40 | dst.0 << 3 | base.0, offset]);
-    }
-
     /// `lea reg, [rip + target]`
     pub fn lea_rip(&mut self, reg: Reg, target: u64) -> Result<(), Unreachable> {
         self.relative(&[0x48 | (reg.0 >> 3) << 2, 0x8d, (reg.0 & 7) << 3 | 5], target)
@@ -193,9 +177,9 @@ impl Code {
         self.put(&[0x04, 0x7f, 0x9e]);
     }
 
-    /// `mov ecx, value`
-    pub fn set_ecx(&mut self, value: u32) {
-        self.put(&[0xb9]);
+    /// `mov reg, value`, the lower half; the upper half becomes 0.
+    pub fn set_32(&mut self, reg: Reg, value: u32) {
+        self.put(&[0xb8 | reg.0]);
         self.put(&value.to_le_bytes());
     }
 
@@ -211,7 +195,7 @@ impl Code {
         match has_rdpid {
             true => self.put(&[0xf3, 0x0f, 0xc7, 0xf9]),
             false => {
-                self.set_ecx(CPU_SEGMENT);
+                self.set_32(RCX, CPU_SEGMENT);
                 self.put(&[0x0f, 0x03, 0xc9]);
             }
         }

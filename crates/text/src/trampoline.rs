@@ -16,14 +16,15 @@
 
 use crate::assemble::{Code, RAX, RCX, Reg};
 use insn::{
-    Displaced, Hook, Origin, Placement, Unreachable, relocate_len_bound, relocate_part, relocate_taken,
+    Displaced, Hook, Origin, Placement, RegSet, Unreachable, relocate_len_bound, relocate_part,
+    relocate_taken,
 };
 use wire::{NO_CHAIN, TRAMPOLINE_MAGIC, TrampolineHeader, table};
 
 mod hit;
 
 /// No body is longer; `a_block_is_never_longer_than_its_bound` sees to it.
-const LONGEST_BODY: usize = 304;
+const LONGEST_BODY: usize = 384;
 const HEADER_LEN: usize = TrampolineHeader::LEN;
 /// Offset of a counting trampoline's entry from the start of its block.
 const ENTRY: usize = 128;
@@ -52,8 +53,8 @@ pub enum Body {
     Hit {
         /// Address of the site's [`wire::SiteDesc`].
         desc: u64,
-        /// Its handlers read r14, where Go keeps the goroutine.
-        reads_r14: bool,
+        /// What its handlers write or read of r8 to r11, and r14 if they read it (Go keeps the goroutine there).
+        uses: RegSet,
     },
 }
 
@@ -161,7 +162,7 @@ impl Trampoline {
             match (*body, request.threads) {
                 (Body::Count { cell }, Some(threads)) => b.count_restartable(cell, threads)?,
                 (Body::Count { cell }, None) => b.count_locked(cell)?,
-                (Body::Hit { desc, reads_r14 }, _) => b.hit(desc, reads_r14)?,
+                (Body::Hit { desc, uses }, _) => b.hit(desc, uses)?,
             }
         }
         let tail = b.code.pos();
@@ -534,7 +535,7 @@ impl<'a> Builder<'a> {
     /// The out-of-line part: the cell into rcx, the region's routine, back behind the count.
     fn slow(&mut self, cell: u32, back: usize, counted: Rollback) -> Result<(), Unreachable> {
         let mut code = Code::new(self.request.at + SLOW as u64);
-        code.set_ecx(cell);
+        code.set_32(RCX, cell);
         code.call_to(self.request.slow)?;
         let after_call = SLOW + code.pos();
         code.jump_to(self.request.at + back as u64)?;

@@ -17,6 +17,8 @@ pub struct SiteDesc {
     pub first: AtomicU64,
     /// Address in the target of CPU 0's entry of the table page.
     pub table: u64,
+    /// Where a thread's rseq area lies from its pointer; of no use without rseq.
+    pub rseq_offset: i64,
     /// What lies between the saved registers and the program's stack pointer: its red zone, or nothing.
     pub red_zone: u64,
     /// The probed address.
@@ -31,13 +33,15 @@ pub struct SiteDesc {
     pub rings: u64,
     /// Where a thread's number lies from its pointer, 0 if that is not known.
     pub tid_offset: u64,
-    /// Not 0: a thread's pointer can be read by `rdfsbase`.
+    /// Not 0: a thread's pointer can be read by `rdfsbase`. Of use without rseq.
     pub has_fsgsbase: u64,
 }
 
-/// Byte offset in the saved registers (the place of `cs`) of the address of the thread's rseq area, or of
-/// [`crate::table::NOBODY`]; unused without rseq.
-pub const SLOT_AREA: u32 = 136;
+/// What a handler gets in the place of a copy's address where the thread pointer leads to no thread's block: nothing that
+/// is found through it is there.
+pub const COPY_UNKNOWN: u64 = 0;
+/// The same in a thread whose block is known, if the hit has no CPU's copy: it was interrupted, or has no rseq.
+pub const COPY_NONE: u64 = 1;
 
 /// One consumer of a site, or the first of a run: of consumers with the same handler, side by side in memory, that
 /// one call of the handler serves.
@@ -102,7 +106,7 @@ pub const HANDLERS_LEN: usize = 10;
 #[repr(C)]
 #[derive(Debug)]
 pub struct AgentTable {
-    /// `extern "C" fn(&pt_regs, &SiteDesc, &ConsumerDesc)`, by [`HandlerKind`].
+    /// `extern "C" fn(&pt_regs, &SiteDesc, &ConsumerDesc, copy: u64)`, by [`HandlerKind`].
     pub handlers: [u64; HANDLERS_LEN],
 }
 

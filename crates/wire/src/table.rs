@@ -12,10 +12,8 @@
 pub const ALIVE: usize = 0;
 /// Byte offset of the name of our memory, which the kernel is given by its address.
 pub const NAME: usize = 16;
-/// Byte offset of what looks like the head of an rseq area without a CPU: threads whose own area is not known use it.
-pub const NOBODY: usize = 64;
 /// Byte offset of CPU 0's entry. The entries of the CPU numbers -1 and -2, which the kernel and glibc use for a thread
 /// that has no rseq (yet), are those of their lower 16 bits, and 0 like all above the last CPU.
-pub const CPU0: usize = 128;
+pub const CPU0: usize = 64;
 /// Bytes of a table. Only the pages with entries that are not 0, and those read, take memory.
 pub const LEN_BYTES: usize = CPU0 + (1 << 16) * 8;

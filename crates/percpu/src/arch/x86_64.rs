@@ -11,7 +11,7 @@
 //!
 //! The area of a thread, from `fs:[offset]`: +0 cpu_id_start, +4 cpu_id (negative: not registered),
 //! +8 rseq_cs. Each sequence is: point `rseq_cs` at the descriptor, *start*, read cpu_id, check it,
-//! commit, *end*. The abort handler lies out of line behind the signature and starts again.
+//! commit, *end*. The abort handler lies out of line behind the signature: an add gives up, a list's sequence starts again.
 
 use core::arch::asm;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
@@ -53,13 +53,14 @@ mod list;
 pub use list::*;
 
 // In: `off` area, `base` + DISP the cell of CPU 0.
-// Out: nothing. Clobbered: one scratch register, flags. Leaves through `slow` without a write.
+// Out: nothing. Clobbered: one scratch register, flags. Leaves through `slow` without a write, also where the kernel has
+// interrupted it: a thread that is single-stepped is interrupted in every try.
 /// # Safety
 /// As [`crate::try_inc`].
 #[inline(always)]
 pub unsafe fn rseq_inc<const SHIFT: u32, const DISP: usize>(off: isize, base: *mut u64) -> bool {
     // SAFETY: the area is readable and every CPU's cell writable (contract of this function). A
-    // negative number leaves; the kernel restarts the sequence if the CPU changes before the commit.
+    // negative number leaves; the kernel ends the sequence if the CPU changes before the commit.
     unsafe {
         asm!(
             begin!(),
@@ -69,7 +70,7 @@ pub unsafe fn rseq_inc<const SHIFT: u32, const DISP: usize>(off: isize, base: *m
             "shl {t:e}, {shift}",
             "inc qword ptr [{base} + {t} + {disp}]",
             commit!(),
-            "jmp 6b",
+            "jmp {slow}",
             ".popsection",
             t = out(reg) _,
             off = in(reg) off,
@@ -98,7 +99,7 @@ pub unsafe fn rseq_add<const SHIFT: u32>(off: isize, base: *mut u64, copies: u32
             "shl {t:e}, {shift}",
             "add qword ptr [{base} + {t}], {n}",
             commit!(),
-            "jmp 6b",
+            "jmp {slow}",
             ".popsection",
             t = out(reg) _,
             off = in(reg) off,

@@ -220,15 +220,20 @@ impl Session {
     ) -> Body {
         let region = &self.regions.regions[region];
         let (arena, layout) = (&self.regions.arena, &self.regions.arena.layout);
-        let agent = if self.rseq_offset.is_some() { &region.agent.rseq } else { &region.agent.locked };
+        let (agent, clobbers) = match self.rseq_offset {
+            Some(_) => (&region.agent.rseq, &region.clobbers.rseq),
+            None => (&region.agent.locked, &region.clobbers.locked),
+        };
         let consumer_at = |i: usize| arena.remote + layout.consumer(i) as u64;
         let first = numbers.consumer;
+        let mut uses = 0;
         for (i, c) in list.iter().enumerate() {
             let number = first + i;
             let at = layout.consumer(number);
             let (kind, arg) = c.handler();
             let cell = numbers.cell_of(*c);
             let run = run_of(&list[i..]);
+            uses |= clobbers[kind as usize].bits() | c.reads();
             let next = if i + run < list.len() { consumer_at(number + run) } else { 0 };
             arena.publish(at + offset_of!(ConsumerDesc, next), next);
             arena.publish(at + offset_of!(ConsumerDesc, handler), agent.handlers[kind as usize]);
@@ -242,6 +247,8 @@ impl Session {
         let red_zone = if hook.is_red_zone_free { 0 } else { text::RED_ZONE };
         let table = region.table + wire::table::CPU0 as u64;
         arena.publish(at + offset_of!(SiteDesc, table), table);
+        let rseq_offset = i64::from(self.rseq_offset.unwrap_or_default());
+        arena.publish(at + offset_of!(SiteDesc, rseq_offset), rseq_offset as u64);
         arena.publish(at + offset_of!(SiteDesc, red_zone), red_zone.into());
         arena.publish(at + offset_of!(SiteDesc, addr), plan.addr());
         arena.publish(at + offset_of!(SiteDesc, children), arena.children_copy());
@@ -251,8 +258,7 @@ impl Session {
         arena.publish(at + offset_of!(SiteDesc, tid_offset), self.tid_offset);
         arena.publish(at + offset_of!(SiteDesc, has_fsgsbase), threads::has_fsgsbase().into());
         arena.publish(at + offset_of!(SiteDesc, first), consumer_at(first));
-        let reads_r14 = list.iter().any(|c| c.is_go());
-        Body::Hit { desc: arena.remote + at as u64, reads_r14 }
+        Body::Hit { desc: arena.remote + at as u64, uses: uses.into() }
     }
 
     /// Writes all trampolines, neighbours in one go, while the target runs.

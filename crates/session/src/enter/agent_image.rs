@@ -5,13 +5,15 @@
 //! Context: control.
 //! Keeps:   B1 only relative relocations exist, all are applied.
 //!          B2 the image is never written after it was placed.
+//!          B3 what a handler is said to leave alone it leaves alone: read from its code, whoever compiled it.
 //! Checked: tests below.
 
 use crate::facts::error::Broken;
+use insn::{Code, RegSet};
 use object::elf::{PT_LOAD, R_X86_64_RELATIVE};
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, Rela};
 use object::{Endianness, Object, ObjectSymbol};
-use wire::{AgentExports, AgentTable};
+use wire::{AgentExports, AgentTable, HANDLERS_LEN};
 
 static BLOB: &[u8] = include_bytes!(env!("NANOPROBE_AGENT"));
 
@@ -24,11 +26,23 @@ pub(crate) struct AgentImage {
     bytes: Vec<u8>,
     relative: Vec<Relative>,
     exports: usize,
+    clobbers: Clobbers,
+}
+
+/// What each handler writes of the registers that are saved for it alone: with rseq and without, by [`wire::HandlerKind`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clobbers {
+    pub rseq: [RegSet; HANDLERS_LEN],
+    pub locked: [RegSet; HANDLERS_LEN],
 }
 
 impl AgentImage {
     pub fn load() -> Result<AgentImage, Broken> {
         parse().map_err(|e| Broken::Agent(e.to_string()))
+    }
+
+    pub fn clobbers(&self) -> Clobbers {
+        self.clobbers
     }
 
     pub fn len(&self) -> usize {
@@ -46,8 +60,7 @@ impl AgentImage {
             u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default())
         };
         let table = |i: usize| AgentTable { handlers: std::array::from_fn(|n| word(i + n)) };
-        let exports =
-            AgentExports { version: word(0), rseq: table(1), locked: table(1 + wire::HANDLERS_LEN) };
+        let exports = AgentExports { version: word(0), rseq: table(1), locked: table(1 + HANDLERS_LEN) };
         (bytes, exports)
     }
 }
@@ -75,7 +88,13 @@ fn parse() -> Result<AgentImage, object::Error> {
     }
     let exports = elf.symbols().find(|s| s.name() == Ok("NANOPROBE_EXPORTS"));
     let exports = exports.map_or(0, |s| s.address() as usize);
-    Ok(AgentImage { bytes, relative, exports })
+    let none = [RegSet::EMPTY; HANDLERS_LEN];
+    let mut image = AgentImage { bytes, relative, exports, clobbers: Clobbers { rseq: none, locked: none } };
+    let (at_zero, exports) = image.at(0);
+    let code = Code { base: 0, bytes: &at_zero };
+    let of = |table: &AgentTable| table.handlers.map(|entry| insn::written(&code, entry));
+    image.clobbers = Clobbers { rseq: of(&exports.rseq), locked: of(&exports.locked) };
+    Ok(image)
 }
 
 #[cfg(test)]
@@ -83,6 +102,7 @@ mod tests {
     use super::*;
     use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic};
     use object::ObjectSection;
+    use wire::HandlerKind;
 
     #[test]
     fn the_agent_exports_point_into_its_code() {
@@ -112,6 +132,19 @@ mod tests {
             }
         }
         assert!(instructions().len() > 20, "the agent has code");
+    }
+
+    /// B3, and that the price of a hit is what it was measured to be (CONTRACT 2).
+    #[test]
+    fn handlers_that_only_count_write_none_of_the_registers_that_need_not_be_saved() {
+        let clobbers = AgentImage::load().unwrap().clobbers();
+        let apart = |set: RegSet| set.iter().filter(|r| (8..12).contains(r)).count();
+        for of in [clobbers.rseq, clobbers.locked] {
+            assert_eq!(apart(of[HandlerKind::Count as usize]), 0, "{:?}", of[0]);
+            assert!(apart(of[HandlerKind::Ring as usize]) >= 1, "it makes system calls, which write r11");
+            // What a call keeps comes back; the stack pointer is written by every return.
+            assert!(of.iter().all(|set| set.contains(0)), "{of:?}");
+        }
     }
 
     #[test]

@@ -272,8 +272,6 @@ impl Arena {
         let copy = |i| (self.remote + self.layout.copy(i) as u64).to_le_bytes();
         let mut bytes = vec![0; table::CPU0];
         bytes[table::ALIVE..table::ALIVE + 8].copy_from_slice(&copy(wire::COPY_SHARED));
-        // An rseq area without a CPU: cpu_id_start 0, cpu_id -1.
-        bytes[table::NOBODY + 4..table::NOBODY + 8].copy_from_slice(&(-1i32).to_le_bytes());
         bytes.extend((0..self.layout.cpus).flat_map(|cpu| copy(COPY_CPU0 + cpu)));
         bytes
     }

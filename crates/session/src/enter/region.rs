@@ -11,7 +11,7 @@
 //!             it cannot fault, whatever the target does.
 //! Checked: testkit `traces` (mappings and descriptors before and after), `kills`, `hostile` (M4); `inject`.
 
-use crate::enter::agent_image::AgentImage;
+use crate::enter::agent_image::{AgentImage, Clobbers};
 use crate::enter::arena::{Arena, Layout, errno_of};
 use crate::enter::belief::RESERVED_OFFSET;
 use crate::enter::footing::Footing;
@@ -41,6 +41,7 @@ pub(crate) struct Region {
     pub table: u64,
     pub code: Range<u64>,
     pub agent: AgentExports,
+    pub clobbers: Clobbers,
     /// Address of the slow routine.
     pub slow: u64,
     /// Where the next trampoline goes.
@@ -339,7 +340,8 @@ fn furnish(
     let far = |e: insn::Unreachable| Broken::Agent(e.to_string());
     let routine = text::slow_routine(slow, at, arena.children_copy()).map_err(far)?;
     memory.write(slow, &routine)?;
-    Ok(Region { table: at, code: start..start + code_len, agent, slow, next: slow + 64 })
+    let code = start..start + code_len;
+    Ok(Region { table: at, code, agent, clobbers: image.clobbers(), slow, next: slow + 64 })
 }
 
 #[cfg(test)]

@@ -88,14 +88,20 @@ impl Consumer {
         }
     }
 
-    /// It is in Go code, and its handler reads r14.
-    pub(crate) fn is_go(self) -> bool {
-        matches!(
-            self,
+    /// What its handler reads of the registers that are saved only where that is asked for, as bits: those of a
+    /// histogram's argument, and r14, where Go keeps the goroutine.
+    pub(crate) fn reads(self) -> u16 {
+        match self {
+            // From r11 down to r8, in the order of the kernel's `pt_regs`.
+            Consumer::Log2Histogram { register } => match (register & wire::ARG_OFFSET) / 8 {
+                place @ 6..=9 => 1 << (17 - place),
+                _ => 0,
+            },
             Consumer::Enter { is_go: true, .. }
-                | Consumer::Leave { is_go: true, .. }
-                | Consumer::Trace { is_go: true, .. }
-        )
+            | Consumer::Leave { is_go: true, .. }
+            | Consumer::Trace { is_go: true, .. } => 1 << 14,
+            _ => 0,
+        }
     }
 
     /// The agent's handler, and what it is told.

@@ -6,17 +6,23 @@
 //! Keeps:   H1 as in the parent.
 //!          H4 no vector register is touched, here or in the agent.
 //!          H5 every run of consumers on the list is called once, between the reader's two counts.
-//!          H7 as in the parent: the address of the rseq area is found once, and is that of nobody's area where in doubt.
+//!          H7 as in the parent: asked once a hit; handlers are told, and where in doubt all adds are locked.
+//!          H8 the plain adds of a hit go to one copy, which the first of them finds. Before each later one it is asked, in
+//!          its section, whether that still is the copy of the CPU; if not, the add is a locked one.
 //! Checked: testkit `counting` with `hist`, `bench trig-uprobe-nop` (hits = calls),
 //!          session `the_agent_uses_no_vector_register`.
 //! Source:  kernel handler_chain(), kernel-facts 1.8; reader as srcu_read_lock_fast.
 //!
 //! Reader and list walk stand here, and not in the agent, because constants of the site (the table, the rseq
 //! offset) then cost nothing: 5.7 ns a hit with the walk in the agent, under 4 so (2026-11, CONTRACT 2).
+//!
+//! What costs is stores, of which AMD family 25 retires one a cycle: four registers that no handler of the site writes are
+//! not saved. And chains of loads: the rseq area's address in a register instead of fs, or each add with a look-up of
+//! its own, cost 0.6 to 2 ns (2026-11).
 
 use super::{Builder, HEADER_LEN, RED_ZONE, Rollback, SavedReg, Threads};
 use crate::assemble::{Code, RAX, RBX, RCX, RDI, RDX, RSI, Reg};
-use insn::Unreachable;
+use insn::{RegSet, Unreachable};
 use wire::{ConsumerDesc, SiteDesc, cell, table};
 
 /// Offset of the entry: two rseq sections for each body stand before it.
@@ -25,20 +31,20 @@ pub(super) const fn entry(bodies: usize) -> usize {
 }
 /// The part of `pt_regs` above the registers that a call may change: orig_rax, rip, cs, flags, rsp, ss.
 const ABOVE: u16 = 48;
-/// The part below: the registers that a call keeps. Of these only rbx is written, which is an argument in Go, and
-/// r14 where it is asked for; no handler reads the others yet.
-const BELOW: u16 = 48;
+/// The part below the five that are always pushed: r8 to r11, and the registers that a call keeps. Of these only rbx is
+/// written, which is an argument in Go, and r14 where it is asked for; no handler reads the others yet.
+const BELOW: u16 = 80;
 /// Where the flags go in the form of `lahf; seto al`: the place of orig_rax, just above the registers.
-const SLOT_FLAGS: u16 = BELOW + 9 * 8;
+const SLOT_FLAGS: u16 = BELOW + 5 * 8;
 const SLOT_RBX: u16 = 40;
 const SLOT_R14: u16 = 8;
 /// Where the consumer that is being called is kept: the place of `ss`.
 const SLOT_CONSUMER: u16 = SLOT_FLAGS + 40;
-/// Where the address of the thread's rseq area is kept, for the handlers too: the place of `cs`.
-const SLOT_AREA: u16 = wire::SLOT_AREA as u16;
 
-/// Registers that a call may change, in the order of their slots from above.
-const CALLER_SAVED: [Reg; 9] = [RDI, RSI, RDX, RCX, RAX, Reg(8), Reg(9), Reg(10), Reg(11)];
+/// Registers that are always pushed, in the order of their slots from above.
+const PUSHED: [Reg; 5] = [RDI, RSI, RDX, RCX, RAX];
+/// Registers that a call may change too, from their slots below those; saved where a handler writes or reads them.
+const STORED: [(Reg, u16); 4] = [(Reg(8), 72), (Reg(9), 64), (Reg(10), 56), (Reg(11), 48)];
 
 const _: () = assert!(core::mem::offset_of!(SiteDesc, first) == 0);
 const _: () = assert!(core::mem::offset_of!(ConsumerDesc, next) == 0);
@@ -52,22 +58,27 @@ const fn stubs(bodies: usize) -> usize {
 
 const STUB: usize = 24;
 const STUB_SLOW: usize = 4;
-const NOBODY: usize = 16;
+const NOBODY: usize = 24;
 
 impl Builder<'_> {
+    /// `uses`: a bit for each register that the site's handlers write or read, beyond those that are always saved.
+    ///
     /// Stack: 168 + 8 bytes below the red zone, and what the handlers use.
-    pub(super) fn hit(&mut self, desc: u64, reads_r14: bool) -> Result<(), Unreachable> {
+    pub(super) fn hit(&mut self, desc: u64, uses: RegSet) -> Result<(), Unreachable> {
         let above = self.above();
         self.code.add_rsp(-i32::from(above));
         self.step(|now| now.rsp_add += above);
-        CALLER_SAVED.into_iter().for_each(|reg| self.push_always(reg));
+        PUSHED.into_iter().for_each(|reg| self.push_always(reg));
         self.code.add_rsp(-i32::from(BELOW));
         self.step(|now| {
             now.rsp_add += BELOW;
             now.saved.iter_mut().for_each(|s: &mut SavedReg| s.slot += BELOW);
         });
-        self.code.store_rsp(SLOT_RBX, RBX);
-        if reads_r14 {
+        for (reg, slot) in stored(uses).chain([(RBX, SLOT_RBX)]) {
+            self.code.store_rsp(slot, reg);
+            self.step(|now| now.saved.push(SavedReg { number: reg.0, slot }));
+        }
+        if uses.contains(14) {
             self.code.store_rsp(SLOT_R14, Reg(14));
         }
         if !self.hook().flags_dead {
@@ -75,19 +86,20 @@ impl Builder<'_> {
             self.code.store_rsp(SLOT_FLAGS, RAX);
             self.step(|now| now.flags = Some(SLOT_FLAGS));
         }
-        if let Some(threads) = self.request.threads {
-            self.find_area(threads)?;
+        let doubt = match self.request.threads {
+            Some(threads) => Some(self.ask_for_a_block(threads)?),
+            None => None,
+        };
+        self.count_entered()?;
+        if let Some(stub) = doubt {
+            self.doubtful(stub)?;
         }
-        self.count_reader(0, cell::READERS_ENTERED)?;
         // Once entered, the hit runs to its end: its consumers and its leaving count too.
         self.run_only();
         self.walk(desc);
-        if self.request.threads.is_some() {
-            self.code.load_rsp(RDX, SLOT_AREA);
-        }
-        self.count_reader(1, cell::READERS_LEFT)?;
+        self.count_left()?;
         self.counted_from_here();
-        self.restore()
+        self.restore(uses)
     }
 
     /// What lies between the frame and the program's stack pointer; one instruction skips the red zone with it.
@@ -95,11 +107,10 @@ impl Builder<'_> {
         if self.hook().is_red_zone_free { ABOVE } else { ABOVE + RED_ZONE }
     }
 
-    /// The address of the thread's rseq area into rdx and its slot; of nobody's, which says that there is no CPU, if fs
-    /// leads to something else than a thread's block.
+    /// Leaves if fs leads to something else than a thread's block. Returns where to: the offset of a stub.
     ///
     /// Clobbers: rdx, flags.
-    fn find_area(&mut self, threads: Threads) -> Result<(), Unreachable> {
+    fn ask_for_a_block(&mut self, threads: Threads) -> Result<usize, Unreachable> {
         let bodies = self.request.bodies.len();
         let stub = stubs(bodies) + 2 * bodies * STUB + self.stage * NOBODY;
         let doubtful = self.request.at + stub as u64;
@@ -108,21 +119,27 @@ impl Builder<'_> {
         self.code.jump_if_not_zero(doubtful)?;
         self.code.compare_fs(RDX, super::NOT_SELF);
         self.code.jump_if_zero(doubtful)?;
-        self.code.add_offset(RDX, threads.rseq_offset);
+        Ok(stub)
+    }
+
+    /// The way of a thread without such a block, from the check to behind the first count: a locked one, and no copy.
+    fn doubtful(&mut self, stub: usize) -> Result<(), Unreachable> {
         let back = self.code.pos();
-        self.code.store_rsp(SLOT_AREA, RDX);
-        let mut code = Code::new(doubtful);
-        code.lea_rip(RDX, self.request.table + table::NOBODY as u64)?;
+        let mut code = Code::new(self.request.at + stub as u64);
+        code.set_32(RBX, wire::COPY_UNKNOWN as u32);
+        code.set_32(RCX, cell::READERS_ENTERED);
+        code.call_to(self.request.slow)?;
+        let called = stub + code.pos();
         code.jump_to(self.request.at + back as u64)?;
         self.code.bytes[stub..stub + code.bytes.len()].copy_from_slice(&code.bytes);
         // A thread that is stopped there has everything in its slots.
-        let at_stub = self.steps.iter().rev().find(|(from, _)| *from <= back).and_then(|(_, r)| r.clone());
-        self.steps.extend([(stub, at_stub), (stub + NOBODY, None)]);
+        let (before, after) = (Some(self.now.clone()), None);
+        self.steps.extend([(stub, before), (called, after.clone()), (stub + NOBODY, after)]);
         self.steps.sort_by_key(|(from, _)| *from);
         Ok(())
     }
 
-    /// rdx: the consumer. The handler gets rdi: registers, rsi: site, rdx: consumer.
+    /// rdx: the consumer. The handler gets rdi: registers, rsi: site, rdx: consumer, rcx: the copy.
     fn walk(&mut self, desc: u64) {
         self.code.put(&[0x48, 0xbe]); // mov rsi, desc
         self.code.put(&desc.to_le_bytes());
@@ -135,6 +152,7 @@ impl Builder<'_> {
         let again = self.code.pos();
         self.code.store_rsp(SLOT_CONSUMER, RDX);
         self.code.put(&[0x48, 0x89, 0xe7]); // mov rdi, rsp
+        self.code.put(&[0x48, 0x89, 0xd9]); // mov rcx, rbx
         self.code.put(&[0xff, 0x52, 0x08]); // call [rdx + 8]
         self.code.load_rsp(RDX, SLOT_CONSUMER);
         self.code.put(&[0x48, 0x8b, 0x12]); // mov rdx, [rdx]
@@ -150,67 +168,112 @@ impl Builder<'_> {
         }
     }
 
-    /// One of the reader's two counts; rax, rcx and the flags are free, rdx has the rseq area.
-    fn count_reader(&mut self, section: usize, cell: u32) -> Result<(), Unreachable> {
-        let table = self.request.table + table::CPU0 as u64;
-        let section = 2 * self.stage + section;
-        let stub = stubs(self.request.bodies.len()) + section * STUB;
-        let end = match self.request.threads {
-            Some(_) => {
-                self.code.lea_rip(RAX, self.request.at + section as u64 * 32)?;
-                self.code.store_near(RDX, super::RSEQ_CS as u8, RAX);
-                let start = self.code.pos();
-                self.code.load_word(RAX, RDX, super::RSEQ_CPU_ID as u8);
-                self.code.lea_rip(RCX, table)?;
-                self.code.load_index8(RCX, RCX, RAX);
-                self.code.put(&[0x48, 0x85, 0xc9]); // test rcx, rcx
-                self.branch_to_slow(stub)?;
-                self.code.put(&[0x48, 0xff, 0x81]); // inc qword [rcx + cell]
-                self.code.put(&cell.to_le_bytes());
-                let end = self.code.pos();
-                self.descriptor(section, start, end, stub + STUB_SLOW);
-                end
-            }
-            None => {
-                self.code.cpu_to_ecx(self.request.has_rdpid);
-                self.code.lea_rip(RAX, table)?;
-                self.code.load_index8(RAX, RAX, RCX);
-                self.code.test_rax();
-                self.branch_to_slow(stub)?;
-                self.code.locked_inc(RAX, cell);
-                self.code.pos()
-            }
+    /// The reader's first count, which leaves the copy in rbx; rax, rcx and the flags are free.
+    fn count_entered(&mut self) -> Result<(), Unreachable> {
+        let Some(threads) = self.request.threads else {
+            return self.count_locked_reader(0, cell::READERS_ENTERED);
         };
-        // Where the kernel sends a thread that it interrupted, too.
+        let (start, stub) = self.begin_section(0, threads)?;
+        self.code.load_index8(RBX, RCX, RAX);
+        self.code.put(&[0x48, 0x85, 0xdb]); // test rbx, rbx
+        self.code.jump_if_zero(self.request.at + (stub + STUB_SLOW) as u64)?;
+        self.end_section(0, start, stub, cell::READERS_ENTERED)
+    }
+
+    /// The second count, into the same copy if we are on its CPU still.
+    fn count_left(&mut self) -> Result<(), Unreachable> {
+        let Some(threads) = self.request.threads else {
+            return self.count_locked_reader(1, cell::READERS_LEFT);
+        };
+        self.code.put(&[0x48, 0x85, 0xdb]); // test rbx, rbx: of a thread in doubt no area is named
+        let stub = self.stub_of(1);
+        self.code.jump_if_zero(self.request.at + (stub + STUB_SLOW) as u64)?;
+        let (start, stub) = self.begin_section(1, threads)?;
+        self.code.put(&[0x48, 0x39, 0x1c, 0xc1]); // cmp [rcx + rax*8], rbx
+        self.code.jump_if_not_zero(self.request.at + (stub + STUB_SLOW) as u64)?;
+        self.end_section(1, start, stub, cell::READERS_LEFT)
+    }
+
+    /// Where the slow way of this section stands, behind the signature.
+    fn stub_of(&self, section: usize) -> usize {
+        stubs(self.request.bodies.len()) + (2 * self.stage + section) * STUB
+    }
+
+    /// Names the section and reads the CPU into rax; the table in rcx. Returns where the section starts, and its stub.
+    fn begin_section(&mut self, section: usize, threads: Threads) -> Result<(usize, usize), Unreachable> {
+        let descriptor = (2 * self.stage + section) as u64 * 32;
+        self.code.lea_rip(RAX, self.request.at + descriptor)?;
+        self.code.store_fs(threads.rseq_offset + super::RSEQ_CS, RAX);
+        let start = self.code.pos();
+        self.code.load_fs_word(RAX, threads.rseq_offset + super::RSEQ_CPU_ID);
+        self.code.lea_rip(RCX, self.request.table + table::CPU0 as u64)?;
+        Ok((start, self.stub_of(section)))
+    }
+
+    /// Adds one to the cell of the copy in rbx, which commits.
+    fn end_section(
+        &mut self,
+        section: usize,
+        start: usize,
+        stub: usize,
+        cell: u32,
+    ) -> Result<(), Unreachable> {
+        self.code.put(&[0x48, 0xff, 0x83]); // inc qword [rbx + cell]
+        self.code.put(&cell.to_le_bytes());
+        let end = self.code.pos();
+        self.descriptor(2 * self.stage + section, start, end, stub + STUB_SLOW);
+        // Where the kernel sends a thread that it interrupted, too. From there on all adds of the hit are locked.
         let mut code = Code::new(self.request.at + stub as u64);
         code.put(&super::RSEQ_SIGNATURE.to_le_bytes());
-        code.set_ecx(cell);
+        code.set_32(RBX, wire::COPY_NONE as u32);
+        self.slow_stub(stub, code, cell, end)
+    }
+
+    fn slow_stub(&mut self, stub: usize, mut code: Code, cell: u32, end: usize) -> Result<(), Unreachable> {
+        code.set_32(RCX, cell);
         code.call_to(self.request.slow)?;
         code.jump_to(self.request.at + end as u64)?;
         self.code.bytes[stub..stub + code.bytes.len()].copy_from_slice(&code.bytes);
         Ok(())
     }
 
-    /// jz, near form
-    fn branch_to_slow(&mut self, stub: usize) -> Result<(), Unreachable> {
-        self.code.jump_if_zero(self.request.at + (stub + STUB_SLOW) as u64)
+    /// A count of processes without rseq: a locked add to the copy of the CPU that we were on.
+    fn count_locked_reader(&mut self, section: usize, cell: u32) -> Result<(), Unreachable> {
+        let stub = self.stub_of(section);
+        self.code.cpu_to_ecx(self.request.has_rdpid);
+        self.code.lea_rip(RAX, self.request.table + table::CPU0 as u64)?;
+        self.code.load_index8(RAX, RAX, RCX);
+        self.code.test_rax();
+        self.code.jump_if_zero(self.request.at + stub as u64)?;
+        self.code.locked_inc(RAX, cell);
+        let end = self.code.pos();
+        self.slow_stub(stub, Code::new(self.request.at + stub as u64), cell, end)
     }
 
-    fn restore(&mut self) -> Result<(), Unreachable> {
+    fn restore(&mut self, uses: RegSet) -> Result<(), Unreachable> {
         if !self.hook().flags_dead {
             self.code.load_rsp(RAX, SLOT_FLAGS);
             self.code.flags_from_ax();
+        }
+        for (reg, slot) in stored(uses).chain([(RBX, SLOT_RBX)]) {
+            self.code.load_rsp(reg, slot);
         }
         self.code.add_rsp(i32::from(BELOW));
         self.step(|now: &mut Rollback| {
             now.rsp_add -= BELOW;
             now.flags = None;
+            now.saved.retain(|s| s.slot >= BELOW);
             now.saved.iter_mut().for_each(|s| s.slot -= BELOW);
         });
-        CALLER_SAVED.into_iter().rev().for_each(|reg| self.pop_always(reg));
+        PUSHED.into_iter().rev().for_each(|reg| self.pop_always(reg));
         let above = self.above();
         self.code.add_rsp(i32::from(above));
         self.step(|now| now.rsp_add -= above);
         Ok(())
     }
+}
+
+/// Those of [`STORED`] that are saved.
+fn stored(uses: RegSet) -> impl Iterator<Item = (Reg, u16)> {
+    STORED.into_iter().filter(move |(reg, _)| uses.contains(reg.0))
 }

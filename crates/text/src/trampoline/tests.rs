@@ -75,6 +75,7 @@ fn exit_placement(code: &[u8], len: u64, is_both: bool) -> Placement {
 
 struct Case {
     name: &'static str,
+    uses: u16,
     trampoline: Trampoline,
     placement: Placement,
 }
@@ -90,7 +91,9 @@ fn cases() -> Vec<Case> {
     assert!(branches[0].hooks.len() == 1 && branches[1].hooks.len() == 3, "{branches:?}");
     for placement in placements.into_iter().chain(exits).chain(branches) {
         let is_count_possible = placement.hooks.len() == 1 && placement.hooks[0].offset == 0;
-        for body in [Body::Count { cell: 0x188 }, Body::Hit { desc: 0x7fff_1234_5000, reads_r14: true }] {
+        let hit = |uses: u16| Body::Hit { desc: 0x7fff_1234_5000, uses: uses.into() };
+        // r8 to r11 and r14; some of them; none, as where all consumers count.
+        for body in [Body::Count { cell: 0x188 }, hit(0x4f00), hit(0x0a00), hit(0)] {
             if !is_count_possible && matches!(body, Body::Count { .. }) {
                 continue;
             }
@@ -111,7 +114,8 @@ fn cases() -> Vec<Case> {
                     bodies: &bodies,
                 };
                 let trampoline = Trampoline::build(&request).unwrap();
-                cases.push(Case { name, trampoline, placement: placement.clone() });
+                let uses = if let Body::Hit { uses, .. } = body { uses.bits() } else { 0 };
+                cases.push(Case { name, uses, trampoline, placement: placement.clone() });
             }
         }
     }
@@ -133,6 +137,8 @@ struct Abstract {
     /// Registers that no longer hold what they held at the site.
     changed: std::collections::BTreeSet<u8>,
     flags_changed: bool,
+    /// What the handlers write besides what is always saved.
+    uses: u16,
     /// The place nearest to the stack pointer at the site that was written, from there.
     nearest_write: Option<i64>,
 }
@@ -145,6 +151,7 @@ impl Abstract {
 
     fn run(&mut self, i: &Instruction, info: &mut InstructionInfoFactory) {
         let number = |r: Register| r.full_register().number() as u8;
+        let is_slot = |op| op == iced_x86::OpKind::Memory && i.memory_base() == Register::RSP;
         match i.mnemonic() {
             Mnemonic::Push => {
                 self.depth += 8;
@@ -167,7 +174,25 @@ impl Abstract {
                 self.depth -= i.memory_displacement64() as i64;
             }
             Mnemonic::Sahf => self.flags_changed = false,
+            Mnemonic::Mov if is_slot(i.op0_kind()) && i.op1_register().is_gpr64() => {
+                let (r, at) = (number(i.op1_register()), i.memory_displacement64() as i64 - self.depth);
+                self.write(at);
+                if !self.changed.contains(&r) {
+                    self.saved.insert(r, at);
+                }
+            }
+            Mnemonic::Mov
+                if is_slot(i.op1_kind())
+                    && self.saved.get(&number(i.op0_register()))
+                        == Some(&(i.memory_displacement64() as i64 - self.depth)) =>
+            {
+                self.changed.remove(&number(i.op0_register()));
+            }
             _ => {
+                if i.flow_control() == FlowControl::IndirectCall {
+                    let always = [0, 1, 2, 6, 7].into_iter();
+                    self.changed.extend(always.chain((8..12).filter(|r| self.uses & 1 << r != 0)));
+                }
                 if i.flow_control() == FlowControl::IndirectCall || i.flow_control() == FlowControl::Call {
                     self.write(-self.depth - 8);
                 }
@@ -210,7 +235,7 @@ fn a_thread_stopped_on_any_instruction_gets_back_what_it_had_at_the_site() {
 
 /// Returns how many instructions it has checked.
 fn check_body(case: &Case, stage: usize, from: usize, to: usize) -> usize {
-    let (t, mut state) = (&case.trampoline, Abstract::default());
+    let (t, mut state) = (&case.trampoline, Abstract { uses: case.uses, ..Abstract::default() });
     let hook = &case.placement.hooks[stage];
     let mut info = InstructionInfoFactory::new();
     let mut checked = 0;
@@ -295,11 +320,20 @@ fn an_interrupted_count_does_not_begin_again_but_makes_a_locked_add() {
             };
             let (start, end, abort) = (word(1), word(1) + word(2), (word(3) - t.at) as usize);
             assert_eq!(t.bytes[abort - 4..abort], RSEQ_SIGNATURE.to_le_bytes());
-            let way = &decode(t, abort, abort + 15)[..3];
-            let texts: Vec<_> = way.iter().map(Instruction::mnemonic).collect();
+            // In the general path the copy is forgotten first: the hit's later adds are locked too.
+            let forgets = usize::from(t.entry != ENTRY);
+            let way = &decode(t, abort, abort + 20)[..3 + forgets];
+            if forgets == 1 {
+                assert_eq!(way[0].to_string(), format!("mov ebx,{}", wire::COPY_NONE));
+            }
+            let texts: Vec<_> = way[forgets..].iter().map(Instruction::mnemonic).collect();
             assert_eq!(texts, [Mnemonic::Mov, Mnemonic::Call, Mnemonic::Jmp]);
-            assert_eq!(way[1].near_branch_target(), SLOW_AT);
-            assert_eq!(way[2].near_branch_target(), end, "behind the add, and nowhere into the section");
+            assert_eq!(way[forgets + 1].near_branch_target(), SLOW_AT);
+            assert_eq!(
+                way[forgets + 2].near_branch_target(),
+                end,
+                "behind the add, and nowhere into the section"
+            );
             assert!(!(start..end).contains(&way[0].ip()), "the kernel refuses such a section");
             // It is the way of a thread without a CPU too: the same cell.
             let inside = decode(t, (start - t.at) as usize, (end - t.at) as usize);

@@ -183,6 +183,6 @@ fn is_whole(register: Register) -> bool {
     register.is_gpr64() || register.is_gpr32()
 }
 
-fn bit_of(register: Register) -> Option<u16> {
+pub(super) fn bit_of(register: Register) -> Option<u16> {
     register.is_gpr().then(|| 1 << register.full_register().number())
 }
