@@ -88,7 +88,7 @@ fn parse() -> Result<AgentImage, object::Error> {
     }
     let exports = elf.symbols().find(|s| s.name() == Ok("NANOPROBE_EXPORTS"));
     let exports = exports.map_or(0, |s| s.address() as usize);
-    let none = [RegSet::EMPTY; HANDLERS_LEN];
+    let none = [RegSet::default(); HANDLERS_LEN];
     let mut image = AgentImage { bytes, relative, exports, clobbers: Clobbers { rseq: none, locked: none } };
     let (at_zero, exports) = image.at(0);
     let code = Code { base: 0, bytes: &at_zero };
