@@ -13,6 +13,9 @@
 //!          the target if threads inherit it (seen on 6.18).
 //!
 //! What stays: the kernel's page for displaced instructions, `[uprobes]`, is mapped until the process ends.
+//!
+//! - [`links`] links of the kernel's
+//! - [`stray`] breakpoints that nobody owns
 
 use crate::facts::descriptor::owned;
 use crate::facts::site::{Consumer, Missed, SitePlan};

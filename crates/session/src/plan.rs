@@ -6,6 +6,17 @@
 //! Keeps:   P1 one site for one address, however many names and specifications lead to it.
 //!          P2 no two sites share a byte.
 //! Checked: testkit `shapes`, `counting`.
+//!
+//! - [`site`] one match, one site: which jump stands there, or why none
+//! - [`calls`] the sites where a function is left
+//! - [`consumer`] what is called at a hit, and whether the code allows it
+//! - [`no_jump`] why no jump can stand at a site
+//! - [`puns`] pages for jumps that can lead to some addresses only
+//! - [`space`] free address space near a module
+//! - [`ifunc`] which implementation of an ifunc runs
+//! - [`pace`] long work that somebody waits for
+//! - [`explain`] how each site would be probed, for `explain`
+//! - [`coverage`] how much of a file can be
 
 mod calls;
 mod consumer;

@@ -5,6 +5,16 @@
 //! Context: control.
 //! Keeps:   nothing here.
 //! Checked: testkit `watching`.
+//!
+//! - [`spec`] what to watch
+//! - [`hard`] by debug registers
+//! - [`registers`] who has which of them
+//! - [`record`] each access to them
+//! - [`soft`] by page protection
+//! - [`step`] what an instruction will touch
+//! - [`touch`] one access
+//! - [`places`] names for places in code
+//! - [`error`] why nothing is watched
 
 mod error;
 mod hard;

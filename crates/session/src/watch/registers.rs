@@ -8,11 +8,13 @@
 //!             given back.
 //!          A2 a claim is believed only of a process that has perf events and belongs to root or to the user whose process
 //!             it claims: who could take the registers as well.
-//!          A3 what another process has written is read once, and refused if it is not as it has to be.
+//!          A3 what another process has written is read once, out of a memfd and nothing else, and refused if it is not as it
+//!             has to be.
 //!          A4 a process that cannot be told for sure, in another pid namespace, is nobody's: then the kernel is asked.
 //! Checked: tests below, against the kernel's own answers; testkit `watching`.
 //!
-//! Not in the accounts, as nobody can see them: perf events of other programs, and those for all that runs on a CPU.
+//! Not in the accounts, as nobody can see them: perf events of other programs, and those for all that runs on a CPU. Before
+//! Linux 5.14 the kernel does not say which file a descriptor is, and no claim is believed.
 
 use super::{Access, Watch, WatchError};
 use crate::facts::descriptor::owned;
@@ -21,7 +23,9 @@ use crate::hold::world::World;
 use hwbp::{Accounts, EngineKind, Machine, Place, Refused, Request};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::OnceLock;
 use sys::ptrace;
 
 /// Its name in /proc/PID/fd.
@@ -149,27 +153,48 @@ fn is_nanoprobe(pid: i32) -> bool {
     pid == sys::getpid().cast_signed() || name == ENGINE_NAME || name == "nanoprobe"
 }
 
-fn claims_of(pid: i32, files: &mut BTreeSet<(u64, u64)>) -> Vec<Found> {
+fn claims_of(pid: i32, files: &mut BTreeSet<u64>) -> Vec<Found> {
     let marker = format!("/memfd:{NAME} (deleted)");
     let Ok(Some(status)) = Status::of(pid) else { return Vec::new() };
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
-    let mut has_events = false;
+    let mut events = 0;
     let mut found = Vec::new();
-    for path in entries.flatten().map(|entry| entry.path()) {
-        let Ok(link) = fs::read_link(&path) else { continue };
-        has_events |= link.as_os_str() == "anon_inode:[perf_event]";
+    for entry in entries.flatten() {
+        let Ok(link) = fs::read_link(entry.path()) else { continue };
+        events += usize::from(link.as_os_str() == "anon_inode:[perf_event]");
         if link.as_os_str() != marker.as_str() {
             continue;
         }
-        let Ok(file) = File::open(&path) else { continue };
-        let is_new = file.metadata().is_ok_and(|m| m.is_file() && files.insert((m.dev(), m.ino())));
-        let mut bytes = [0u8; LEN_MAX];
-        if is_new && file.read_exact_at(&mut bytes, 0).is_ok() {
-            found.extend(Held::parse(&bytes).map(|held| Found { holder: pid, uid: status.uid, held }));
-        }
+        let held = entry.file_name().to_str().and_then(|fd| read_claim(pid, fd, files));
+        found.extend(held.map(|held| Found { holder: pid, uid: status.uid, held }));
     }
-    found.retain(|_| has_events);
+    found.retain(|claim| claim.held.watches.len() <= events);
     found
+}
+
+/// Reads a claim, unless it was read before. A file of another kind may have the same name, a FIFO that would keep us or one of a
+/// file system that the process serves itself: so it is looked at by what the kernel says of it, and not opened.
+fn read_claim(pid: i32, fd: &str, files: &mut BTreeSet<u64>) -> Option<Held> {
+    static MEMFDS: OnceLock<Option<u64>> = OnceLock::new();
+    let own_mount = || {
+        let file = owned(sys::memfd(c"mount", 0)).ok()?;
+        Some(mount_and_inode("self", &file.as_raw_fd().to_string())?.0)
+    };
+    let (mount, inode) = mount_and_inode(&pid.to_string(), fd)?;
+    if *MEMFDS.get_or_init(own_mount) != Some(mount) || !files.insert(inode) {
+        return None;
+    }
+    let mut bytes = [0u8; LEN_MAX];
+    let file = File::open(format!("/proc/{pid}/fd/{fd}")).ok()?;
+    file.read_exact_at(&mut bytes, 0).ok()?;
+    Held::parse(&bytes)
+}
+
+/// All memfds are of one mount, which has nothing else.
+fn mount_and_inode(process: &str, fd: &str) -> Option<(u64, u64)> {
+    let info = fs::read_to_string(format!("/proc/{process}/fdinfo/{fd}")).ok()?;
+    let number = |key: &str| info.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok());
+    Some((number("mnt_id:")?, number("ino:")?))
 }
 
 /// What is taken of one process's threads.
@@ -427,6 +452,16 @@ mod tests {
         assert_eq!(Held::parse(&[0; LEN_MAX]), None);
         let crowd = Held { processes: vec![(1, 2); 2 * PROCESSES_MAX], ..held };
         assert!(8 + crowd.bytes().len() <= LEN_MAX);
+    }
+
+    #[test]
+    fn a_file_that_is_no_memfd_is_told_from_one_without_being_opened() {
+        let memfd = |name| File::from(owned(sys::memfd(name, 0)).unwrap());
+        let of = |file: &File| mount_and_inode("self", &file.as_raw_fd().to_string()).unwrap();
+        let (one, other) = (of(&memfd(c"one")), of(&memfd(c"other")));
+        assert!(one.0 == other.0 && one.1 != other.1);
+        let plain = File::open(std::env::current_exe().unwrap()).unwrap();
+        assert_ne!(of(&plain).0, one.0);
     }
 
     #[test]
