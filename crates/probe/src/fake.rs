@@ -6,7 +6,7 @@
 //! Keeps:   K1 a breakpoint that is placed or removed twice is a panic.
 //! Checked: by use.
 
-use crate::{File, FileId, Insn, MAX_INSN, Range, Space, SpaceError, SpaceId};
+use crate::{File, FileId, Insn, MAX_INSN, Range, Space, SpaceError, SpaceId, Spot};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -83,13 +83,21 @@ pub struct FakeSpace {
     pub installs_left: AtomicU64,
     /// The same for removals.
     pub removes_left: AtomicU64,
+    /// How often it was asked for many at once.
+    pub batches: AtomicU64,
 }
 
 impl FakeSpace {
     /// A space without mappings.
     pub fn new(id: SpaceId) -> Arc<FakeSpace> {
         let (installs_left, removes_left) = (AtomicU64::new(u64::MAX), AtomicU64::new(u64::MAX));
-        Arc::new(FakeSpace { id, books: Mutex::default(), installs_left, removes_left })
+        Arc::new(FakeSpace {
+            id,
+            books: Mutex::default(),
+            installs_left,
+            removes_left,
+            batches: AtomicU64::new(0),
+        })
     }
 
     fn books(&self) -> std::sync::MutexGuard<'_, Books> {
@@ -167,6 +175,14 @@ impl Space for FakeSpace {
         }
         assert!(self.books().breakpoints.remove(&at), "a breakpoint is removed twice");
         Ok(())
+    }
+    fn install_all(&self, spots: &[Spot]) -> Vec<Result<(), SpaceError>> {
+        self.batches.fetch_add(1, Relaxed);
+        spots.iter().map(|spot| self.install(spot.at, &spot.insn)).collect()
+    }
+    fn remove_all(&self, spots: &[Spot]) -> Vec<Result<(), SpaceError>> {
+        self.batches.fetch_add(1, Relaxed);
+        spots.iter().map(|spot| self.remove(spot.at, &spot.insn)).collect()
     }
     fn change_ref_ctr(
         &self,

@@ -129,32 +129,65 @@ impl Hot {
     }
 }
 
-/// Entry handlers of several types; apart, so that a hit of one consumer has a short way.
+/// Runs `call` for each number below `N`, one after the other in the text: each call of a handler is an instruction of its
+/// own, and the processor learns where each of them leads.
+macro_rules! unrolled {
+    ($n:ident, $call:expr) => {
+        unrolled!($n, $call, 0 1 2 3 4 5 6 7)
+    };
+    ($n:ident, $call:expr, $($i:literal)*) => {
+        $(if $i < $n { $call($i) })*
+    };
+}
+
+/// Entry handlers of `N` consumers of several types; apart, so that a hit of one consumer has a short way.
 ///
 /// # Safety
 /// There must be so many at `first`, and their consumers must live.
-unsafe fn mixed_entries(first: NonNull<Hot>, len: usize, regs: &mut Regs, _: u64) -> bool {
+unsafe fn mixed_entries<const N: usize>(first: NonNull<Hot>, _: usize, regs: &mut Regs, _: u64) -> bool {
     // SAFETY: the caller's duty.
-    let all = unsafe { core::slice::from_raw_parts(first.as_ptr(), len) };
-    all.iter().fold(true, |remove, one| {
-        // SAFETY: the caller's duty; an entry handler gets a cookie.
-        remove & (unsafe { one.call(regs, 0, &mut 0) } == Verdict::Remove)
-    })
+    let all = unsafe { first.cast::<[Hot; N]>().as_ref() };
+    let mut remove = true;
+    // SAFETY: the caller's duty; an entry handler gets a cookie.
+    let mut call = |i: usize| remove &= unsafe { all[i].call(regs, 0, &mut 0) } == Verdict::Remove;
+    unrolled!(N, call);
+    remove
 }
 
 /// The same for return handlers.
 ///
 /// # Safety
 /// As for `mixed_entries`.
-unsafe fn mixed_rets(first: NonNull<Hot>, len: usize, regs: &mut Regs, func: u64) -> bool {
+unsafe fn mixed_rets<const N: usize>(first: NonNull<Hot>, _: usize, regs: &mut Regs, func: u64) -> bool {
     // SAFETY: the caller's duty.
-    let all = unsafe { core::slice::from_raw_parts(first.as_ptr(), len) };
-    for one in all {
-        // SAFETY: the caller's duty; without a session there is no cookie.
-        unsafe { one.call(regs, func, null_mut()) };
-    }
+    let all = unsafe { first.cast::<[Hot; N]>().as_ref() };
+    // SAFETY: the caller's duty; without a session there is no cookie.
+    let mut call = |i: usize| _ = unsafe { all[i].call(regs, func, null_mut()) };
+    unrolled!(N, call);
     false
 }
+
+/// By the number of consumers, from two on.
+const MIXED_ENTRIES: [Handlers; ROOM - 1] = [
+    mixed_entries::<2>,
+    mixed_entries::<3>,
+    mixed_entries::<4>,
+    mixed_entries::<5>,
+    mixed_entries::<6>,
+    mixed_entries::<7>,
+    mixed_entries::<8>,
+];
+
+/// The same for return handlers.
+const MIXED_RETS: [Handlers; ROOM - 1] = [
+    mixed_rets::<2>,
+    mixed_rets::<3>,
+    mixed_rets::<4>,
+    mixed_rets::<5>,
+    mixed_rets::<6>,
+    mixed_rets::<7>,
+    mixed_rets::<8>,
+];
 
 /// See the file's head. What a hit reads of one consumer stands in its first line.
 #[repr(C)]
@@ -187,12 +220,12 @@ impl Group {
         };
         let (e, r) = (entries.clone().count(), returns.clone().count());
         let mut group = Group {
-            all_entries: of_several(entries.clone().map(|s| s.consumer.functions().entries), mixed_entries),
+            all_entries: of_several(entries.clone().map(|s| s.consumer.functions().entries), &MIXED_ENTRIES),
             entries: e as u8,
             returns: r as u8,
             sessions: (members.len() - e - r) as u8,
             hot: [hot(slot(&members[0])); ROOM],
-            all_returns: of_several(returns.clone().map(|s| s.consumer.functions().rets), mixed_rets),
+            all_returns: of_several(returns.clone().map(|s| s.consumer.functions().rets), &MIXED_RETS),
             members: [None; ROOM],
         };
         let order: Vec<&Slot> = match group.has_sessions() {
@@ -279,11 +312,11 @@ impl Group {
     }
 }
 
-/// If there are several: the function of their type, or that of mixed types.
-fn of_several(mut all: impl Iterator<Item = Handlers>, mixed: Handlers) -> Option<Handlers> {
-    let first = all.next()?;
-    let mut others = all.peekable();
-    others.peek()?;
+/// If there are several: the function of their type, or that of so many of mixed types.
+fn of_several(all: impl Iterator<Item = Handlers> + Clone, mixed: &[Handlers; ROOM - 1]) -> Option<Handlers> {
+    let mixed = *mixed.get(all.clone().count().checked_sub(2)?)?;
+    let mut others = all;
+    let first = others.next()?;
     Some(if others.all(|f| core::ptr::fn_addr_eq(f, first)) { first } else { mixed })
 }
 

@@ -19,7 +19,7 @@ use crate::{Insn, InstallError, MAX_INSN, SpaceId};
 
 impl Uprobe {
     /// Copies the instruction and looks at it, the first time. Under `listing`.
-    fn prepare(&self, offset: u64) -> Result<Insn, InstallError> {
+    pub(crate) fn prepare(&self, offset: u64) -> Result<Insn, InstallError> {
         if let Some(insn) = self.insn.get() {
             return Ok(*insn);
         }
@@ -41,7 +41,7 @@ impl Uprobe {
     }
 
     /// True if some consumer wants hits of the space. A plain walk under `listing`.
-    fn is_wanted(&self, space: SpaceId) -> bool {
+    pub(crate) fn is_wanted(&self, space: SpaceId) -> bool {
         let _listing = lock(&self.listing);
         // SAFETY: `listing` keeps writers out.
         unsafe { self.slots() }.any(|slot| slot.wants(space))

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod batch;
 mod collect;
 mod consumer;
 mod domains;
@@ -18,6 +19,7 @@ mod spaces;
 mod stats;
 mod uprobe;
 
+pub use batch::Wanted;
 pub use consumer::{Consumer, Verdict};
 pub use domains::{Config, Preset, Protection};
 pub use error::{ApplyError, InstallError, RefCtrError, RegisterError};
@@ -28,6 +30,6 @@ pub use registry::Broken;
 pub use registry::{Left, Registered, Registry};
 pub use regs::Regs;
 pub use returns::ReturnStack;
-pub use space::{File, FileId, Insn, MAX_INSN, Range, Space, SpaceError, SpaceId};
+pub use space::{File, FileId, Insn, MAX_INSN, Range, Space, SpaceError, SpaceId, Spot};
 pub use stats::Stats;
 pub use uprobe::UprobeRef;

@@ -83,7 +83,7 @@ pub struct Registry {
 pub struct Registered {
     probe: UprobeRef,
     /// Until it is unlinked.
-    slot: Option<NonNull<Slot>>,
+    pub(crate) slot: Option<NonNull<Slot>>,
 }
 
 // SAFETY: the slot is shared with hits by design, and changed under locks alone.
@@ -144,23 +144,13 @@ impl Registry {
     ) -> Result<Registered, RegisterError> {
         Inside::forbid("Registry::register");
         let inner = &self.inner;
-        inner.unlink_orphans();
-        check(&**file, offset, ref_ctr, &*consumer)?;
-        let node = inner.get_or_make(file, offset, ref_ctr)?;
-        let slot = inner.slot(consumer);
-        let registered = Registered { probe: UprobeRef { inner: inner.clone(), node }, slot: Some(slot) };
-        // The reference above is the consumer's own, so no other is needed.
-        let uprobe = &registered.probe.node().value;
+        let registered = self.enlist(file, offset, ref_ctr, consumer)?;
         let result = {
             let _inside = Inside::of(inner);
+            let uprobe = &registered.node().value;
             let _registering = uprobe.registering.write().unwrap_or_else(|e| e.into_inner());
-            let listing = lock(&uprobe.listing);
-            // SAFETY: the only writer; the slot lives until it was retired and collected.
-            let replaced = unsafe { group::link(&uprobe.consumers, slot) };
-            drop(listing);
-            lock(&inner.retired).groups.extend(replaced);
-            // SAFETY: linked just now, and unlinked by `registered` alone.
-            inner.install_for(registered.probe.node(), unsafe { slot.as_ref() })
+            registered.link();
+            registered.slot().map_or(Ok(()), |slot| inner.install_for(registered.node(), slot))
         };
         match result {
             Ok(()) => {
@@ -173,6 +163,23 @@ impl Registry {
                 Err(RegisterError::Install(error))
             }
         }
+    }
+
+    /// A consumer and the uprobe of its place, which does not call it yet.
+    pub(crate) fn enlist(
+        &self,
+        file: &Arc<dyn File>,
+        offset: u64,
+        ref_ctr: Option<u64>,
+        consumer: Arc<dyn Consumer>,
+    ) -> Result<Registered, RegisterError> {
+        let inner = &self.inner;
+        inner.unlink_orphans();
+        check(&**file, offset, ref_ctr, &*consumer)?;
+        // The reference is the consumer's own, so no other is needed.
+        let node = inner.get_or_make(file, offset, ref_ctr)?;
+        let slot = inner.slot(consumer);
+        Ok(Registered { probe: UprobeRef { inner: inner.clone(), node }, slot: Some(slot) })
     }
 
     /// Takes a consumer off its uprobe, and breakpoints from where no other consumer wants them.
@@ -354,6 +361,26 @@ impl Registered {
         // One of the references that it has is ours, so it cannot be dying.
         self.probe.node().value.try_get();
         UprobeRef { inner: self.probe.inner.clone(), node: self.probe.node }
+    }
+
+    pub(crate) fn node(&self) -> &Node {
+        self.probe.node()
+    }
+
+    pub(crate) fn slot(&self) -> Option<&Slot> {
+        // SAFETY: it lives until it was unlinked, which takes it away, retired and collected.
+        self.slot.map(|slot| unsafe { slot.as_ref() })
+    }
+
+    /// Puts the consumer on its uprobe. Under `registering`, written.
+    pub(crate) fn link(&self) {
+        let Some(slot) = self.slot else { return };
+        let uprobe = &self.node().value;
+        let listing = lock(&uprobe.listing);
+        // SAFETY: the only writer; the slot lives until it was retired and collected.
+        let replaced = unsafe { group::link(&uprobe.consumers, slot) };
+        drop(listing);
+        lock(&self.probe.inner.retired).groups.extend(replaced);
     }
 
     /// Unlinks the consumer, removes breakpoints, and retires it; the second time, nothing.

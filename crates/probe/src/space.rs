@@ -64,7 +64,19 @@ impl fmt::Display for SpaceError {
     }
 }
 
+/// A place for a breakpoint: the address in that space, and the instruction there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Spot {
+    /// The address in that space.
+    pub at: u64,
+    /// What stands there without a breakpoint.
+    pub insn: Insn,
+}
+
 /// An address space: mappings and the breakpoints in them.
+///
+/// It may be another process: every address is one of that space, none is followed here, and whatever it is asked
+/// can fail.
 pub trait Space: Send + Sync {
     /// Its identity.
     fn id(&self) -> SpaceId;
@@ -89,6 +101,16 @@ pub trait Space: Send + Sync {
     /// # Errors
     /// The breakpoint stands still.
     fn remove(&self, at: u64, insn: &Insn) -> Result<(), SpaceError>;
+
+    /// Writes breakpoints; one answer for each, in their order. A space whose threads must stop for it stops them once.
+    fn install_all(&self, spots: &[Spot]) -> Vec<Result<(), SpaceError>> {
+        spots.iter().map(|spot| self.install(spot.at, &spot.insn)).collect()
+    }
+
+    /// Writes instructions back; answers as [`install_all`](Self::install_all).
+    fn remove_all(&self, spots: &[Spot]) -> Vec<Result<(), SpaceError>> {
+        spots.iter().map(|spot| self.remove(spot.at, &spot.insn)).collect()
+    }
 
     /// Changes the semaphore at an offset of a writable private mapping of the file. `change` says the new
     /// value, or that there is none. False: no such mapping, `change` was not called.
