@@ -51,14 +51,15 @@ static char *make_arena(unsigned version) {
     stat("/proc/self/ns/pid", &ns);
     memcpy(at, "nprobeA1", 8);
     words[1] = version | copies << 32;
-    words[2] = HEAD;
-    words[3] = PAGE;
+    words[2] = 1; /* an object: the counts */
     words[4] = 4000000u | (uint64_t)getpid() << 32; /* a controller that is not */
     words[5] = 1;
     words[6] = ns.st_ino;
     words[7] = len;
     words[8] = 1ull << 63; /* no rseq */
     memcpy(at + 8, words + 1, 64);
+    uint64_t counts[4] = {5, HEAD, copies * PAGE, PAGE};
+    memcpy(at + 80 + 256 * 32, counts, sizeof counts);
     close(fd);
     return at;
 }

@@ -1,20 +1,21 @@
-//! The shared mapping: what stands where.
+//! The head of the shared mapping: whose it is, what is in it, and what else of ours the process has.
 //!
-//! For:     controller and agent finding each other's data.
-//! State:   written by the controller before the first site is armed, then only read.
-//! Context: hit, control.
+//! For:     the controller, and whoever finds the arena after it died.
+//! State:   written by the controller alone; hits read none of it.
+//! Context: control.
 //! Keeps:   A1 the layout is the same in both builds (`repr(C)`, fixed sizes).
 //!          A2 a header that is read back from a target is one that a controller could have written: numbers that
 //!             contradict each other are no header.
 //! Checked: tests below; session's `footing` tests; testkit `forged`.
 
+use crate::directory::{Directory, Entry, Kind, OBJECTS_MAX};
 use core::mem::offset_of;
 use core::sync::atomic::AtomicU32;
 
 /// First word of an arena.
 pub const ARENA_MAGIC: u64 = u64::from_le_bytes(*b"nprobeA1");
 /// Raised with every change of layout.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 /// Name of the memfd behind an arena, as seen in /proc/PID/maps.
 pub const ARENA_NAME: &str = "nanoprobe";
 
@@ -49,10 +50,10 @@ pub struct ArenaHeader {
     pub version: u32,
     /// Number of copies, `COPY_CPU0` + CPUs.
     pub copies: u32,
-    /// Offset of copy 0 from the arena's start, in bytes.
-    pub copies_offset: u64,
-    /// Distance between copies, in bytes.
-    pub copy_stride: u64,
+    /// How many of `objects` there are.
+    pub objects_len: u64,
+    /// Raised with every change of `objects`.
+    pub generation: u64,
     /// Process that made this arena.
     pub controller_pid: i32,
     /// Process it was made for.
@@ -69,6 +70,8 @@ pub struct ArenaHeader {
     pub regions_len: u64,
     /// Everything else of ours in the target.
     pub regions: [RegionDesc; REGIONS_MAX],
+    /// What is in the arena behind its head, in the order of the offsets.
+    pub objects: [Entry; OBJECTS_MAX],
 }
 
 impl ArenaHeader {
@@ -80,8 +83,8 @@ impl ArenaHeader {
             magic: word(offset_of!(ArenaHeader, magic))?,
             version: half(offset_of!(ArenaHeader, version))?,
             copies: half(offset_of!(ArenaHeader, copies))?,
-            copies_offset: word(offset_of!(ArenaHeader, copies_offset))?,
-            copy_stride: word(offset_of!(ArenaHeader, copy_stride))?,
+            objects_len: word(offset_of!(ArenaHeader, objects_len))?,
+            generation: word(offset_of!(ArenaHeader, generation))?,
             controller_pid: half(offset_of!(ArenaHeader, controller_pid))?.cast_signed(),
             target_pid: half(offset_of!(ArenaHeader, target_pid))?.cast_signed(),
             controller_start: word(offset_of!(ArenaHeader, controller_start))?,
@@ -90,6 +93,7 @@ impl ArenaHeader {
             rseq_offset: word(offset_of!(ArenaHeader, rseq_offset))?.cast_signed(),
             regions_len: word(offset_of!(ArenaHeader, regions_len))?,
             regions: [RegionDesc::default(); REGIONS_MAX],
+            objects: [Entry::default(); OBJECTS_MAX],
         };
         let count = usize::try_from(header.regions_len).ok()?;
         for (i, region) in header.regions.get_mut(..count)?.iter_mut().enumerate() {
@@ -97,25 +101,39 @@ impl ArenaHeader {
             let [table, code, blocks, end] = [word(at)?, word(at + 8)?, word(at + 16)?, word(at + 24)?];
             *region = RegionDesc { table, code, blocks, end };
         }
+        let count = usize::try_from(header.objects_len).ok()?;
+        for (i, object) in header.objects.get_mut(..count)?.iter_mut().enumerate() {
+            let at = offset_of!(ArenaHeader, objects) + i * size_of::<Entry>();
+            let (kind, generation) = (half(at)?, half(at + 4)?);
+            *object =
+                Entry { kind, generation, offset: word(at + 8)?, len: word(at + 16)?, each: word(at + 24)? };
+        }
         header.is_sound(cpus, len).then_some(header)
     }
 
     fn is_sound(&self, cpus: usize, len: u64) -> bool {
         let copies = (COPY_CPU0 + cpus) as u64;
-        let end = self.copy_stride.checked_mul(copies).and_then(|all| all.checked_add(self.copies_offset));
+        let counts = self.directory().and_then(|directory| directory.find(Kind::Counts));
+        let are_whole = |counts: &Entry| {
+            counts.each >= u64::from(cell::FIRST_FREE)
+                && (counts.offset | counts.each).is_multiple_of(4096)
+                && counts.count() == copies
+        };
         self.magic == ARENA_MAGIC
             && self.version == VERSION
             && u64::from(self.copies) == copies
-            && self.copies_offset >= ARENA_HEAD as u64
-            && self.copy_stride >= u64::from(cell::FIRST_FREE)
-            && (self.copies_offset | self.copy_stride).is_multiple_of(4096)
-            && end == Some(self.len)
             && self.len == len
+            && counts.as_ref().is_some_and(are_whole)
             && self.controller_pid > 0
             && (self.rseq_offset == NO_RSEQ || self.rseq_offset.unsigned_abs() < RSEQ_OFFSET_MAX)
             && self.regions().iter().all(RegionDesc::is_sound)
             && self.regions().iter().try_fold(0u64, |sum, r| sum.checked_add(r.end - r.table))
                 <= Some(REGIONS_BYTES_MAX)
+    }
+
+    /// What is in the arena; `None` if that cannot be.
+    pub fn directory(&self) -> Option<Directory> {
+        Directory::parse(self.objects.get(..usize::try_from(self.objects_len).ok()?)?, self.len)
     }
 
     /// Those of `regions` that there are.
@@ -206,22 +224,25 @@ mod tests {
     const CPUS: usize = 2;
     const LEN: u64 = 12288 + 4 * 4096;
 
-    /// A header as words, as a controller writes it for two CPUs and one region.
-    fn sound() -> [u64; 14] {
-        let mut words = [0; 14];
+    /// Word of the first object.
+    const OBJECTS: usize = 10 + 4 * REGIONS_MAX;
+
+    /// A header as words, as a controller writes it for two CPUs, one region, and nothing but counts.
+    fn sound() -> [u64; OBJECTS + 8] {
+        let mut words = [0; OBJECTS + 8];
         words[0] = ARENA_MAGIC;
         words[1] = u64::from(VERSION) | 4 << 32;
-        words[2] = 12288;
-        words[3] = 4096;
+        words[2] = 1;
+        words[OBJECTS..OBJECTS + 4].copy_from_slice(&[Kind::Counts as u64, 12288, 4 * 4096, 4096]);
         words[4] = 77 | 78 << 32;
         words[7] = LEN;
         words[8] = NO_RSEQ.cast_unsigned();
         words[9] = 1;
-        words[10..].copy_from_slice(&[0x10_0000, 0x10_1000, 0x10_1940, 0x10_4000]);
+        words[10..14].copy_from_slice(&[0x10_0000, 0x10_1000, 0x10_1940, 0x10_4000]);
         words
     }
 
-    fn parsed(words: [u64; 14]) -> Option<ArenaHeader> {
+    fn parsed(words: [u64; OBJECTS + 8]) -> Option<ArenaHeader> {
         let mut bytes = [0; size_of::<ArenaHeader>()];
         for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
             to.copy_from_slice(&word.to_le_bytes());
@@ -240,15 +261,16 @@ mod tests {
     #[test]
     fn numbers_that_contradict_each_other_are_no_header() {
         let huge = 3 << 30;
-        let wrong: [(usize, u64); 18] = [
+        let wrong: [(usize, u64); 19] = [
             (0, 0),
             (1, u64::from(VERSION + 1) | 4 << 32),
             (1, u64::from(VERSION) | 5 << 32),
-            (2, 4096),
-            (2, u64::MAX - 4095),
-            (3, 0),
-            (3, 8192),
-            (3, u64::MAX / 2),
+            (2, 0),
+            (2, u64::MAX),
+            (OBJECTS, 0),
+            (OBJECTS + 1, 4096),
+            (OBJECTS + 2, 3 * 4096),
+            (OBJECTS + 3, 8192),
             (4, 0),
             (7, LEN + 4096),
             (8, 1 << 20),

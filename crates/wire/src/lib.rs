@@ -2,6 +2,7 @@
 #![no_std]
 
 mod arena;
+mod directory;
 pub mod frames;
 mod kernel_site;
 pub mod rings;
@@ -14,6 +15,7 @@ pub use arena::{
     ARENA_HEAD, ARENA_MAGIC, ARENA_NAME, ArenaHeader, COPY_CHILDREN, COPY_CPU0, COPY_SHARED, DOORBELL,
     Doorbell, NO_RSEQ, REGIONS_BYTES_MAX, REGIONS_MAX, RegionDesc, VERSION, cell,
 };
+pub use directory::{Directory, Entry, Kind, OBJECTS_MAX};
 pub use kernel_site::{KERNEL_SITE_MAGIC, KernelSite};
 pub use site::{
     ARG_OFFSET, ARG_SHIFT, AgentExports, AgentTable, COPY_NONE, COPY_UNKNOWN, ConsumerDesc, HANDLERS_LEN,

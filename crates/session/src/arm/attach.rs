@@ -242,6 +242,7 @@ impl Session {
             arena.publish(at + offset_of!(ConsumerDesc, doorbell), arena.remote + wire::DOORBELL as u64);
         }
         numbers.consumer += list.len();
+        let in_target = |at: Option<usize>| at.map_or(0, |at| arena.remote + at as u64);
         let at = layout.site(numbers.hook);
         numbers.hook += 1;
         let red_zone = if hook.is_red_zone_free { 0 } else { text::RED_ZONE };
@@ -252,9 +253,9 @@ impl Session {
         arena.publish(at + offset_of!(SiteDesc, red_zone), red_zone.into());
         arena.publish(at + offset_of!(SiteDesc, addr), plan.addr());
         arena.publish(at + offset_of!(SiteDesc, children), arena.children_copy());
-        arena.publish(at + offset_of!(SiteDesc, frames), arena.remote + layout.frames() as u64);
+        arena.publish(at + offset_of!(SiteDesc, frames), in_target(layout.frames()));
         arena.publish(at + offset_of!(SiteDesc, ns_per_tick), self.ns_per_tick);
-        arena.publish(at + offset_of!(SiteDesc, rings), arena.remote + layout.ring(0) as u64);
+        arena.publish(at + offset_of!(SiteDesc, rings), in_target(layout.ring(0)));
         arena.publish(at + offset_of!(SiteDesc, tid_offset), self.tid_offset);
         arena.publish(at + offset_of!(SiteDesc, has_fsgsbase), threads::has_fsgsbase().into());
         arena.publish(at + offset_of!(SiteDesc, first), consumer_at(first));

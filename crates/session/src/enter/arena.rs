@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use sys::mapping::SharedMapping;
 use wire::{
-    ARENA_MAGIC, ArenaHeader, COPY_CHILDREN, COPY_CPU0, ConsumerDesc, Doorbell, NO_RSEQ, REGIONS_MAX,
-    RegionDesc, SiteDesc, Untrusted, VERSION, cell, frames, rings, table,
+    ARENA_MAGIC, ArenaHeader, COPY_CHILDREN, COPY_CPU0, ConsumerDesc, Directory, Doorbell, Entry, Kind,
+    NO_RSEQ, OBJECTS_MAX, REGIONS_MAX, RegionDesc, SiteDesc, Untrusted, VERSION, cell, frames, rings, table,
 };
 
 const PAGE: usize = 4096;
@@ -44,54 +44,61 @@ pub(crate) struct Counts {
     pub has_rings: bool,
 }
 
-/// What stands where in an arena.
+/// What stands where in an arena: ours to know. The copy of the directory in its head is for others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
-    sites: usize,
-    consumers: usize,
-    frames: usize,
-    rings: usize,
-    copies: usize,
-    copy_stride: usize,
+    directory: Directory,
+    sites: Entry,
+    consumers: Entry,
+    calls: Entry,
+    rings: Entry,
+    counts: Entry,
     pub cpus: usize,
 }
 
 impl Layout {
     pub fn new(cpus: usize, counts: &Counts) -> Layout {
-        let sites = wire::ARENA_HEAD;
-        let consumers = sites + counts.hooks * size_of::<SiteDesc>();
-        let frames = (consumers + counts.consumers * size_of::<ConsumerDesc>()).next_multiple_of(PAGE);
-        let rings = frames + if counts.has_frames { frames::LEN_BYTES } else { 0 };
-        let copies = rings + if counts.has_rings { cpus * rings::LEN_BYTES } else { 0 };
-        let copy_stride = (cell::FIRST_FREE as usize + counts.cell_bytes).next_multiple_of(PAGE);
-        Layout { sites, consumers, frames, rings, copies, copy_stride, cpus }
+        let mut directory = Directory::new();
+        let sites = directory.place(Kind::Sites, size_of::<SiteDesc>(), counts.hooks, 64);
+        let consumers = directory.place(Kind::Consumers, size_of::<ConsumerDesc>(), counts.consumers, 64);
+        let tables = usize::from(counts.has_frames);
+        let calls = directory.place(Kind::Calls, frames::LEN_BYTES, tables, PAGE);
+        let number = if counts.has_rings { cpus } else { 0 };
+        let rings = directory.place(Kind::Rings, rings::LEN_BYTES, number, PAGE);
+        let stride = (cell::FIRST_FREE as usize + counts.cell_bytes).next_multiple_of(PAGE);
+        let counts = directory.place(Kind::Counts, stride, COPY_CPU0 + cpus, PAGE);
+        Layout { directory, sites, consumers, calls, rings, counts, cpus }
     }
 
-    /// A CPU's ring of events.
-    pub fn ring(&self, cpu: usize) -> usize {
-        self.rings + cpu * rings::LEN_BYTES
+    /// A CPU's ring of events, if there are any.
+    pub fn ring(&self, cpu: usize) -> Option<usize> {
+        self.rings.part(cpu)
     }
 
     pub fn len(&self) -> usize {
-        self.copy(COPY_CPU0 + self.cpus)
+        self.directory.end() as usize
     }
 
     pub fn copy(&self, index: usize) -> usize {
-        self.copies + index * self.copy_stride
+        part(&self.counts, index)
     }
 
     pub fn site(&self, index: usize) -> usize {
-        self.sites + index * size_of::<SiteDesc>()
+        part(&self.sites, index)
     }
 
-    /// The table of open calls.
-    pub fn frames(&self) -> usize {
-        self.frames
+    /// The table of open calls, if there is one.
+    pub fn frames(&self) -> Option<usize> {
+        self.calls.part(0)
     }
 
     pub fn consumer(&self, index: usize) -> usize {
-        self.consumers + index * size_of::<ConsumerDesc>()
+        part(&self.consumers, index)
     }
+}
+
+fn part(object: &Entry, number: usize) -> usize {
+    object.part(number).unwrap_or_else(|| panic!("no part {number} of {object:?}"))
 }
 
 /// An arena and where the target sees it.
@@ -127,12 +134,12 @@ impl Arena {
         let (inode, device) = (about.ino(), major_and_minor(about.dev()));
         let map = SharedMapping::of_file(memfd.as_raw_fd(), layout.len());
         let map = map.map_err(|errno| Broken::Call { what: "mmap of the arena", errno })?;
-        let header = ArenaHeader {
+        let mut header = ArenaHeader {
             magic: ARENA_MAGIC,
             version: VERSION,
             copies: (COPY_CPU0 + layout.cpus) as u32,
-            copies_offset: layout.copy(0) as u64,
-            copy_stride: layout.copy_stride as u64,
+            objects_len: layout.directory.entries().len() as u64,
+            generation: 0,
             controller_pid: sys::getpid().cast_signed(),
             target_pid,
             controller_start: crate::find::process::start_time(sys::getpid().cast_signed()).unwrap_or(0),
@@ -141,7 +148,10 @@ impl Arena {
             rseq_offset: NO_RSEQ,
             regions_len: 0,
             regions: [RegionDesc::default(); REGIONS_MAX],
+            objects: [Entry::default(); OBJECTS_MAX],
         };
+        let entries = layout.directory.entries();
+        header.objects[..entries.len()].copy_from_slice(entries);
         // SAFETY: the mapping is at least a page long and page aligned, and nobody else has it yet.
         unsafe { map.base().cast::<ArenaHeader>().write(header) };
         Ok(Arena {
@@ -167,11 +177,7 @@ impl Arena {
 
     /// A CPU's ring of events, `None` if this arena has no rings.
     pub fn ring(&self, cpu: usize) -> Option<Untrusted<'_>> {
-        let at = self.layout.ring(cpu);
-        if at + rings::LEN_BYTES > self.layout.copies {
-            return None;
-        }
-        self.view().part(at, rings::LEN_BYTES)
+        self.view().part(self.layout.ring(cpu)?, rings::LEN_BYTES)
     }
 
     /// The words by which a thread of the target waits for us.
@@ -257,7 +263,8 @@ impl Arena {
 
     /// How many calls are open.
     pub fn open_calls(&self) -> u64 {
-        let frames = (self.layout.frames..self.layout.rings).step_by(size_of::<frames::Frame>());
+        let Entry { offset, len, .. } = self.layout.calls;
+        let frames = (offset as usize..(offset + len) as usize).step_by(size_of::<frames::Frame>());
         // Exact once no thread of ours is in a hit; nothing is ordered by it.
         frames.filter(|at| self.word(*at).load(Ordering::Relaxed) != 0).count() as u64
     }

@@ -90,8 +90,8 @@ impl SetUp {
         let regions = {
             let mut remote = Remote::begin(&mut world, memory, &foothold)?;
             let regions = Regions::map(&mut remote, memory, mappings, layout, &wishes, &puns.pages)?;
-            if has_frames
-                && clock::is_trapped(&mut remote, memory, regions.arena.remote + layout.frames() as u64)?
+            if let Some(frames) = layout.frames()
+                && clock::is_trapped(&mut remote, memory, regions.arena.remote + frames as u64)?
             {
                 regions.footing(None).unmap(&mut remote)?;
                 return Err(Broken::NoClock { pid: memory.pid });
