@@ -2,13 +2,13 @@
 //!
 //! For:     settings, state, sums that programs keep by number.
 //! State:   a head, then per entry a version and the value.
-//! Context: hit, signal, target; `get` also in another process.
+//! Context: hit, signal, target; `get` also in another process, and in one that does not trust the others.
 //! Keeps:   A1 a value read is one that was written, whole. A2 a writer that finds another one at work, perhaps
 //!          the one that it interrupted, gives up with Busy after a bounded time.
 //! Checked: tests/semantics.rs, tests/other_process.rs.
 
 use crate::Error;
-use crate::place::{Place, close_write, open_write, versioned, words};
+use crate::place::{Checked, Memory, Place, close_write, open_write, versioned, words};
 #[cfg(all(feature = "std", not(loom)))]
 use crate::place::{length, sized};
 use core::ptr::NonNull;
@@ -23,8 +23,8 @@ const VALUE: usize = 4;
 
 /// An array of values of one length.
 #[derive(Clone)]
-pub struct Array {
-    place: Place,
+pub struct Array<M = Place> {
+    place: M,
     entries: u32,
     value: usize,
     #[cfg(all(feature = "std", not(loom)))]
@@ -75,17 +75,48 @@ impl Array {
     pub fn offset(&self) -> usize {
         self.home.as_ref().map_or(0, |(_, offset)| *offset)
     }
+}
 
+impl<'a> Array<Checked<'a>> {
+    /// The array of so many values of this length at an offset in memory that somebody else writes.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] if it does not fit there, or its head says something else.
+    pub fn in_untrusted(
+        arena: wire::Untrusted<'a>,
+        offset: usize,
+        entries: u32,
+        value_bytes: usize,
+    ) -> Result<Self, Error> {
+        let parts =
+            value_bytes.checked_next_multiple_of(8).and_then(|v| (v + 8).checked_mul(entries as usize));
+        let bytes = parts.and_then(|parts| parts.checked_add(HEAD)).ok_or(Error::Damaged)?;
+        let place = Checked::new(arena, offset, bytes).ok_or(Error::Damaged)?;
+        let found = (place.u32(ENTRIES).load(Relaxed), place.u32(VALUE).load(Relaxed) as usize);
+        if found != (entries, value_bytes) {
+            return Err(Error::Damaged);
+        }
+        Ok(Array {
+            place,
+            entries,
+            value: value_bytes,
+            #[cfg(all(feature = "std", not(loom)))]
+            home: None,
+        })
+    }
+}
+
+impl<M: Memory> Array<M> {
     /// The number of entries.
     pub fn entries(&self) -> u32 {
         self.entries
     }
 
-    fn entry(&self, index: u32) -> Place {
+    fn entry(&self, index: u32) -> M {
         self.place.at(HEAD + index as usize * (8 + words(self.value)))
     }
 
-    fn checked(&self, index: u32, given: usize) -> Result<Place, Error> {
+    fn checked(&self, index: u32, given: usize) -> Result<M, Error> {
         Error::check(given, self.value)?;
         if index < self.entries { Ok(self.entry(index)) } else { Err(Error::NotFound) }
     }

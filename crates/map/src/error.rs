@@ -30,6 +30,8 @@ pub enum Error {
         /// What the map has.
         wanted: usize,
     },
+    /// What lies there is not what whoever attaches knows it to be, or not all of it is in the memory (EINVAL).
+    Damaged,
     /// The record can never fit (E2BIG).
     TooLong,
     /// The map could not be made.
@@ -46,7 +48,7 @@ impl Error {
             Self::Full | Self::TooLong => Errno::E2BIG,
             Self::NoMemory => Errno::ENOMEM,
             Self::Busy => Errno::EBUSY,
-            Self::Length { .. } => Errno::EINVAL,
+            Self::Length { .. } | Self::Damaged => Errno::EINVAL,
             #[cfg(all(feature = "std", not(loom)))]
             Self::Setup(error) => error.errno(),
         }
@@ -66,6 +68,7 @@ impl fmt::Display for Error {
             Self::NoMemory => f.write_str("no object in the map's cache just now"),
             Self::Busy => f.write_str("somebody else is changing the same place"),
             Self::Length { given, wanted } => write!(f, "{given} bytes given, the map has {wanted}"),
+            Self::Damaged => f.write_str("what lies there is no such map"),
             Self::TooLong => f.write_str("the record is longer than the ring"),
             #[cfg(all(feature = "std", not(loom)))]
             Self::Setup(error) => write!(f, "the map cannot be made: {error}"),

@@ -27,6 +27,8 @@ pub use hash::{Flag, Hash};
 pub use histogram::{Buckets, Histogram};
 #[cfg(not(loom))]
 pub use percpu_array::PercpuArray;
+#[cfg(not(loom))]
+pub use place::Checked;
 pub use ring::{Next, Reader, Reservation, Ring};
 #[cfg(not(loom))]
 pub use stacks::Stacks;

@@ -6,11 +6,10 @@
 //! Keeps:   U1 a sum read while nobody adds is exact, whichever way the threads added.
 //! Checked: tests/semantics.rs, tests/other_process.rs.
 
-#[cfg(all(feature = "std", not(loom)))]
 use crate::Error;
-use crate::place::Place;
 #[cfg(all(feature = "std", not(loom)))]
 use crate::place::sized;
+use crate::place::{Checked, Memory, Place};
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 use percpu::RseqOffset;
@@ -23,8 +22,8 @@ const PER_BLOCK: usize = 1 << (SHIFT - 3);
 
 /// Sums that every CPU adds to on lines of its own.
 #[derive(Clone)]
-pub struct PercpuArray {
-    place: Place,
+pub struct PercpuArray<M = Place> {
+    place: M,
     entries: u32,
     copies: u32,
     rseq: RseqOffset,
@@ -76,24 +75,6 @@ impl PercpuArray {
         self.home.as_ref().map_or(0, |(_, offset)| *offset)
     }
 
-    /// The number of sums.
-    pub fn entries(&self) -> u32 {
-        self.entries
-    }
-
-    /// The number of copies, one per CPU.
-    pub fn copies(&self) -> u32 {
-        self.copies
-    }
-
-    /// CPU 0's copy of an entry's cell; `locked` chooses the set.
-    #[inline(always)]
-    fn cell(&self, index: u32, locked: bool) -> Place {
-        let (block, in_block) = (index as usize / PER_BLOCK, index as usize % PER_BLOCK);
-        let block = block * 2 + usize::from(locked);
-        self.place.at(HEAD + ((block * self.copies as usize) << SHIFT) + in_block * 8)
-    }
-
     /// Adds to the sum; beyond the end nothing, and false.
     #[inline(always)]
     pub fn add(&self, index: u32, n: u64) -> bool {
@@ -113,6 +94,54 @@ impl PercpuArray {
     fn add_locked(&self, index: u32, n: u64) {
         let cpu = percpu::current_cpu() % self.copies;
         self.cell(index, true).u64((cpu as usize) << SHIFT).fetch_add(n, Relaxed);
+    }
+}
+
+impl<'a> PercpuArray<Checked<'a>> {
+    /// The array of so many sums, with so many copies, at an offset in memory that somebody else writes.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] if it does not fit there, or its head says something else.
+    pub fn in_untrusted(
+        arena: wire::Untrusted<'a>,
+        offset: usize,
+        entries: u32,
+        copies: u32,
+    ) -> Result<Self, Error> {
+        let blocks = (entries as usize).div_ceil(PER_BLOCK) << (SHIFT + 1);
+        let bytes = blocks.checked_mul(copies as usize).and_then(|all| all.checked_add(HEAD));
+        let place = bytes.and_then(|bytes| Checked::new(arena, offset, bytes)).ok_or(Error::Damaged)?;
+        if (place.u32(ENTRIES).load(Relaxed), place.u32(COPIES).load(Relaxed)) != (entries, copies) {
+            return Err(Error::Damaged);
+        }
+        Ok(PercpuArray {
+            place,
+            entries,
+            copies,
+            rseq: RseqOffset::NONE,
+            #[cfg(all(feature = "std", not(loom)))]
+            home: None,
+        })
+    }
+}
+
+impl<M: Memory> PercpuArray<M> {
+    /// The number of sums.
+    pub fn entries(&self) -> u32 {
+        self.entries
+    }
+
+    /// The number of copies, one per CPU.
+    pub fn copies(&self) -> u32 {
+        self.copies
+    }
+
+    /// CPU 0's copy of an entry's cell; `locked` chooses the set.
+    #[inline(always)]
+    fn cell(&self, index: u32, locked: bool) -> M {
+        let (block, in_block) = (index as usize / PER_BLOCK, index as usize % PER_BLOCK);
+        let block = block * 2 + usize::from(locked);
+        self.place.at(HEAD + ((block * self.copies as usize) << SHIFT) + in_block * 8)
     }
 
     /// What one CPU added.

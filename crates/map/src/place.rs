@@ -5,14 +5,106 @@
 //! Context: hit, signal, target, control.
 //! Keeps:   P1 all shared memory is read and written through atomics; bytes go in words of 8.
 //!          P2 a versioned read that succeeds saw the bytes of one write, whole.
-//! Checked: model `hash` (mutants MAP-1, MAP-2, MAP-3), tests/other_process.rs.
+//!          P3 through a [`Checked`] place nothing outside of what it was given is reached, whatever lies there.
+//! Checked: model `hash` (mutants MAP-1, MAP-2, MAP-3), tests/other_process.rs; tests/untrusted.rs (P3).
 
 use crate::prim::{Acquire, AtomicU32, AtomicU64, Relaxed, Release, fence};
 use core::ptr::NonNull;
 
+/// Where a map lies, and how far it is believed: a [`Place`] in the process that uses it, which nothing checks, or a [`Checked`]
+/// one for whoever looks on from outside.
+pub trait Memory: Copy {
+    /// So many bytes on.
+    fn at(self, offset: usize) -> Self;
+
+    /// The word of 32 bits there.
+    fn u32(&self, offset: usize) -> &AtomicU32;
+
+    /// The word of 64 bits there.
+    fn u64(&self, offset: usize) -> &AtomicU64;
+
+    /// Reads bytes, in words.
+    #[inline(always)]
+    fn read(self, bytes: &mut [u8]) {
+        let (words, rest) = bytes.as_chunks_mut::<8>();
+        let whole = words.len();
+        for (n, word) in words.iter_mut().enumerate() {
+            *word = self.u64(n * 8).load(Relaxed).to_ne_bytes();
+        }
+        if !rest.is_empty() {
+            let last = self.u64(whole * 8).load(Relaxed).to_ne_bytes();
+            rest.copy_from_slice(&last[..rest.len()]);
+        }
+    }
+
+    /// Writes bytes, in words; the last is filled up with zeros.
+    #[inline(always)]
+    fn write(self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<8>();
+        for (n, word) in words.iter().enumerate() {
+            self.u64(n * 8).store(u64::from_ne_bytes(*word), Relaxed);
+        }
+        if !rest.is_empty() {
+            self.u64(words.len() * 8).store(padded(rest), Relaxed);
+        }
+    }
+}
+
 /// An address in the arena. What lies there is known to who made it.
 #[derive(Clone, Copy)]
 pub struct Place(NonNull<u8>);
+
+impl Memory for Place {
+    #[inline(always)]
+    fn at(self, offset: usize) -> Place {
+        Place::at(self, offset)
+    }
+
+    #[inline(always)]
+    fn u32(&self, offset: usize) -> &AtomicU32 {
+        Place::u32(*self, offset)
+    }
+
+    #[inline(always)]
+    fn u64(&self, offset: usize) -> &AtomicU64 {
+        Place::u64(*self, offset)
+    }
+}
+
+/// A place in memory that somebody writes who is not trusted.
+#[cfg(not(loom))]
+#[derive(Clone, Copy, Debug)]
+pub struct Checked<'a> {
+    all: wire::Untrusted<'a>,
+    offset: usize,
+}
+
+/// What is found where nothing is. Maps ask inside of what they were attached to alone: this is for their mistakes.
+#[cfg(not(loom))]
+static NOWHERE: (AtomicU32, AtomicU64) = (AtomicU32::new(0), AtomicU64::new(0));
+
+#[cfg(not(loom))]
+impl<'a> Checked<'a> {
+    /// The `len` bytes at `offset`; `None` if they are not all there.
+    pub fn new(all: wire::Untrusted<'a>, offset: usize, len: usize) -> Option<Checked<'a>> {
+        Some(Checked { all: all.part(offset, len)?, offset: 0 })
+    }
+}
+
+#[cfg(not(loom))]
+impl Memory for Checked<'_> {
+    fn at(self, offset: usize) -> Self {
+        Checked { offset: self.offset.saturating_add(offset), ..self }
+    }
+
+    fn u32(&self, offset: usize) -> &AtomicU32 {
+        self.all.half(self.offset.saturating_add(offset)).unwrap_or(&NOWHERE.0)
+    }
+
+    fn u64(&self, offset: usize) -> &AtomicU64 {
+        self.all.word(self.offset.saturating_add(offset)).unwrap_or(&NOWHERE.1)
+    }
+}
 
 // SAFETY: an address; all accesses go through atomics (P1).
 unsafe impl Send for Place {}
@@ -97,32 +189,6 @@ impl Place {
             let at = self.0.as_ptr().wrapping_add(offset).cast::<AtomicU64>();
             // SAFETY: as in `u32`.
             unsafe { &*at }
-        }
-    }
-
-    /// Writes bytes, in words; the last is filled up with zeros.
-    #[inline(always)]
-    pub fn write(self, bytes: &[u8]) {
-        let (words, rest) = bytes.as_chunks::<8>();
-        for (n, word) in words.iter().enumerate() {
-            self.u64(n * 8).store(u64::from_ne_bytes(*word), Relaxed);
-        }
-        if !rest.is_empty() {
-            self.u64(words.len() * 8).store(padded(rest), Relaxed);
-        }
-    }
-
-    /// Reads bytes, in words.
-    #[inline(always)]
-    pub fn read(self, bytes: &mut [u8]) {
-        let (words, rest) = bytes.as_chunks_mut::<8>();
-        let whole = words.len();
-        for (n, word) in words.iter_mut().enumerate() {
-            *word = self.u64(n * 8).load(Relaxed).to_ne_bytes();
-        }
-        if !rest.is_empty() {
-            let last = self.u64(whole * 8).load(Relaxed).to_ne_bytes();
-            rest.copy_from_slice(&last[..rest.len()]);
         }
     }
 

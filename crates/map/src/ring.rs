@@ -6,13 +6,16 @@
 //! Keeps:   N1 a record is read whole, once, in the order of reservation. N2 produced = read + lost, exactly.
 //!          N3 a producer never waits: what does not fit is lost, and counted.
 //!          N4 a record that is reserved and not submitted holds up those behind it and nothing else.
-//! Checked: model `ring` (mutants MAP-12, MAP-13, no-turn), tests/ring.rs (two processes, signal handlers), `bench map-perf`.
+//!          N5 a reader believes no length that it finds: what cannot be is given up, and each look ends.
+//! Checked: model `ring` (mutants MAP-12, MAP-13, no-turn), tests/ring.rs (two processes, signal handlers), tests/untrusted.rs (N5), `bench map-perf`.
 //! Source:  kernel `kernel/bpf/ringbuf.c` for order and headers. Departs: reservation by compare-exchange in
 //!          the place of a lock, so that a handler may interrupt a producer; the reader zeroes what it has
 //!          read, which tells a header that is not written yet from an old one.
 
 use crate::Error;
-use crate::place::{Place, words};
+#[cfg(not(loom))]
+use crate::place::Checked;
+use crate::place::{Memory, Place, words};
 use crate::prim::{AcqRel, Acquire, Relaxed, Release};
 use core::ptr::NonNull;
 
@@ -38,8 +41,8 @@ pub fn lay_out_ring(base: NonNull<u8>, size: usize) {
 
 /// The producers' side of a ring.
 #[derive(Clone)]
-pub struct Ring {
-    place: Place,
+pub struct Ring<M = Place> {
+    place: M,
     size: usize,
     #[cfg(all(feature = "std", not(loom)))]
     home: Option<(objcache::Arena, usize)>,
@@ -87,16 +90,6 @@ impl Ring {
     #[cfg(all(feature = "std", not(loom)))]
     pub fn offset(&self) -> usize {
         self.home.as_ref().map_or(0, |(_, offset)| *offset)
-    }
-
-    /// Records that were lost so far because the ring was full.
-    pub fn lost(&self) -> u64 {
-        self.place.u64(LOST).load(Relaxed)
-    }
-
-    #[inline(always)]
-    fn bytes(&self, at: u64) -> Place {
-        self.place.at(HEAD + (at as usize & (self.size - 1)))
     }
 
     /// Reserves room for a record of `len` bytes.
@@ -157,6 +150,40 @@ impl Ring {
     }
 }
 
+impl<M: Memory> Ring<M> {
+    /// Records that were lost so far because the ring was full.
+    pub fn lost(&self) -> u64 {
+        self.place.u64(LOST).load(Relaxed)
+    }
+
+    #[inline(always)]
+    fn bytes(&self, at: u64) -> M {
+        self.place.at(HEAD + (at as usize & (self.size - 1)))
+    }
+}
+
+#[cfg(not(loom))]
+impl<'a> Ring<Checked<'a>> {
+    /// The ring of so many bytes, a power of two, at an offset in memory that somebody else writes.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] if it does not fit there, or its head says something else.
+    pub fn in_untrusted(arena: wire::Untrusted<'a>, offset: usize, size: usize) -> Result<Self, Error> {
+        let bytes = Some(size).filter(|size| size.is_power_of_two() && *size >= 64);
+        let bytes = bytes.and_then(|size| size.checked_add(HEAD)).ok_or(Error::Damaged)?;
+        let place = Checked::new(arena, offset, bytes).ok_or(Error::Damaged)?;
+        if place.u64(SIZE).load(Relaxed) != size as u64 {
+            return Err(Error::Damaged);
+        }
+        Ok(Ring {
+            place,
+            size,
+            #[cfg(all(feature = "std", not(loom)))]
+            home: None,
+        })
+    }
+}
+
 impl Reservation<'_> {
     /// Writes the record's bytes from its beginning; what is longer than reserved is cut off.
     #[inline]
@@ -202,32 +229,34 @@ pub enum Next {
     Empty,
     /// A record that its producer has not submitted yet.
     Open,
+    /// What no producer writes: all that was reserved by then is given up, counted as one.
+    Damaged,
 }
 
 /// The one reader of a ring.
-pub struct Reader {
-    ring: Ring,
+pub struct Reader<M: Memory = Place> {
+    ring: Ring<M>,
     at: u64,
-    /// Records that were left behind by producers that ended inside; see [`Reader::skip_open`].
+    /// Records that were given up.
     abandoned: u64,
 }
 
-impl Reader {
+impl<M: Memory> Reader<M> {
     /// Reads from where the last reader ended.
     ///
     /// # Safety
     /// There must be no other reader of the ring, in any process.
-    pub unsafe fn new(ring: Ring) -> Reader {
-        let at = ring.place.u64(CONSUMED).load(Relaxed);
+    pub unsafe fn new(ring: Ring<M>) -> Reader<M> {
+        let at = ring.place.u64(CONSUMED).load(Relaxed) & !7;
         Reader { ring, at, abandoned: 0 }
     }
 
     /// The ring.
-    pub fn ring(&self) -> &Ring {
+    pub fn ring(&self) -> &Ring<M> {
         &self.ring
     }
 
-    /// Records given up with [`skip_open`](Self::skip_open).
+    /// Records given up: with [`skip_open`](Self::skip_open), or because they could not be.
     pub fn abandoned(&self) -> u64 {
         self.abandoned
     }
@@ -243,7 +272,8 @@ impl Reader {
 
     /// Hands the next record to `each`, as its length and a function that copies it.
     pub fn next_with(&mut self, each: impl FnOnce(&dyn Fn(&mut [u8]), usize)) -> Next {
-        loop {
+        // More left-out records in a row there cannot be, but for somebody who writes them while we look.
+        for _ in 0..=self.ring.size / 8 {
             // [MAP-12] A header that is not open any more comes with its bytes.
             // Pairs with [MAP-9], [MAP-10], [MAP-13].
             #[cfg(not(mutant = "MAP-12"))]
@@ -253,12 +283,18 @@ impl Reader {
             let header = self.ring.bytes(self.at).u32(0).load(order);
             if header & PRESENT == 0 {
                 let reserved = self.ring.place.u64(RESERVED).load(Acquire);
-                return if reserved == self.at { Next::Empty } else { Next::Open };
+                // A producer reserves no more than there is room for.
+                let is_open = (1..=self.ring.size as u64).contains(&reserved.wrapping_sub(self.at));
+                return if is_open { Next::Open } else { Next::Empty };
             }
             if header & OPEN != 0 {
                 return Next::Open;
             }
             let len = (header & LEN) as usize;
+            if 8 + words(len) > self.before_end() {
+                self.give_up();
+                return Next::Damaged;
+            }
             if header & SKIP == 0 {
                 let record = self.ring.bytes(self.at).at(8);
                 each(&|out| record.read(out), len);
@@ -267,6 +303,25 @@ impl Reader {
             }
             self.consume(len);
         }
+        Next::Open
+    }
+
+    /// How many bytes there are up to the ring's end: a record lies in one piece.
+    fn before_end(&self) -> usize {
+        self.ring.size - (self.at as usize & (self.ring.size - 1))
+    }
+
+    /// Gives up all that is reserved by now, or as much as a producer can have reserved.
+    fn give_up(&mut self) {
+        self.abandoned += 1;
+        let size = self.ring.size as u64;
+        let ahead = self.ring.place.u64(RESERVED).load(Relaxed).wrapping_sub(self.at);
+        for _ in 0..ahead.clamp(8, size).div_ceil(8) {
+            self.ring.bytes(self.at).u64(0).store(0, Relaxed);
+            self.at = self.at.wrapping_add(8);
+        }
+        // [MAP-14] As in `consume`. Pairs with [MAP-8].
+        self.ring.place.u64(CONSUMED).store(self.at, Release);
     }
 
     /// Zeroes the record and gives its room free.
@@ -276,7 +331,7 @@ impl Reader {
         // A header has 32 bits; what stands beside it is zero all the time.
         place.u32(0).store(0, Relaxed);
         (1..bytes / 8).for_each(|n| place.u64(n * 8).store(0, Relaxed));
-        self.at += bytes as u64;
+        self.at = self.at.wrapping_add(bytes as u64);
         // [MAP-11] The zeros come before the room. Pairs with [MAP-8].
         self.ring.place.u64(CONSUMED).store(self.at, Release);
     }
@@ -294,17 +349,12 @@ impl Reader {
         if reserved == self.at || header & PRESENT != 0 && header & OPEN == 0 {
             return false;
         }
-        self.abandoned += 1;
-        if header & PRESENT != 0 {
+        if header & PRESENT != 0 && 8 + words((header & LEN) as usize) <= self.before_end() {
+            self.abandoned += 1;
             self.consume((header & LEN) as usize);
             return true;
         }
-        while self.at < reserved {
-            self.ring.bytes(self.at).u64(0).store(0, Relaxed);
-            self.at += 8;
-        }
-        // [MAP-14] As in `consume`. Pairs with [MAP-8].
-        self.ring.place.u64(CONSUMED).store(self.at, Release);
+        self.give_up();
         true
     }
 }
