@@ -16,6 +16,7 @@
 //! - [`shadow_stack`] whether the processor checks its returns
 //! - [`proof`] that it is gone, restored, unmapped: what a receipt may claim
 
+pub(crate) mod counter;
 pub(crate) mod identity;
 pub(crate) mod limits;
 pub(crate) mod maps;

@@ -52,6 +52,8 @@ pub enum Program {
     Exact,
     /// The same, whose code shows that it makes threads by itself.
     ExactPlain,
+    /// The same, whose code shows that it may take the time stamp counter away.
+    ExactTrap,
     /// Writes over whatever a nanoprobe maps into it.
     Scribbler,
     /// Maps what looks like the memory of a nanoprobe that was killed.
@@ -96,7 +98,7 @@ pub(crate) struct Compiler {
 
 impl Program {
     /// Every program.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::Scribbler,
         Self::Forger,
         Self::Named,
@@ -120,6 +122,7 @@ impl Program {
         Self::Sealed,
         Self::Exact,
         Self::ExactPlain,
+        Self::ExactTrap,
         Self::Preempted,
         Self::Restless,
         Self::Prefork,
@@ -150,7 +153,7 @@ impl Program {
             Self::Crowd => &["crowd.c", "crowd_x86_64.S"],
             Self::Refusing => &["refusing.c"],
             Self::Sealed => &["sealed.c"],
-            Self::Exact | Self::ExactPlain => &["exact.c", "exact_x86_64.S"],
+            Self::Exact | Self::ExactPlain | Self::ExactTrap => &["exact.c", "exact_x86_64.S"],
             Self::Preempted => &["preempted.go"],
             Self::Restless => &["restless.c"],
             Self::Prefork => &["prefork.c"],
@@ -190,7 +193,11 @@ impl Program {
             (_, Link::Static | Link::Musl) => &["-O2", "-g", "-pthread", "-static", "-o"],
             (_, Link::StaticPie) => &["-O2", "-g", "-pthread", "-static-pie", "-fPIE", "-o"],
         };
-        let own: &[&str] = if self == Self::ExactPlain { &["-DPLAIN"] } else { &[] };
+        let own: &[&str] = match self {
+            Self::ExactPlain => &["-DPLAIN"],
+            Self::ExactTrap => &["-DASKS"],
+            _ => &[],
+        };
         let sources = self.sources().iter().filter(|s| !s.ends_with(".h"));
         own.iter()
             .chain(flags)

@@ -104,6 +104,14 @@ __attribute__((used)) int clone_number = SYS_clone;
 __asm__(".globl raw_clone\nraw_clone:\n mov %rdx, %r8\n mov %rcx, %r9\n xor %edx, %edx\n xor %r10d, %r10d\n " NUMBER
         " syscall\n test %rax, %rax\n jnz 1f\n xor %ebp, %ebp\n call *%r9\n1: ret\n");
 
+/* The same of the request that makes the time stamp counter trap, with -DASKS. */
+#ifdef ASKS
+#define SET_TSC PR_SET_TSC
+#else
+static volatile int set_tsc = PR_SET_TSC;
+#define SET_TSC set_tsc
+#endif
+
 static unsigned long start_thread(const char *kind) {
     enum { STACK = 1 << 16 };
     unsigned char *page = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -138,7 +146,7 @@ int main(void) {
             unsigned long written = start_thread(kind);
             printf("thread %s wrong=%lu written=%lu\n", kind, (unsigned long)thread_wrong, written);
         } else if (!strcmp(line, "trap\n")) {
-            prctl(PR_SET_TSC, PR_TSC_SIGSEGV, 0, 0, 0);
+            prctl(SET_TSC, PR_TSC_SIGSEGV, 0, 0, 0);
             printf("trapping\n");
         } else if (!strcmp(line, "name\n")) {
             void *page = mmap(0, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -147,7 +155,7 @@ int main(void) {
             int status = 0;
             pid_t child = fork();
             if (!child) {
-                prctl(PR_SET_TSC, PR_TSC_SIGSEGV, 0, 0, 0);
+                prctl(SET_TSC, PR_TSC_SIGSEGV, 0, 0, 0);
                 _exit(run(100, 0, &first) ? 1 : 0);
             }
             waitpid(child, &status, 0);

@@ -131,6 +131,35 @@ fn where_the_time_stamp_counter_traps_calls_are_counted_and_not_timed() -> Resul
     Ok(())
 }
 
+/// Before it has done so: afterwards it would be too late. A program that is started is told to leave in the same way.
+#[test]
+fn where_the_code_may_take_the_counter_away_calls_are_not_timed() -> Result<()> {
+    for link in [Link::Pie, Link::Static] {
+        let target = Target::build(Program::ExactTrap, link)?;
+        for verb in &VERBS {
+            let mut running = target.spawn()?;
+            let mut tracing =
+                Nanoprobe::find()?.start(arguments(verb, &target, "h_leaf", &running.pid_text()))?;
+            if matches!(verb.0, "lat" | "trace") {
+                let outcome = tracing.finish()?;
+                assert!(!outcome.status.success(), "{outcome}");
+                assert!(
+                    outcome.stderr.contains("may ask for a signal where the time stamp counter"),
+                    "{outcome}"
+                );
+            } else {
+                tracing.attached()?;
+                running.command("trap")?;
+                running.expect("trapping")?;
+                assert_right(&mut running, "run 100", "ran ", verb.0)?;
+                tracing.interrupt_and_finish()?.success()?;
+            }
+            assert_eq!(running.end()?.code(), Some(7), "{verb:?}");
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn a_forked_child_in_which_the_counter_traps_lives_on() -> Result<()> {
     let target = target()?;

@@ -3,11 +3,11 @@
 //! For:     design: the command's status is passed on, every run ends, nobody is signalled who is not ours.
 //! Keeps:   one owner of each exit status; no thread is left traced; no signal of the target's ends us.
 
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use testkit::{Error, Link, Nanoprobe, Program, Result, Target, rounds};
+use testkit::{Error, Link, Nanoprobe, Program, Result, Target, number, rounds};
 
 /// For an end that takes milliseconds, on a machine that is busy with other tests. Less than the five seconds for which a
 /// command is waited for that does not end.
@@ -135,6 +135,23 @@ fn is_ended_by(nanoprobe: &Nanoprobe, signal: Signal) -> Result<()> {
     tracing.signal(signal)?;
     let outcome = tracing.finish()?.success()?;
     assert!(outcome.says_detach_verified(), "{signal}: {outcome}");
+    Ok(())
+}
+
+#[test]
+fn command_that_does_not_end_when_it_is_asked_to_is_left_alone_and_named() -> Result<()> {
+    let target = Target::build(Program::Restless, Link::Pie)?;
+    let (path, spec) = (target.path().display().to_string(), target.spec("work"));
+    // What is ignored stays so over an exec.
+    let nanoprobe = Nanoprobe::find()?.through(["sh", "-c", "trap '' TERM; exec \"$0\" \"$@\""]);
+    let mut tracing = nanoprobe.start(["count", &spec, "--for", "50ms", "--", &path, "spin"])?;
+    tracing.attached()?;
+    let ready = tracing.expect("ready ")?;
+    let pid = number(&ready, "pid")? as i32;
+    let outcome = tracing.finish()?;
+    assert!(outcome.says_detach_verified(), "{outcome}");
+    assert!(outcome.stderr.contains(&format!("runs on without probes, as process {pid}")), "{outcome}");
+    assert!(kill(Pid::from_raw(pid), Signal::SIGKILL).is_ok(), "it is gone: {outcome}");
     Ok(())
 }
 

@@ -5,7 +5,7 @@
 //!          children go on as before; refusals name the holders.
 
 use nix::sys::signal::Signal;
-use testkit::{Link, Nanoprobe, Program, Result, Running, Target, Tracing, number};
+use testkit::{Link, Nanoprobe, Program, Result, Running, Target, Tracing, number, rounds};
 
 fn target() -> Result<Target> {
     Target::build(Program::Watched, Link::Pie)
@@ -55,6 +55,24 @@ fn has_hardware() -> Result<bool> {
         eprintln!("no hardware breakpoints here: {outcome}");
     }
     Ok(outcome.code() == Some(0))
+}
+
+/// Threads that write all the time: at the end some have made an access whose fault nobody has heard of.
+#[test]
+fn a_soft_watch_that_is_left_in_the_middle_of_accesses_harms_nobody() -> Result<()> {
+    let target = Target::build(Program::Entered, Link::Pie)?;
+    let mut running = target.spawn_with(&["hold"])?;
+    let (pid, spec) = (running.pid_text(), spec(&target, "rounds:8:w"));
+    for round in 0..rounds(25, 1000) {
+        let words = ["watch", "--soft", &spec, "-p", &pid, "--for", "5ms"];
+        let outcome = Nanoprobe::find()?.run(words)?.success()?;
+        assert!(outcome.says_detach_verified(), "round {round}: {outcome}");
+    }
+    running.command("check")?;
+    let seen = running.expect("check ")?;
+    assert_eq!(number(&seen, "broken")?, 0, "{seen}");
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
 }
 
 #[test]

@@ -14,8 +14,10 @@ use crate::arm::runs::run_of;
 use crate::enter::clock;
 use crate::enter::semaphore;
 use crate::enter::setup::{PUNS_MAX, SetUp, rseq_offset};
+use crate::facts::descriptor;
 use crate::facts::error::Broken;
 use crate::facts::site::{Action, Armed, Consumer, Missed, SitePlan, Whole};
+use crate::find::counter;
 use crate::find::identity;
 use crate::find::maps::image_maps;
 use crate::find::memory::Memory;
@@ -52,8 +54,13 @@ impl Session {
     }
 
     fn attach_here(pid: i32, sites: Vec<SitePlan>) -> Result<Session, Broken> {
+        descriptor::reserve()?;
         let is_timed = |s: &SitePlan| s.opens().or(s.traces()).is_some();
-        let ns_per_tick = if sites.iter().any(is_timed) { clock::ns_per_tick() } else { 0 };
+        let is_timing = sites.iter().any(is_timed);
+        let ns_per_tick = if is_timing { clock::ns_per_tick() } else { 0 };
+        if is_timing && let Some(module) = counter::may_be_taken_away(pid)? {
+            return Err(Broken::ClockMayGo { pid, module });
+        }
         let began = Instant::now();
         match process::check(pid) {
             // Waited for when we stop it.

@@ -45,7 +45,8 @@ fn is_reserved(m: &Mapping) -> bool {
     let p = m.permissions;
     m.path.as_os_str() == format!("/memfd:{ARENA_NAME}").as_str()
         && m.is_deleted
-        && m.offset.0 == RESERVED_OFFSET
+        // Its beginning may have been taken already.
+        && m.offset.0 >= RESERVED_OFFSET
         && p.is_shared
         && !(p.is_readable || p.is_writable || p.is_executable)
 }
@@ -160,6 +161,16 @@ mod tests {
             })
             .collect();
         assert_eq!(arenas(&maps(&many)).count(), ARENAS_MAX);
+    }
+
+    #[test]
+    fn a_region_whose_controller_died_between_its_mappings_is_one() {
+        let region = RegionDesc { table: 0x2000, code: 0x2000, blocks: 0x9000, end: 0x9000 };
+        let rest = |offset| format!("4000-9000 ---s {offset} 00:01 10 /memfd:nanoprobe (deleted)\n");
+        let table = "1000-4000 rw-p 00000000 00:00 0 \n";
+        assert!(is_region(&maps(&format!("{table}{}", rest("00003000"))), &region));
+        assert!(!is_region(&maps(&format!("{table}{}", rest("00000000"))), &region));
+        assert!(!is_region(&maps(table), &region));
     }
 
     #[test]

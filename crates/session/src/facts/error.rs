@@ -106,6 +106,13 @@ pub enum Broken {
         /// The process.
         pid: i32,
     },
+    /// A module of it may ask for that at any time.
+    ClockMayGo {
+        /// The process.
+        pid: i32,
+        /// The module.
+        module: String,
+    },
     /// Another process shares its memory.
     SharedMemory {
         /// Asked for.
@@ -295,6 +302,10 @@ impl fmt::Display for Broken {
             NoClock { pid } => write!(
                 f,
                 "process {pid} gets a signal where it reads the time stamp counter, so its calls cannot be timed"
+            ),
+            ClockMayGo { pid, module } => write!(
+                f,
+                "calls of process {pid} cannot be timed: {module} may ask for a signal where the time stamp counter is read"
             ),
             SharedMemory { pid, with } => write!(f, "process {with} shares the memory of {pid}"),
             Gone { pid } => write!(f, "process {pid} ended"),

@@ -15,6 +15,7 @@
 
 use crate::find::memory::Memory;
 use image::Mapping;
+use std::path::Path;
 use std::sync::OnceLock;
 use sys::nr;
 
@@ -45,7 +46,7 @@ pub(crate) fn has_fsgsbase() -> bool {
 
 /// Whether a module of the process other than its libc makes threads, or sets thread pointers, by itself.
 pub(crate) fn are_made_by_hand(memory: &Memory, mappings: &[Mapping]) -> bool {
-    mappings.iter().filter(|m| m.file.is_some() && !is_libc(m)).any(|m| {
+    mappings.iter().filter(|m| m.file.is_some() && !is_libc(&m.path)).any(|m| {
         let is_code = m.permissions.is_executable;
         // Where a file's names for the dynamic linker are.
         let is_head = m.offset.0 == 0 && m.permissions.is_readable && !is_code;
@@ -70,8 +71,9 @@ fn reads(memory: &Memory, at: u64, len: usize) -> impl Iterator<Item = Vec<u8>> 
     })
 }
 
-fn is_libc(mapping: &Mapping) -> bool {
-    let name = mapping.path.file_name().unwrap_or_default().to_string_lossy();
+/// By its name.
+pub(crate) fn is_libc(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
     ["libc.so", "libc-2", "ld-linux", "ld-2", "ld-musl", "libc.musl", "libpthread"]
         .iter()
         .any(|n| name.starts_with(n))

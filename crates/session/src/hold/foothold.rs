@@ -67,7 +67,8 @@ impl Foothold {
             (Some(syscall), Some(restorer)) => (Some(syscall), Some(restorer)),
             _ => (found.any.or(found.returning), None),
         };
-        let syscall = syscall.ok_or(Broken::NoSyscall)?;
+        // The mappings may be those of a program that is no more.
+        let syscall = syscall.ok_or_else(|| memory.check().err().unwrap_or(Broken::NoSyscall))?;
         Ok(Foothold { syscall, restorer, stack })
     }
 

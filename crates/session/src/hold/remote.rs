@@ -131,7 +131,7 @@ pub(crate) fn leave_sequence(memory: &Memory, thread: &mut Thread) -> Result<boo
 }
 
 /// Delivers what an instruction of this stopped thread has raised; it stands at the first instruction of the handler then.
-fn deliver_raised(thread: &mut Thread) -> Result<(), Errno> {
+pub(crate) fn deliver_raised(thread: &mut Thread) -> Result<(), Errno> {
     let tid = thread.tid;
     while ptrace::has_raised_signal(tid, OWN_FAULTS)? {
         let mut signal = 0;

@@ -51,7 +51,7 @@ pub fn set_patience(patience: Duration) {
     PATIENCE_MS.store(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
 }
 
-fn patience() -> Duration {
+pub(crate) fn patience() -> Duration {
     Duration::from_millis(PATIENCE_MS.load(Ordering::Relaxed))
 }
 

@@ -7,6 +7,7 @@
 //!          D5 forked children that inherited our patches are freed of them too: heirs.rs.
 //! Checked: testkit `traces`, `endings`.
 
+use crate::facts::descriptor;
 use crate::facts::error::Broken;
 use crate::facts::site::{Armed, Link};
 use crate::find::maps::image_maps;
@@ -27,6 +28,7 @@ impl Session {
     /// The process could not be stopped; nothing was changed.
     pub fn detach(&mut self) -> Result<Receipt, Broken> {
         let _hurry = Hurry::begin();
+        let _released = descriptor::release();
         apart(|| self.detach_here())
     }
 

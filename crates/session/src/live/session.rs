@@ -13,6 +13,7 @@ use crate::enter::setup::RECORD_LEN;
 use crate::facts::error::Broken;
 use crate::facts::site::{Action, Armed, Consumer, Missed, SitePlan};
 use crate::find::memory::Memory;
+use crate::find::process;
 use crate::hold::foothold::Foothold;
 use crate::kernel::KernelProbes;
 use crate::live::events::{Bounds, Event, Reader};
@@ -337,6 +338,12 @@ impl Session {
     /// How long the attach took.
     pub fn attach_time(&self) -> Duration {
         self.attach_time
+    }
+
+    /// False if a thread that makes calls for us could not undo that by itself, should this process be killed meanwhile: the
+    /// process has no code that returns from a signal, or a shadow stack.
+    pub fn has_way_back(&self) -> bool {
+        self.foothold.restorer.is_some() && !process::has_shadow_stack(process::living(self.pid()))
     }
 
     /// True if counts are made under rseq; false if by locked adds.

@@ -9,6 +9,7 @@
 //!          V4 a forked child gets its pages back and runs on untraced; so does one that shared the memory (vfork)
 //!             and executes another program.
 //!          V6 if this process is killed while no access is being made, whoever comes next gives the pages back.
+//!          V7 a thread whose fault has not been reported yet is not let go before it is: it would die of it.
 //!          Not kept: killed during an access, the accessing thread may get the fault, or our registers.
 //! Checked: testkit `watching`.
 
@@ -19,24 +20,27 @@ mod page;
 use super::step;
 use super::{Detail, Touch, Watch, WatchError};
 use crate::enter::journal::{Journal, LEN, are_restored};
+use crate::facts::descriptor;
 use crate::facts::error::Broken;
 use crate::find::memory::Memory;
 use crate::find::process;
 use crate::find::proof::Gone;
 use crate::hold::foothold::Foothold;
+use crate::hold::hijack::OWN_FAULTS;
 use crate::hold::interrupted::undo_interruption;
 use crate::hold::puppet::Puppet;
+use crate::hold::remote::deliver_raised;
 use crate::hold::reports::{self, NOHANG};
-use crate::hold::world::World;
+use crate::hold::world::{World, patience};
 use crate::leave::recover::recover;
 use image::Process;
 use page::Page;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use sys::Errno;
 use sys::ptrace::{self, event};
 use sys::wait::Status;
+use sys::{Errno, sched};
 
 const SIGSEGV: i32 = 11;
 const SIGTRAP: i32 = 5;
@@ -105,10 +109,11 @@ impl Soft {
     /// # Errors
     /// See [`WatchError`]; then the process is as before.
     pub fn arm(pid: i32, watches: Vec<Watch>, detail: Detail) -> Result<Soft, WatchError> {
+        descriptor::reserve()?;
         recover(pid)?;
         let began = Instant::now();
         let memory = Memory::open(pid)?;
-        let world = World::stop(pid)?;
+        let mut world = World::stop(pid)?;
         memory.check()?;
         let process = Process::read(pid as u32).map_err(WatchError::Image)?;
         let tids: Vec<i32> = world.threads().map(|t| t.tid).collect();
@@ -146,7 +151,7 @@ impl Soft {
             took: Duration::ZERO,
             stall: Duration::ZERO,
         };
-        if let Err((call, errno)) = soft.first_protect(tids.first().copied().unwrap_or(pid)) {
+        if let Err((call, errno)) = soft.first_protect(caller(&mut world).unwrap_or(pid)) {
             // Nothing is left to give back: dropping it must not try.
             soft.threads.clear();
             drop(world);
@@ -313,19 +318,30 @@ impl Soft {
                 Ok(Some((_, Status::Exited(_) | Status::Killed(_)))) => {
                     return self.forget(tid);
                 }
+                // It has made an access, whose fault comes next: nobody may be let go, or make a call for us, before that.
+                Ok(Some((_, Status::Event(event::STOP, signal))))
+                    if !STOP_SIGNALS.contains(&signal)
+                        && ptrace::has_raised_signal(tid, OWN_FAULTS) == Ok(true)
+                        && ptrace::cont_to_syscall(tid, 0).is_ok() => {}
                 Ok(Some((_, status))) => return self.queue.push_back((tid, status)),
                 Ok(None) | Err(Errno::EINTR) => {}
                 Err(_) => return,
             }
-            // In the kernel, uninterruptible: it will stop before it runs its own code again.
             let waited = began.elapsed();
-            if waited > Duration::from_millis(2)
-                && matches!(process::thread_state(self.pid, tid), None | Some('D' | 'Z' | 'X'))
-                || waited > Duration::from_secs(1)
-            {
-                return;
+            if waited < Duration::from_millis(2) {
+                std::thread::yield_now();
+                continue;
             }
-            std::thread::yield_now();
+            match process::thread_state(self.pid, tid) {
+                // In the kernel, uninterruptible: it will stop before it runs its own code again.
+                Some('D' | 'Z' | 'X') => return,
+                // It waits for a CPU.
+                Some('R') if waited < patience() => {}
+                None if sched::tgkill(self.pid, tid, 0) == Err(Errno::ESRCH) => return,
+                _ if waited > Duration::from_secs(1) => return,
+                _ => {}
+            }
+            std::thread::sleep(Duration::from_micros(100));
         }
     }
 
@@ -367,6 +383,7 @@ impl Soft {
 
     /// Gives the pages their protection back and lets all threads go.
     pub fn leave(&mut self) -> SoftReceipt {
+        let _released = descriptor::release();
         if self.is_alive() {
             self.stop_others(0);
             let any = self.queue.front().map(|(tid, _)| *tid);
@@ -398,6 +415,16 @@ impl Soft {
             self.threads.remove(&tid);
         }
     }
+}
+
+/// A thread of a stopped process that can make calls for us.
+fn caller(world: &mut World) -> Option<i32> {
+    let is_free = |tid: &i32| ptrace::has_raised_signal(*tid, OWN_FAULTS) != Ok(true);
+    let free = world.threads().map(|t| t.tid).find(is_free);
+    free.or_else(|| {
+        let first = world.threads_mut().next()?;
+        deliver_raised(first).ok().map(|()| first.tid)
+    })
 }
 
 impl Drop for Soft {

@@ -1,0 +1,179 @@
+//! Whether a program may take the time stamp counter away from itself while its calls are timed.
+//!
+//! For:     `lat` and `trace`, whose hits read the counter: a thread that has asked for a signal there dies of them.
+//! State:   none.
+//! Context: control.
+//! Keeps:   T1 a module that passes the request to prctl(2) as constants, by libc's functions or by a system call of its own,
+//!             is named. A request that is computed is not found.
+//! Checked: tests below; testkit `exact`.
+
+use crate::facts::error::Broken;
+use crate::find::threads::is_libc;
+use image::{ElfImage, ImageAddr, ModuleKind, Process};
+use std::collections::BTreeSet;
+
+const PR_SET_TSC: u32 = 26;
+const PR_TSC_SIGSEGV: u32 = 2;
+const PR_SET_SECCOMP: u32 = 22;
+const SECCOMP_MODE_STRICT: u32 = 1;
+const PRCTL: u32 = sys::nr::PRCTL as u32;
+/// Strict seccomp takes the counter away too.
+const REQUESTS: [[u32; 2]; 2] = [[PR_SET_TSC, PR_TSC_SIGSEGV], [PR_SET_SECCOMP, SECCOMP_MODE_STRICT]];
+/// Bytes around the load of an argument in which those of the others stand, and behind it the call.
+const NEAR: usize = 32;
+
+/// The first module of the process that may do so, but for its libc.
+pub(crate) fn may_be_taken_away(pid: i32) -> Result<Option<String>, Broken> {
+    let process = Process::read(pid as u32)
+        .map_err(|e| Broken::File { path: format!("/proc/{pid}/maps"), why: e.to_string() })?;
+    let own = process.modules.iter().filter(|m| m.kind != ModuleKind::Vdso && !is_libc(&m.path));
+    for module in own {
+        // One that cannot be opened has no sites either; others of its kind are named by the plan.
+        if module.open(process.pid).is_ok_and(|image| asks(&image)) {
+            return Ok(Some(module.path.display().to_string()));
+        }
+    }
+    Ok(None)
+}
+
+fn asks(image: &ElfImage) -> bool {
+    let (prctl, syscall) = (Callee::of(image, "prctl"), Callee::of(image, "syscall"));
+    image.executable_segments().any(|(segment, code)| {
+        let is_call =
+            |callee: &Callee, at: usize| callee.is_called_near(image, segment.range.start, code, at);
+        requests(code).any(|request| match request {
+            Request::Prctl { at } => is_call(&prctl, at),
+            Request::Syscall { at } => is_call(&syscall, at),
+            Request::Raw => true,
+        })
+    })
+}
+
+/// A place where the arguments of such a request are loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Request {
+    /// For prctl(2), if that is called behind.
+    Prctl { at: usize },
+    /// For syscall(2).
+    Syscall { at: usize },
+    /// For the kernel, whose call stands behind.
+    Raw,
+}
+
+/// `mov` of a constant to the register.
+const EDI: u8 = 0xbf;
+const ESI: u8 = 0xbe;
+const EDX: u8 = 0xba;
+const EAX: u8 = 0xb8;
+
+fn requests(code: &[u8]) -> impl Iterator<Item = Request> + '_ {
+    let loads = (0..code.len().saturating_sub(5)).filter(|at| code[*at] == EDI);
+    loads.filter_map(|at| {
+        let first = u32::from_le_bytes(code[at + 1..at + 5].try_into().ok()?);
+        let near = &code[at.saturating_sub(NEAR)..(at + NEAR).min(code.len())];
+        let is_loaded = |register: u8, value: u32| {
+            let [a, b, c, d] = value.to_le_bytes();
+            near.windows(5).any(|w| w == [register, a, b, c, d])
+        };
+        if first == PRCTL {
+            let is_one = REQUESTS.iter().any(|[what, how]| is_loaded(ESI, *what) && is_loaded(EDX, *how));
+            return is_one.then_some(Request::Syscall { at });
+        }
+        let [_, how] = REQUESTS.iter().find(|[what, _]| *what == first)?;
+        if !is_loaded(ESI, *how) {
+            return None;
+        }
+        let is_raw = is_loaded(EAX, PRCTL) && near.windows(2).any(|w| w == [0x0f, 0x05]);
+        Some(if is_raw { Request::Raw } else { Request::Prctl { at } })
+    })
+}
+
+/// A function of libc's as an image reaches it.
+struct Callee {
+    /// Where its address lies.
+    slots: BTreeSet<u64>,
+    /// Itself, in an image that has it.
+    own: BTreeSet<u64>,
+}
+
+impl Callee {
+    fn of(image: &ElfImage, name: &str) -> Callee {
+        let slots: BTreeSet<u64> = image.import_slots(name).map(|import| import.slot.0).collect();
+        let is_it = |f: &&image::Function| f.names.iter().any(|n| *n.text == *name);
+        let own = match image.is_static() {
+            true => image.functions().iter().filter(is_it).map(|f| f.addr.0).collect(),
+            false => BTreeSet::new(),
+        };
+        Callee { slots, own }
+    }
+
+    /// Whether it is called shortly behind the instruction at `at` of `code`, which begins at `start`.
+    fn is_called_near(&self, image: &ElfImage, start: ImageAddr, code: &[u8], at: usize) -> bool {
+        if self.slots.is_empty() && self.own.is_empty() {
+            return false;
+        }
+        let end = (at + 5 + NEAR).min(code.len());
+        (at + 5..end).any(|at| {
+            let here = start.0.wrapping_add(at as u64);
+            match &code[at..] {
+                [0xff, 0x15, rest @ ..] => {
+                    relative(here + 2, rest).is_some_and(|slot| self.slots.contains(&slot))
+                }
+                // A jump is a tail call.
+                [0xe8 | 0xe9, rest @ ..] => relative(here + 1, rest).is_some_and(|to| self.is(image, to)),
+                _ => false,
+            }
+        })
+    }
+
+    /// Whether the function at `to` is it, or a stub of the procedure linkage table that leads there.
+    fn is(&self, image: &ElfImage, to: u64) -> bool {
+        /// More than any stub has before its jump: endbr64, bnd.
+        const STUB: usize = 16;
+        let stub = image.bytes(ImageAddr(to), STUB).unwrap_or_default();
+        let jump = stub.windows(2).position(|w| w == [0xff, 0x25]);
+        let slot = jump.and_then(|at| relative(to.wrapping_add(at as u64 + 2), &stub[at + 2..]));
+        self.own.contains(&to) || slot.is_some_and(|slot| self.slots.contains(&slot))
+    }
+}
+
+/// What a distance of four bytes, which stands at `here`, leads to.
+fn relative(here: u64, bytes: &[u8]) -> Option<u64> {
+    let distance = i32::from_le_bytes(bytes.get(..4)?.try_into().ok()?);
+    Some(here.wrapping_add(4).wrapping_add_signed(i64::from(distance)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(code: &[&[u8]]) -> Vec<Request> {
+        let mut code = code.concat();
+        code.extend([0x90; 8]);
+        requests(&code).collect()
+    }
+
+    #[test]
+    fn a_request_is_known_by_its_constants_in_any_order() {
+        let (what, how) = ([EDI, 26, 0, 0, 0], [ESI, 2, 0, 0, 0]);
+        assert_eq!(found(&[&what, &how]), [Request::Prctl { at: 0 }]);
+        assert_eq!(found(&[&how, &[0x31, 0xc0], &what]), [Request::Prctl { at: 7 }]);
+        assert_eq!(found(&[&[EDI, 22, 0, 0, 0], &[ESI, 1, 0, 0, 0]]), [Request::Prctl { at: 0 }]);
+        // To allow it again, to ask for it, and a filter.
+        for (what, how) in [(26, 1), (25, 2), (22, 2)] {
+            assert_eq!(found(&[&[EDI, what, 0, 0, 0], &[ESI, how, 0, 0, 0]]), []);
+        }
+        let call = [EAX, 157, 0, 0, 0];
+        assert_eq!(found(&[&what, &how, &call, &[0x0f, 0x05]]), [Request::Raw]);
+        assert_eq!(
+            found(&[&[EDI, 157, 0, 0, 0], &[ESI, 26, 0, 0, 0], &[EDX, 2, 0, 0, 0]]),
+            [Request::Syscall { at: 0 }]
+        );
+    }
+
+    #[test]
+    fn a_distance_leads_from_its_end() {
+        assert_eq!(relative(0x1000, &(-4i32).to_le_bytes()), Some(0x1000));
+        assert_eq!(relative(0x1000, &[1, 2]), None);
+    }
+}
