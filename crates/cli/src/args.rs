@@ -123,7 +123,7 @@ pub struct TraceArgs {
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct HistArgs {
-    /// What to probe, for example u:libc:malloc
+    /// What to probe, for example u:libc:malloc; one specification, of several functions u:libc:/^(malloc|calloc)$/
     #[arg(value_name = "SPEC")]
     pub spec: String,
     /// Of what: arg0, arg1 ...; retval at a return (ur:)
@@ -141,7 +141,7 @@ pub struct WatchArgs {
     pub specs: Vec<String>,
     #[command(flatten)]
     pub run: RunArgs,
-    /// Protect pages in the place of debug registers: any number, but slow, and the process is held by ptrace
+    /// Protect pages in the place of debug registers: any number, but slow, the process is held by ptrace, and a thread at such a page dies if np-engine is killed
     #[arg(long)]
     pub soft: bool,
     /// Print each access: value before and after, thread, place in the code
@@ -249,9 +249,9 @@ fn value(text: &str) -> Result<Verb, String> {
         return Ok(Verb::HistogramOfReturn);
     }
     let number = text.strip_prefix("arg").and_then(|n| n.parse().ok());
-    number
-        .map(Verb::HistogramOfArgument)
-        .ok_or_else(|| "write arg0, arg1, ... (the first argument is arg0), or retval".to_owned())
+    number.map(Verb::HistogramOfArgument).ok_or_else(|| {
+        "write arg0, arg1, ... (the first argument is arg0), or retval, behind one specification".to_owned()
+    })
 }
 
 /// A time that is more than none.
@@ -276,6 +276,15 @@ mod tests {
             seen += 1;
         }
         assert_eq!(seen, 11);
+    }
+
+    #[test]
+    fn a_histogram_says_what_it_takes() {
+        let refused = |words: &[&str]| Cli::try_parse_from(words).map(drop).unwrap_err().to_string();
+        for words in [&["nanoprobe", "hist", "arg0", "u:a:b"][..], &["nanoprobe", "hist", "u:a:b", "u:c:d"]] {
+            assert!(refused(words).contains("behind one specification"), "{words:?}");
+        }
+        assert!(refused(&["nanoprobe", "hist", "u:a:b"]).contains("<SPEC> <EXPR>"));
     }
 
     #[test]

@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_millis(50);
 const EXEC_LOOK: Duration = Duration::from_millis(2);
 /// Looks at the rings after the last hit: more than enough for every ring to be full.
 const LAST_LOOKS: usize = 256;
-/// How long a program that we started may take to end when we ask it to.
+/// How long a program that we started may take to end when we ask it to; then it is left alone, which is said.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// What to do.
@@ -222,6 +222,12 @@ impl Engine<'_> {
                 Woke::FrontGone => break launched.ended(),
             }
         };
+        if ending.is_none() && woke != Woke::FrontGone {
+            let (pid, grace) = (launched.pid(), GRACE.as_secs());
+            eprintln!(
+                "nanoprobe: the command did not end within {grace} s of SIGTERM and runs on without probes, as process {pid}"
+            );
+        }
         ending.filter(|_| is_over).map_or(0, Ending::exit_code)
     }
 

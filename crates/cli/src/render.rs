@@ -245,6 +245,12 @@ impl Writer {
             let (took, stall) = (time(took), time(stall));
             eprintln!("Attached {probes} {noun}{of} in {took} ({rungs}); longest stall {stall}. {end}");
         }
+        if !sessions.iter().all(Session::has_way_back) && !self.is_quiet {
+            eprintln!(
+                "nanoprobe: should np-engine be killed by SIGKILL in the milliseconds of an attach or a detach, the process \
+                 dies: it has no code that returns from a signal, or a shadow stack"
+            );
+        }
         let by_kernel = by_rung.get(&(Rung::Kernel as u8)).map_or(0, |(_, n)| *n);
         if by_kernel > 0 && !self.is_quiet {
             let what = if by_kernel == 1 { "1 probe is" } else { &format!("{by_kernel} probes are") };

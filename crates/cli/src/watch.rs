@@ -149,6 +149,11 @@ impl Run<'_> {
             eprintln!(
                 "Attached {n} {noun} on {threads} threads in {took} ({how}); longest stall {stall}. {end}"
             );
+            if self.args.soft {
+                eprintln!(
+                    "nanoprobe: should np-engine be killed by SIGKILL, a thread that is at a watched page dies"
+                );
+            }
         }
     }
 
