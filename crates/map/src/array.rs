@@ -8,7 +8,7 @@
 //! Checked: tests/semantics.rs, tests/other_process.rs.
 
 use crate::Error;
-use crate::place::{Checked, Memory, Place, close_write, open_write, versioned, words};
+use crate::place::{Access, Checked, Place, close_write, open_write, versioned, words};
 #[cfg(all(feature = "std", not(loom)))]
 use crate::place::{length, sized};
 use core::ptr::NonNull;
@@ -106,7 +106,7 @@ impl<'a> Array<Checked<'a>> {
     }
 }
 
-impl<M: Memory> Array<M> {
+impl<M: Access> Array<M> {
     /// The number of entries.
     pub fn entries(&self) -> u32 {
         self.entries

@@ -9,7 +9,7 @@
 use crate::Error;
 #[cfg(all(feature = "std", not(loom)))]
 use crate::place::sized;
-use crate::place::{Checked, Memory, Place};
+use crate::place::{Access, Checked, Place};
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 use percpu::RseqOffset;
@@ -125,7 +125,7 @@ impl<'a> PercpuArray<Checked<'a>> {
     }
 }
 
-impl<M: Memory> PercpuArray<M> {
+impl<M: Access> PercpuArray<M> {
     /// The number of sums.
     pub fn entries(&self) -> u32 {
         self.entries

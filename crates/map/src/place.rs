@@ -13,7 +13,7 @@ use core::ptr::NonNull;
 
 /// Where a map lies, and how far it is believed: a [`Place`] in the process that uses it, which nothing checks, or a [`Checked`]
 /// one for whoever looks on from outside.
-pub trait Memory: Copy {
+pub trait Access: Copy {
     /// So many bytes on.
     fn at(self, offset: usize) -> Self;
 
@@ -54,7 +54,7 @@ pub trait Memory: Copy {
 #[derive(Clone, Copy)]
 pub struct Place(NonNull<u8>);
 
-impl Memory for Place {
+impl Access for Place {
     #[inline(always)]
     fn at(self, offset: usize) -> Place {
         Place::at(self, offset)
@@ -92,7 +92,7 @@ impl<'a> Checked<'a> {
 }
 
 #[cfg(not(loom))]
-impl Memory for Checked<'_> {
+impl Access for Checked<'_> {
     fn at(self, offset: usize) -> Self {
         Checked { offset: self.offset.saturating_add(offset), ..self }
     }

@@ -15,7 +15,7 @@
 use crate::Error;
 #[cfg(not(loom))]
 use crate::place::Checked;
-use crate::place::{Memory, Place, words};
+use crate::place::{Access, Place, words};
 use crate::prim::{AcqRel, Acquire, Relaxed, Release};
 use core::ptr::NonNull;
 
@@ -150,7 +150,7 @@ impl Ring {
     }
 }
 
-impl<M: Memory> Ring<M> {
+impl<M: Access> Ring<M> {
     /// Records that were lost so far because the ring was full.
     pub fn lost(&self) -> u64 {
         self.place.u64(LOST).load(Relaxed)
@@ -234,14 +234,14 @@ pub enum Next {
 }
 
 /// The one reader of a ring.
-pub struct Reader<M: Memory = Place> {
+pub struct Reader<M: Access = Place> {
     ring: Ring<M>,
     at: u64,
     /// Records that were given up.
     abandoned: u64,
 }
 
-impl<M: Memory> Reader<M> {
+impl<M: Access> Reader<M> {
     /// Reads from where the last reader ended.
     ///
     /// # Safety

@@ -9,7 +9,7 @@
 use super::bucket::{Locked, hash_of_key};
 use super::{DATA, END, EVICTED, Flag, HAND, Hash, LRU, NEXT, PER_CPU, PLAIN, SUM, USED, VERSION};
 use crate::Error;
-use crate::place::{Memory, Place, close_write, open_write};
+use crate::place::{Access, Place, close_write, open_write};
 use crate::prim::{Relaxed, Release};
 use core::ptr::NonNull;
 use objcache::Index;

@@ -10,7 +10,7 @@
 use super::bucket::Bucket;
 use super::{DATA, END, Flag, Hash, NEXT, TRIES, VERSION};
 use crate::Error;
-use crate::place::{Memory, versioned};
+use crate::place::{Access, versioned};
 use core::sync::atomic::Ordering::Acquire;
 use std::vec::Vec;
 
