@@ -455,6 +455,18 @@ mod tests {
     }
 
     #[test]
+    fn a_process_is_known_by_its_number_in_its_own_namespace_too_and_by_its_start() {
+        let names = names_of(sys::getpid().cast_signed());
+        assert_eq!(names.len(), 2);
+        for (namespace, (number, start)) in names.clone() {
+            let held =
+                |namespace, start| Held { namespace, processes: vec![(number, start)], watches: Vec::new() };
+            assert!(held(namespace, start).is_for(&names));
+            assert!(!held(namespace + 1, start).is_for(&names) && !held(namespace, start + 1).is_for(&names));
+        }
+    }
+
+    #[test]
     fn a_file_that_is_no_memfd_is_told_from_one_without_being_opened() {
         let memfd = |name| File::from(owned(sys::memfd(name, 0)).unwrap());
         let of = |file: &File| mount_and_inode("self", &file.as_raw_fd().to_string()).unwrap();
