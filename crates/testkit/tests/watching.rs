@@ -344,11 +344,13 @@ fn records_that_find_no_room_are_counted_as_lost_and_the_count_stays_exact() -> 
     let target = target()?;
     let mut running = target.spawn()?;
     let plain = spec(&target, "plain:8:w");
-    let tracing = start(&running, &["--stack", "-f", "json", &plain])?;
+    let mut tracing = start(&running, &["--stack", "-f", "json", &plain])?;
     // Nobody drains the ring meanwhile.
     tracing.signal_children(Signal::SIGSTOP)?;
     done(&mut running, "write 40000")?;
     tracing.signal_children(Signal::SIGCONT)?;
+    // Only when something was taken out is there room for what comes now.
+    tracing.expect("{\"type\":\"access\"")?;
     done(&mut running, "write 80")?;
     let outcome = tracing.interrupt_and_finish()?.success()?;
     let shown = outcome.json_data("access")?;
