@@ -20,6 +20,7 @@ const ADDS: u64 = 50;
 const STEPS_MOST: u32 = 100_000;
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the child is this test's own, and reaped by it alone")]
 fn an_add_of_a_single_stepped_thread_ends_and_is_counted() {
     let counter = Counter::new();
     // Whatever is found out at the first add is found out here.

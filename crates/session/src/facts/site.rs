@@ -472,3 +472,19 @@ fn has_rdpid() -> bool {
     let leaf = std::arch::x86_64::__cpuid_count(7, 0);
     std::arch::x86_64::__cpuid(0).eax >= 7 && leaf.ecx & (1 << 22) != 0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Consumer;
+
+    #[test]
+    fn a_histogram_of_r8_to_r11_reads_what_is_not_always_saved() {
+        // Where the kernel's `pt_regs` has r11, r10, r9 and r8, then rax and rdi.
+        let reads = [48, 56, 64, 72, 80, 112].map(|register| Consumer::Log2Histogram { register }.reads());
+        assert_eq!(reads, [1 << 11, 1 << 10, 1 << 9, 1 << 8, 0, 0]);
+        let of_32_bits = 72 | 32 << wire::ARG_SHIFT;
+        assert_eq!(Consumer::Log2Histogram { register: of_32_bits }.reads(), 1 << 8);
+        let go = Consumer::Enter { function: 3, is_go: true };
+        assert_eq!((go.reads(), Consumer::Count.reads()), (1 << 14, 0));
+    }
+}
