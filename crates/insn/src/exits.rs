@@ -148,6 +148,12 @@ impl Exits {
         self.exits.iter().map(|i| self.insns[*i].insn.addr)
     }
 
+    /// An exit that is taken only sometimes: a conditional jump.
+    pub fn conditional(&self) -> Option<u64> {
+        let mut exits = self.exits.iter().map(|i| &self.insns[*i].insn);
+        exits.find(|exit| matches!(native::leave(exit, None), Leave::Branch(_))).map(|exit| exit.addr)
+    }
+
     /// How probes stand before all exits, each with its address: as hooks of `entry`, a probe at the function's
     /// first instruction, where that displaces the exit, and else with a jump of their own.
     ///

@@ -7,11 +7,13 @@
 //! Checked: by those who make the facts.
 //!
 //! - [`error`] why a process is not entered, or a step in it failed
+//! - [`calls`] what is told of calls
 //! - [`ending`] how a program ended
 //! - [`site`] one site: planned, then armed; what is to be done at it
 //! - [`descriptor`] descriptors that the kernel has just made
 //! - [`inject`] a step that fails once, in tests
 
+pub(crate) mod calls;
 pub(crate) mod descriptor;
 pub(crate) mod ending;
 pub(crate) mod error;

@@ -1,13 +1,14 @@
 //! Probes that the kernel places: rung 7.
 //!
 //! For:     sites where no jump fits.
-//! State:   one table with a copy for each CPU, a program for each kind of action, a link for each file and program.
+//! State:   counts with a copy for each CPU, open calls, a ring; a program for each kind of action, a link for each file and program.
 //! Context: control; a hit traps.
 //! Keeps:   K1 hits of the process's own threads are counted, of no other process and of no forked child.
 //!          K2 dropped, the breakpoints are out, also if the controller is killed: the last to hold a link is a file
 //!             system that ends with us, so that a thread of the kernel's ends the link. One that is being killed cannot
 //!             write the process's memory any more: its breakpoints would stay ("failed to unregister, leaking uprobe").
 //!          K3 a breakpoint is placed in a stop of ours, where no other nanoprobe writes a jump, and only where none is.
+//!          K4 a function whose calls or returns are wanted is served at its entry and all exits, or at none.
 //! Checked: testkit `kernel`, `crowd`.
 //! Source:  the kernel's multi-uprobe links (6.6). A perf event alone counts one thread, and makes clone(2) fail in
 //!          the target if threads inherit it (seen on 6.18).
@@ -17,8 +18,9 @@
 //! - [`links`] links of the kernel's
 //! - [`stray`] breakpoints that nobody owns
 
+use crate::facts::calls::{Event, OpenCalls};
 use crate::facts::descriptor::owned;
-use crate::facts::site::{Consumer, Missed, SitePlan};
+use crate::facts::site::{Consumer, Missed, SitePlan, Whole};
 use crate::find::memory::Memory;
 use crate::patch::chain::{self, Breakpoint};
 use crate::patch::pages::Pages;
@@ -27,22 +29,29 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd};
 use sys::Errno;
-use sys::bpf::{add_one, helper, instruction};
 use wire::KernelSite;
 
 mod links;
+mod program;
+mod records;
 pub(crate) mod stray;
 
 use links::{Links, file_place, link, path_of};
+use program::{ENTERED, FIRST, Kind, Maps, NO_ROOM, UNWOUND};
+use records::Records;
 
-/// Entry of the table that every hit adds one to, before its action.
-const ENTERED: u32 = 0;
+/// Calls that may be open at a time.
+const OPEN_MAX: u32 = 1 << 16;
 
 /// Sites of one process under kernel uprobes.
 #[derive(Debug)]
 pub(crate) struct KernelProbes {
     pid: i32,
     counts: OwnedFd,
+    /// Calls that have begun.
+    open: OwnedFd,
+    /// For `trace`.
+    records: Option<Records>,
     cpus: usize,
     /// Each with the first of its entries.
     pub sites: Vec<(SitePlan, u32)>,
@@ -68,6 +77,8 @@ struct Wanted {
     entry: u32,
     /// Where it is in its file.
     offset: u64,
+    /// What its program is told.
+    cookie: u64,
 }
 
 impl Wanted {
@@ -89,31 +100,31 @@ impl KernelProbes {
                 Missed::Kernel("the process's first thread has ended, and kernel uprobes go by it".into());
             return (None, sites.into_iter().map(|site| (site, why.clone())).collect());
         }
-        let entries = 1 + sites.iter().map(SitePlan::cells).sum::<u32>();
-        let counts = match owned(sys::bpf::create_percpu_array(entries)) {
-            Ok(counts) => counts,
+        let entries = FIRST + sites.iter().map(SitePlan::cells).sum::<u32>();
+        let made = Tables::make(entries, sites.iter().any(|site| matches!(Kind::of(site), Kind::Trace(_))));
+        let Tables { counts, open, records } = match made {
+            Ok(tables) => tables,
             Err(errno) => {
                 let why = Missed::Kernel(not_allowed(errno));
                 return (None, sites.into_iter().map(|site| (site, why.clone())).collect());
             }
         };
         let mut missed = Vec::new();
-        let mut wanted: BTreeMap<(String, Option<u32>), Vec<Wanted>> = BTreeMap::new();
-        let mut next = ENTERED + 1;
-        for site in sites {
+        let mut wanted: BTreeMap<(String, Kind), Vec<Wanted>> = BTreeMap::new();
+        for (site, (entry, cookie)) in numbered(sites) {
             match place(pid, mappings, &site) {
                 Some((path, offset)) => {
-                    let cells = site.cells();
-                    let one = Wanted { entry: next, offset, site };
-                    wanted.entry((path, register(&one.site))).or_default().push(one);
-                    next += cells;
+                    let one = Wanted { entry, offset, cookie, site };
+                    wanted.entry((path, Kind::of(&one.site))).or_default().push(one);
                 }
                 None => missed.push((site, Missed::Kernel("its file is not mapped there".into()))),
             }
         }
+        let ring = records.as_ref().map_or(-1, Records::fd);
+        let maps = Maps { counts: counts.as_raw_fd(), open: open.as_raw_fd(), ring };
         let mut groups = Vec::new();
-        for ((path, register), wanted) in wanted {
-            let program = sys::bpf::load_uprobes_program(&program(counts.as_raw_fd(), register));
+        for ((path, kind), wanted) in wanted {
+            let program = sys::bpf::load_uprobes_program(&program::program(maps, kind));
             match owned(program) {
                 Ok(program) => groups.push(Group { path, program, wanted }),
                 Err(errno) => {
@@ -122,10 +133,11 @@ impl KernelProbes {
                 }
             }
         }
+        drop_incomplete(&mut groups, &mut missed);
         let any = !groups.is_empty();
         let (sites, own, links) = (Vec::new(), Vec::new(), Links::new());
-        let probes =
-            KernelProbes { pid, counts, cpus: percpu::possible_cpus() as usize, sites, own, groups, links };
+        let cpus = percpu::possible_cpus() as usize;
+        let probes = KernelProbes { pid, counts, open, records, cpus, sites, own, groups, links };
         (any.then_some(probes), missed)
     }
 
@@ -156,24 +168,37 @@ impl KernelProbes {
     /// Puts the breakpoints in, in a stop; sites where that cannot be come back with the reason.
     pub fn link(&mut self, memory: &Memory, pages: &mut Pages<'_>) -> Vec<(SitePlan, Missed)> {
         let mut missed = Vec::new();
-        for mut group in std::mem::take(&mut self.groups) {
-            let mut free = Vec::new();
-            for wanted in group.wanted {
+        let mut groups = std::mem::take(&mut self.groups);
+        let mut shared = BTreeSet::new();
+        for group in &mut groups {
+            for wanted in std::mem::take(&mut group.wanted) {
                 let (addr, original) = (wanted.site.addr(), &wanted.site.original);
                 match chain::check_for_kernel(memory, pages, addr, original) {
-                    Ok(breakpoint) => free.push((wanted, breakpoint)),
-                    Err(why) => missed.push((wanted.site, why)),
+                    Err(why) => {
+                        missed.push((wanted.site, why));
+                        continue;
+                    }
+                    Ok(Breakpoint::Shared) => drop(shared.insert(addr)),
+                    Ok(Breakpoint::Ours) => {}
                 }
+                group.wanted.push(wanted);
             }
-            // One that is shared with a nanoprobe goes with the last of them; another's may stay.
-            let is_shared = free.iter().any(|(_, breakpoint)| *breakpoint == Breakpoint::Shared);
-            let others = if is_shared { stray::others(memory) } else { BTreeSet::new() };
-            let ours = free.iter().filter(|(wanted, breakpoint)| {
-                *breakpoint == Breakpoint::Ours || others.contains(&wanted.site.addr())
-            });
-            self.own.extend(ours.map(|(wanted, _)| wanted.record()));
-            group.wanted = free.into_iter().map(|(wanted, _)| wanted).collect();
+        }
+        drop_incomplete(&mut groups, &mut missed);
+        // One that is shared with a nanoprobe goes with the last of them; another's may stay.
+        let others = if shared.is_empty() { BTreeSet::new() } else { stray::others(memory) };
+        let all = groups.iter().flat_map(|group| &group.wanted);
+        let ours = all.filter(|w| !shared.contains(&w.site.addr()) || others.contains(&w.site.addr()));
+        self.own.extend(ours.map(Wanted::record));
+        for group in groups {
             self.add(group, &mut missed);
+        }
+        // What the kernel refuses only now takes all back: a function is served whole or not at all.
+        let broken = incomplete(missed.iter().map(|(site, _)| site));
+        if self.sites.iter().any(|(site, _)| site.wholes().any(|whole| broken.contains(&whole))) {
+            self.links = Links::new();
+            let taken_back = std::mem::take(&mut self.sites);
+            missed.extend(taken_back.into_iter().map(|(site, _)| (site, Missed::Incomplete)));
         }
         missed
     }
@@ -201,7 +226,7 @@ impl KernelProbes {
 
     fn link_all(&mut self, path: &str, program: &OwnedFd, wanted: &[Wanted]) -> Result<(), Errno> {
         let offsets: Vec<u64> = wanted.iter().map(|w| w.offset).collect();
-        let cookies: Vec<u64> = wanted.iter().map(|w| u64::from(w.entry)).collect();
+        let cookies: Vec<u64> = wanted.iter().map(|w| w.cookie).collect();
         self.links.add(link(program, path, &offsets, &cookies, self.pid)?);
         Ok(())
     }
@@ -209,6 +234,31 @@ impl KernelProbes {
     /// Hits that have entered the kernel's program.
     pub fn entered(&self) -> u64 {
         self.read(ENTERED)
+    }
+
+    /// What became of timed calls that did not return.
+    pub fn open_calls(&self) -> OpenCalls {
+        // SAFETY: the descriptor is of the table that `prepare` made.
+        let inside = unsafe { sys::bpf::count_keys(self.open.as_raw_fd(), OPEN_MAX as usize) };
+        OpenCalls { unwound: self.read(UNWOUND), inside: inside as u64, no_room: self.read(NO_ROOM) }
+    }
+
+    /// Events written and lost so far.
+    pub fn events(&self) -> (u64, u64) {
+        let each = self.sites.iter().flat_map(|(site, entry)| {
+            let traces = site.consumers().filter(|c| matches!(c, Consumer::Trace { .. })).count() as u32;
+            (0..traces).map(move |n| entry + n * (wire::TRACE_LOST + 1))
+        });
+        each.fold((0, 0), |(written, lost), entry| {
+            (written + self.read(entry), lost + self.read(entry + wire::TRACE_LOST))
+        })
+    }
+
+    /// Takes events out of the ring, in the order in which they were written.
+    pub fn take_events(&self, ns_per_tick: u64, take: &mut dyn FnMut(Event)) {
+        if let Some(records) = &self.records {
+            records.take(ns_per_tick, take);
+        }
     }
 
     /// The sum of one entry over all CPUs.
@@ -233,43 +283,64 @@ fn place(pid: i32, mappings: &[Mapping], site: &SitePlan) -> Option<(String, u64
     Some((path_of(pid, mapping), offset))
 }
 
-/// The register whose histogram is made; none: a count.
-fn register(site: &SitePlan) -> Option<u32> {
-    site.consumers().find_map(|c| match c {
-        Consumer::Log2Histogram { register } => Some(register),
-        _ => None,
-    })
+/// Each site with the first of its entries and its cookie: calls have their function's, at each of its ends.
+fn numbered(sites: Vec<SitePlan>) -> Vec<(SitePlan, (u32, u64))> {
+    let mut next = FIRST;
+    let mut functions = BTreeMap::new();
+    let entries: Vec<u32> = sites
+        .iter()
+        .map(|site| {
+            let entry = next;
+            next += site.cells();
+            functions.extend(site.opens().map(|function| (function, entry)));
+            entry
+        })
+        .collect();
+    let of = |(site, entry): (SitePlan, u32)| {
+        let timed = site.consumers().find_map(Consumer::function);
+        let entry = timed.and_then(|function| functions.get(&function).copied()).unwrap_or(entry);
+        let traced = site.consumers().find_map(|c| match c {
+            Consumer::Trace { function, .. } => Some(function),
+            _ => None,
+        });
+        let function = timed.or(traced).unwrap_or(0);
+        (site, (entry, u64::from(entry) | u64::from(function) << 32))
+    };
+    sites.into_iter().zip(entries).map(of).collect()
 }
 
-/// Adds one to entry `ENTERED` and to the site's: its cookie, and for a histogram as many on as the register has
-/// binary digits.
-fn program(map: i32, register: Option<u32>) -> Vec<u64> {
-    let mut code = vec![
-        instruction(0xbf, 6, 1, 0, 0), // r6 = registers
-        instruction(0x85, 0, 0, 0, helper::GET_ATTACH_COOKIE),
-        instruction(0xbf, 7, 0, 0, 0), // r7 = r0
-        instruction(0xb7, 0, 0, 0, ENTERED as i32),
-    ];
-    code.extend(add_one(map));
-    if let Some(register) = register {
-        code.push(instruction(0x79, 1, 6, register as i16, 0)); // r1 = the register
-        code.push(instruction(0x15, 1, 0, (6 * 5 + 1) as i16, 0)); // if r1 == 0, skip all
-        for bits in [32, 16, 8, 4, 2, 1] {
-            code.extend([
-                instruction(0xbf, 2, 1, 0, 0),    // r2 = r1
-                instruction(0x77, 2, 0, 0, bits), // r2 >>= bits
-                instruction(0x15, 2, 0, 2, 0),    // if r2 == 0, skip two
-                instruction(0x07, 7, 0, 0, bits), // r7 += bits
-                instruction(0xbf, 1, 2, 0, 0),    // r1 = r2
-            ]);
-        }
-        code.push(instruction(0x07, 7, 0, 0, 1)); // r7 += 1
+/// Takes out the sites of functions of which another one is missed.
+fn drop_incomplete(groups: &mut Vec<Group>, missed: &mut Vec<(SitePlan, Missed)>) {
+    let broken = incomplete(missed.iter().map(|(site, _)| site));
+    for group in groups.iter_mut() {
+        let is_broken = |w: &Wanted| w.site.wholes().any(|whole| broken.contains(&whole));
+        let (dropped, kept): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut group.wanted).into_iter().partition(is_broken);
+        group.wanted = kept;
+        missed.extend(dropped.into_iter().map(|w| (w.site, Missed::Incomplete)));
     }
-    code.push(instruction(0xbf, 0, 7, 0, 0)); // r0 = r7
-    code.extend(add_one(map));
-    code.push(instruction(0xb7, 0, 0, 0, 0)); // r0 = 0
-    code.push(instruction(0x95, 0, 0, 0, 0)); // exit
-    code
+    groups.retain(|group| !group.wanted.is_empty());
+}
+
+/// What would not be seen whole without these sites.
+fn incomplete<'a>(missed: impl Iterator<Item = &'a SitePlan>) -> BTreeSet<Whole> {
+    missed.flat_map(SitePlan::wholes).collect()
+}
+
+/// What the programs write to.
+struct Tables {
+    counts: OwnedFd,
+    open: OwnedFd,
+    records: Option<Records>,
+}
+
+impl Tables {
+    fn make(entries: u32, is_traced: bool) -> Result<Tables, Errno> {
+        let counts = owned(sys::bpf::create_percpu_array(entries))?;
+        let open = owned(sys::bpf::create_hash(OPEN_MAX))?;
+        let records = if is_traced { Some(Records::make()?) } else { None };
+        Ok(Tables { counts, open, records })
+    }
 }
 
 fn not_allowed(errno: Errno) -> String {

@@ -13,6 +13,7 @@ mod patch;
 mod plan;
 pub mod watch;
 
+pub use facts::calls::{Event, OpenCalls};
 pub use facts::ending::Ending;
 pub use facts::error::{Broken, Limit};
 pub use facts::site::{Action, Consumer, HISTOGRAM_CELLS, Missed, SitePlan};
@@ -28,8 +29,7 @@ pub use hold::world::set_patience;
 pub use insn::Rung;
 pub use leave::receipt::{Receipt, Residue};
 pub use leave::recover::{is_marked, recover};
-pub use live::events::Event;
-pub use live::session::{Calls, OpenCalls, Session, SiteView};
+pub use live::session::{Calls, Session, SiteView};
 pub use plan::{
     Explained, FileCoverage, Images, Listed, Pace, Plan, PlanError, RefusedSite, Verb, coverage, explain,
     list, plan, plan_with,

@@ -10,9 +10,11 @@ use crate::{Errno, check, nr, syscall};
 
 const MAP_CREATE: usize = 0;
 const MAP_LOOKUP_ELEM: usize = 1;
+const MAP_GET_NEXT_KEY: usize = 4;
 const PROG_LOAD: usize = 5;
 const OBJ_PIN: usize = 6;
 const LINK_CREATE: usize = 28;
+const MAP_TYPE_HASH: u32 = 1;
 const MAP_TYPE_ARRAY: u32 = 2;
 const MAP_TYPE_PERCPU_ARRAY: u32 = 6;
 const MAP_TYPE_RING: u32 = 27;
@@ -29,9 +31,13 @@ const FSMOUNT_CLOEXEC: usize = 1;
 #[allow(missing_docs, reason = "the names are the kernel's")]
 pub mod helper {
     pub const MAP_LOOKUP_ELEM: i32 = 1;
+    pub const MAP_UPDATE_ELEM: i32 = 2;
+    pub const MAP_DELETE_ELEM: i32 = 3;
+    pub const KTIME_GET_NS: i32 = 5;
     pub const GET_CURRENT_PID_TGID: i32 = 14;
     pub const GET_STACK: i32 = 67;
     pub const PROBE_READ_USER: i32 = 112;
+    pub const RINGBUF_OUTPUT: i32 = 130;
     pub const RINGBUF_RESERVE: i32 = 131;
     pub const RINGBUF_SUBMIT: i32 = 132;
     pub const GET_ATTACH_COOKIE: i32 = 174;
@@ -131,6 +137,40 @@ pub fn create_percpu_array(entries: u32) -> Result<i32, Errno> {
 /// `EPERM` not allowed (it takes CAP_BPF).
 pub fn create_array(entries: u32) -> Result<i32, Errno> {
     create(MapAttr { kind: MAP_TYPE_ARRAY, key_bytes: 4, value_bytes: 8, entries })
+}
+
+/// A descriptor of a new table of 64-bit values by 64-bit keys; room for all is taken now.
+///
+/// # Errors
+/// `EPERM` not allowed (it takes CAP_BPF), `ENOMEM`.
+pub fn create_hash(entries: u32) -> Result<i32, Errno> {
+    create(MapAttr { kind: MAP_TYPE_HASH, key_bytes: 8, value_bytes: 8, entries })
+}
+
+/// How many keys a table has, `most` at most.
+///
+/// # Safety
+/// `map` must be a descriptor of [`create_hash`].
+pub unsafe fn count_keys(map: i32, most: usize) -> usize {
+    let (mut key, mut next, mut count) = (0u64, 0u64, 0);
+    while count < most {
+        let attr = LookupAttr {
+            map: map as u32,
+            reserved: 0,
+            key: if count == 0 { 0 } else { (&raw const key) as u64 },
+            value: (&raw mut next) as u64,
+            flags: 0,
+        };
+        let args = [MAP_GET_NEXT_KEY, (&raw const attr) as usize, size_of_val(&attr), 0, 0, 0];
+        // SAFETY: the kernel reads `attr` and `key` and writes one key, of eight bytes (this function's
+        // contract), to `next`; all are borrowed for the call.
+        if check(unsafe { syscall(nr::BPF, args) }).is_err() {
+            break;
+        }
+        key = next;
+        count += 1;
+    }
+    count
 }
 
 /// A descriptor of a new ring of `len` bytes, a power of two and whole pages; read it with

@@ -8,16 +8,24 @@
 
 use crate::{check, nr, syscall};
 
+const MONOTONIC: usize = 1;
 const THREAD_CPUTIME_ID: usize = 3;
 
 /// Nanoseconds of processor time that the calling thread has used.
 pub fn thread_cpu_ns() -> u64 {
+    read(THREAD_CPUTIME_ID)
+}
+
+/// Nanoseconds of the clock that a BPF program reads with `bpf_ktime_get_ns`.
+pub fn monotonic_ns() -> u64 {
+    read(MONOTONIC)
+}
+
+fn read(clock: usize) -> u64 {
     let mut time = [0u64; 2];
     // SAFETY: the kernel writes one `timespec`, two words, to `time`, which outlives the call.
-    let got = check(unsafe {
-        syscall(nr::CLOCK_GETTIME, [THREAD_CPUTIME_ID, time.as_mut_ptr() as usize, 0, 0, 0, 0])
-    });
-    // Every thread has this clock since Linux 2.6.12.
+    let got = check(unsafe { syscall(nr::CLOCK_GETTIME, [clock, time.as_mut_ptr() as usize, 0, 0, 0, 0]) });
+    // Linux has had both since 2.6.12.
     got.map_or(0, |_| time[0] * 1_000_000_000 + time[1])
 }
 

@@ -21,7 +21,7 @@ pub mod signal;
 mod sigstack;
 pub mod wait;
 
-pub use clock::thread_cpu_ns;
+pub use clock::{monotonic_ns, thread_cpu_ns};
 pub use cpu::{getcpu, membarrier, membarrier_cmd};
 pub use errno::Errno;
 pub use futex::{futex_wait, futex_wait_shared, futex_wake, futex_wake_shared};

@@ -42,12 +42,12 @@ impl Ring {
         Ok(Ring { ours, theirs, len: u64::from(len) })
     }
 
-    /// Gives each record that is finished to `give`; returns how many.
+    /// Gives each record that is finished by now to `give`; returns how many.
     pub fn take(&mut self, mut give: impl FnMut(&[u8])) -> usize {
         let (read, written) = (position(&self.ours), position(&self.theirs));
         let mut at = read.load(Relaxed);
-        let mut taken = 0;
-        while at < written.load(Acquire) {
+        let (mut taken, end) = (0, written.load(Acquire));
+        while at < end {
             let offset = PAGE + (at & (self.len - 1)) as usize;
             let header = self.theirs.base().wrapping_add(offset).cast::<AtomicU32>();
             // SAFETY: in bounds, since the kernel keeps `at` a multiple of 8 below the position that it wrote; mapped

@@ -68,6 +68,8 @@ pub enum Program {
     Prefork,
     /// First threads, names, children and stacks that make a process hard to enter and to leave.
     Parting,
+    /// Functions where no jump fits, left in every way: `targets/tight.c`.
+    Tight,
 }
 
 /// How a C program is linked. Go, Rust and C++ programs have their own way and ignore it.
@@ -98,7 +100,8 @@ pub(crate) struct Compiler {
 
 impl Program {
     /// Every program.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
+        Self::Tight,
         Self::Scribbler,
         Self::Forger,
         Self::Named,
@@ -146,6 +149,7 @@ impl Program {
             Self::Entered => &["entered.c"],
             Self::Sandboxed => &["sandboxed.c"],
             Self::Forker => &["forker.c"],
+            Self::Tight => &["tight.c", "tight_x86_64.S"],
             Self::Storm => &["storm.c"],
             Self::Watched => &["watched.c"],
             Self::Marked => &["marked.c"],

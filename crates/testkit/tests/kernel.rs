@@ -221,3 +221,115 @@ fn what_the_kernel_would_run_wrong_is_left_out() -> Result<()> {
     assert_eq!(running.end()?.code(), Some(7));
     Ok(())
 }
+
+const TIGHT: [&str; 5] = ["tight_ret", "tight_tail", "tight_loop", "tight_three", "tight_through"];
+
+/// Calls of each of [`TIGHT`] in one round, and how many of them come back.
+const OF_A_ROUND: [(u64, u64); 5] = [(2, 2), (1, 1), (1, 1), (3, 3), (2, 1)];
+
+/// One run of the whole program under `verb`, and its rounds.
+fn tight(verb: &[&str], rounds: u64) -> Result<testkit::Outcome> {
+    let target = Target::build(Program::Tight, Link::Pie)?;
+    let mut running = target.spawn()?;
+    let specs = TIGHT.map(|f| target.spec(f).replace("u:", if verb[0] == "count" { "ur:" } else { "u:" }));
+    let pid = running.pid_text();
+    let mut arguments = verb.to_vec();
+    arguments.extend(["-f", "json", "--strict", "-p", &pid]);
+    arguments.extend(specs.iter().map(String::as_str));
+    let mut tracing = Nanoprobe::find()?.start(arguments)?;
+    tracing.attached()?;
+    running.command(&format!("run {rounds}"))?;
+    running.expect("rounds ")?;
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    assert!(outcome.json_receipt()?.detach_verified, "{outcome}");
+    running.command("run 100")?;
+    running.expect("rounds ")?;
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(outcome)
+}
+
+#[test]
+fn calls_are_timed_by_the_kernel_where_no_jump_fits() -> Result<()> {
+    let rounds = rounds(500, 20_000) as u64;
+    let outcome = tight(&["lat"], rounds)?;
+    assert!(outcome.stderr.contains("kernel"), "{outcome}");
+    let maps = outcome.json_data("latency")?;
+    for (name, (calls, returned)) in TIGHT.iter().zip(OF_A_ROUND) {
+        let row = &maps.last().unwrap()["@"][name];
+        let number = |key: &str| row[key].as_u64().unwrap_or_else(|| panic!("{name}.{key} in {outcome}"));
+        assert_eq!(
+            (number("calls"), number("returned")),
+            (4 * rounds * calls, 4 * rounds * returned),
+            "{outcome}"
+        );
+        let buckets = row["ns"].as_array().into_iter().flatten();
+        assert_eq!(buckets.map(|b| b["count"].as_u64().unwrap_or(0)).sum::<u64>(), number("returned"));
+        assert_eq!(number("began_before"), 0);
+    }
+    let open = &outcome.json_data("receipt")?[0]["calls"];
+    let open = ["unwound", "inside", "not_timed"].map(|key| open[key].as_u64().unwrap());
+    assert_eq!(open.iter().sum::<u64>(), 4 * rounds, "what left by longjmp: {outcome}");
+    let receipt = outcome.json_receipt()?;
+    assert_eq!(
+        (receipt.hits, receipt.handled, receipt.skipped),
+        (4 * rounds * 17, 4 * rounds * 17, 0),
+        "{outcome}"
+    );
+    Ok(())
+}
+
+#[test]
+fn calls_are_shown_by_the_kernel_where_no_jump_fits_or_counted_as_lost() -> Result<()> {
+    let rounds = rounds(200, 5_000) as u64;
+    let outcome = tight(&["trace"], rounds)?;
+    let calls = outcome.json_data("call")?;
+    let receipt = outcome.json_receipt()?;
+    assert_eq!(receipt.hits, 4 * rounds * 17, "{outcome}");
+    assert_eq!(receipt.hits, receipt.handled + receipt.skipped);
+    if receipt.skipped > 0 {
+        return Ok(());
+    }
+    for (name, (all, returned)) in TIGHT.iter().zip(OF_A_ROUND) {
+        let shown: Vec<_> = calls.iter().filter(|c| c["name"] == *name).collect();
+        let come_back = shown.iter().filter(|c| !c["ret"].is_null()).count() as u64;
+        assert_eq!((shown.len() as u64, come_back), (4 * rounds * all, 4 * rounds * returned), "{name}");
+        assert!(shown.iter().all(|c| c["entry_seen"] == true && c["tid"].as_u64() > Some(0)), "{name}");
+    }
+    let of_loop = || calls.iter().filter(|c| c["name"] == "tight_loop");
+    assert!(of_loop().all(|c| c["args"][0] == 3 && c["ret"] == 6 && c["ns"].as_u64() > Some(0)));
+    let mut threads: Vec<u64> = of_loop().filter_map(|c| c["tid"].as_u64()).collect();
+    threads.sort_unstable();
+    threads.dedup();
+    assert_eq!(threads.len(), 4);
+    Ok(())
+}
+
+#[test]
+fn returns_are_counted_by_the_kernel_where_no_jump_fits() -> Result<()> {
+    let rounds = rounds(500, 20_000) as u64;
+    let outcome = tight(&["count"], rounds)?;
+    let maps = outcome.json_data("map")?;
+    for (name, (_, returned)) in TIGHT.iter().zip(OF_A_ROUND) {
+        let got = maps.last().unwrap()["@"][&format!("{name}%return")].as_u64();
+        assert_eq!(got, Some(4 * rounds * returned), "{name}: {outcome}");
+    }
+    let receipt = outcome.json_receipt()?;
+    assert_eq!((receipt.hits, receipt.skipped), (4 * rounds * 8, 0), "{outcome}");
+    Ok(())
+}
+
+/// A pattern takes no trap that nobody asked for, with these verbs either.
+#[test]
+fn a_pattern_of_calls_takes_no_kernel_probe_unless_asked() -> Result<()> {
+    let target = Target::build(Program::Tight, Link::Pie)?;
+    let running = target.spawn()?;
+    for (more, has_some) in [(None, false), (Some("--kernel"), true)] {
+        let (spec, pid) = (target.spec("tight_*"), running.pid_text());
+        let mut arguments = vec!["lat", &spec, "-p", &pid, "--for", "100ms"];
+        arguments.extend(more);
+        let outcome = Nanoprobe::find()?.start(arguments)?.finish()?;
+        assert_eq!(outcome.stderr.contains(" kernel)"), has_some, "{outcome}");
+        assert_eq!(outcome.stderr.contains("--kernel takes them"), !has_some, "{outcome}");
+    }
+    Ok(())
+}

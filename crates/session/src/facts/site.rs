@@ -135,7 +135,11 @@ impl Action {
         match self {
             Action::Count => true,
             Action::Consumers(list) => {
-                matches!(list.as_slice(), [Consumer::Count | Consumer::Log2Histogram { .. }])
+                let is_alone = matches!(list.as_slice(), [Consumer::Count | Consumer::Log2Histogram { .. }]);
+                let is_end = |c: &Consumer| {
+                    matches!(c, Consumer::Enter { .. } | Consumer::Leave { .. } | Consumer::Trace { .. })
+                };
+                is_alone || list.iter().all(|c| is_end(c) && !c.is_go())
             }
         }
     }

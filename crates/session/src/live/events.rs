@@ -9,6 +9,7 @@
 //! Checked: tests below; testkit `tracing` (none lost, torn or doubled), `hostile`; runtime's rings tests have the same
 //!          reader.
 
+use crate::facts::calls::Event;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use wire::Untrusted;
@@ -16,23 +17,6 @@ use wire::rings::{ENTRY, EXIT, RECORDS, Record, Ring};
 
 /// Events that one look takes at most, of all rings.
 const LOOK_MAX: usize = 1 << 16;
-
-/// One end of a call.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Event {
-    /// Time stamp counter.
-    pub stamp: u64,
-    /// Which call: equal at its entry and its exit.
-    pub place: u64,
-    /// The function's number in the plan.
-    pub function: u32,
-    /// At an exit.
-    pub is_exit: bool,
-    /// Thread, 0 if it cannot be told.
-    pub tid: u64,
-    /// First arguments; at an exit what is returned, and the stamp of the entry, 0 if that was not seen.
-    pub values: [u64; 3],
-}
 
 /// The one reader of a session's rings.
 #[derive(Debug, Default)]

@@ -10,13 +10,14 @@ use crate::enter::arena::Arena;
 use crate::enter::clock;
 use crate::enter::region::Regions;
 use crate::enter::setup::RECORD_LEN;
+use crate::facts::calls::{Event, OpenCalls};
 use crate::facts::error::Broken;
 use crate::facts::site::{Action, Armed, Consumer, Missed, SitePlan};
 use crate::find::memory::Memory;
 use crate::find::process;
 use crate::hold::foothold::Foothold;
 use crate::kernel::KernelProbes;
-use crate::live::events::{Bounds, Event, Reader};
+use crate::live::events::{Bounds, Reader};
 use image::Mapping;
 use insn::Rung;
 use std::sync::atomic::Ordering;
@@ -102,18 +103,6 @@ impl Calls {
     }
 }
 
-/// What became of calls that did not return. After the detach:
-/// entries = returns + `unwound` + `inside` + `no_room`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OpenCalls {
-    /// A newer call began where they would have returned: left by an exception or longjmp, or begun again.
-    pub unwound: u64,
-    /// Not left yet, or unwound without a newer call.
-    pub inside: u64,
-    /// Not timed: their place in the table was taken.
-    pub no_room: u64,
-}
-
 impl SiteView<'_> {
     /// Hits so far of the target's own threads; of a return probe 0, its function's calls have them.
     pub fn hits(&self) -> u64 {
@@ -169,7 +158,8 @@ impl SiteView<'_> {
     /// The calls of the function that begins here, if they are timed.
     pub fn calls(&self) -> Option<Calls> {
         self.plan.opens()?;
-        let sum = |number: u32| self.counts.sum(self.first_cell + number * 8);
+        let step = self.counts.step();
+        let sum = |number: u32| self.counts.sum(self.first_cell + number * step);
         let buckets = (latency::BUCKETS..latency::CELLS).map(sum).collect();
         let (entries, unmatched) = (sum(latency::ENTRIES), sum(latency::UNMATCHED));
         Some(Calls { entries, total_ns: sum(latency::TOTAL_NS), unmatched, buckets })
@@ -239,7 +229,10 @@ impl Session {
     }
 
     /// Takes events out of all rings, a bounded number of them; those of one CPU are in order. False if there may be more.
-    pub fn take_events(&self, take: impl FnMut(Event)) -> bool {
+    pub fn take_events(&self, mut take: impl FnMut(Event)) -> bool {
+        if let Some(kernel) = &self.kernel {
+            kernel.take_events(self.ns_per_tick, &mut take);
+        }
         let functions = self.armed.iter().filter_map(|a| a.plan.traces()).max().map_or(0, |last| last + 1);
         let bounds = Bounds { since: self.since, now: clock::ticks, functions };
         let rings: Vec<_> =
@@ -269,7 +262,8 @@ impl Session {
             let cells = self.armed.iter().flat_map(|a| a.trace_cells(n));
             cells.fold(0u64, |sum, cell| sum.saturating_add(self.regions.arena.sum(cell)))
         };
-        (sum(0), sum(wire::TRACE_LOST))
+        let (written, lost) = self.kernel.as_ref().map_or((0, 0), KernelProbes::events);
+        (sum(0).saturating_add(written), sum(wire::TRACE_LOST).saturating_add(lost))
     }
 
     /// Nanoseconds of so many ticks.
@@ -280,10 +274,11 @@ impl Session {
     /// What became of timed calls that did not return.
     pub fn open_calls(&self) -> OpenCalls {
         let arena = &self.regions.arena;
+        let by_kernel = self.kernel.as_ref().map(KernelProbes::open_calls).unwrap_or_default();
         OpenCalls {
-            unwound: arena.sum(wire::cell::FRAMES_REPLACED),
-            inside: arena.open_calls(),
-            no_room: arena.sum(wire::cell::FRAMES_NO_ROOM),
+            unwound: arena.sum(wire::cell::FRAMES_REPLACED).saturating_add(by_kernel.unwound),
+            inside: arena.open_calls().saturating_add(by_kernel.inside),
+            no_room: arena.sum(wire::cell::FRAMES_NO_ROOM).saturating_add(by_kernel.no_room),
         }
     }
 

@@ -8,6 +8,8 @@
 //! Checked: testkit `returns`.
 
 use super::consumer::{check_faults, check_shadow_stack, check_stack, consumer, is_go_code};
+use super::no_jump::NoJump;
+use super::site::kernel_placement;
 use super::{Match, Placed, Planner, Verb, codes};
 use crate::facts::site::{Action, Consumer, SitePlan};
 use image::{ElfImage, ImageAddr, When};
@@ -18,7 +20,77 @@ use std::ops::Range;
 const FUNCTIONS_MAX: u32 = u16::MAX as u32;
 
 impl Planner<'_> {
+    /// The entry and all exits, by jumps or, where one of them has no room for that, by the kernel.
     pub(super) fn calls(
+        &self,
+        wanted: &Match,
+        verb: Verb,
+        placed: &mut Placed,
+    ) -> Result<Vec<SitePlan>, String> {
+        self.calls_by_jumps(wanted, verb, placed)
+            .or_else(|why| self.calls_by_kernel(wanted, verb, placed).ok_or(why))
+    }
+
+    /// None if the kernel cannot either: it has the same exits, and cannot tell whether a conditional jump is taken. In Go
+    /// stacks move, and a call is not known by its place.
+    fn calls_by_kernel(&self, wanted: &Match, verb: Verb, placed: &mut Placed) -> Option<Vec<SitePlan>> {
+        let number = placed.functions;
+        let exits = match self.exits_for_kernel(wanted) {
+            Err(NoExits::NeverReturns) if verb == Verb::Trace => Vec::new(),
+            other => other.ok()?,
+        };
+        if number > FUNCTIONS_MAX
+            || wanted.mark.is_some()
+            || is_go_code(&self.images[&wanted.module].image, wanted)
+        {
+            return None;
+        }
+        match self.placement(wanted, placed) {
+            Ok(_) | Err(NoJump::Refused(Refusal::NoRung { .. }) | NoJump::ShadowStack(_)) => {}
+            // Nobody may stand there.
+            Err(_) => return None,
+        }
+        let (Action::Consumers(enter), Action::Consumers(leave)) = ends(verb, number, false) else {
+            return None;
+        };
+        let mut at_entry = enter;
+        at_entry.extend(leave.iter().filter(|_| exits.contains(&wanted.addr)).copied());
+        let mut sites = vec![self.kernel_site(wanted, wanted.addr, wanted.name.clone(), at_entry, placed)?];
+        for exit in exits.into_iter().filter(|exit| *exit != wanted.addr) {
+            let name = format!("{} at {exit:#x}", wanted.name);
+            sites.push(self.kernel_site(wanted, exit, name, leave.clone(), placed)?);
+        }
+        placed.functions += 1;
+        Some(sites)
+    }
+
+    /// The exits before which the kernel's probes may stand.
+    fn exits_for_kernel(&self, wanted: &Match) -> Result<Vec<u64>, NoExits> {
+        let loaded = &self.images[&wanted.module];
+        let function = whole_function(wanted).map_err(|_| NoExits::NeverReturns)?;
+        let exits = find_exits(&loaded.image, &loaded.flow, function, false)?;
+        match exits.conditional() {
+            Some(at) => Err(NoExits::ConditionalTailJump { at }),
+            None => Ok(exits.addrs().collect()),
+        }
+    }
+
+    fn kernel_site(
+        &self,
+        wanted: &Match,
+        addr: u64,
+        name: String,
+        consumers: Vec<Consumer>,
+        placed: &Placed,
+    ) -> Option<SitePlan> {
+        let loaded = &self.images[&wanted.module];
+        let placement = kernel_placement(&loaded.image, addr, |range| {
+            placed.is_taken(range, self.module(wanted.module).bias.0)
+        })?;
+        self.site_plan(wanted, name, placement, vec![Action::Consumers(consumers)]).ok()
+    }
+
+    fn calls_by_jumps(
         &self,
         wanted: &Match,
         verb: Verb,
@@ -55,13 +127,30 @@ impl Planner<'_> {
         Ok(sites)
     }
 
-    /// A probe before every exit.
+    /// A probe before every exit, by jumps or all by the kernel.
     pub(super) fn returns(
         &self,
         wanted: &Match,
         verb: Verb,
         placed: &Placed,
     ) -> Result<Vec<SitePlan>, String> {
+        let by_jumps = self.returns_by_jumps(wanted, verb, placed);
+        by_jumps.or_else(|why| self.returns_by_kernel(wanted, verb, placed).ok_or(why))
+    }
+
+    fn returns_by_kernel(&self, wanted: &Match, verb: Verb, placed: &Placed) -> Option<Vec<SitePlan>> {
+        let image = &self.images[&wanted.module].image;
+        let consumer = consumer(verb, When::Return, image, wanted).ok()??;
+        let name = format!("{}%return", wanted.name);
+        let site = |exit| {
+            let mut site = self.kernel_site(wanted, exit, name.clone(), vec![consumer], placed)?;
+            site.exit_of = Some(wanted.addr.wrapping_add(site.bias));
+            Some(site)
+        };
+        self.exits_for_kernel(wanted).ok()?.into_iter().map(site).collect()
+    }
+
+    fn returns_by_jumps(&self, wanted: &Match, verb: Verb, placed: &Placed) -> Result<Vec<SitePlan>, String> {
         let loaded = &self.images[&wanted.module];
         let function = whole_function(wanted)?;
         let consumer = consumer(verb, When::Return, &loaded.image, wanted)?;

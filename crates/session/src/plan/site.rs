@@ -124,6 +124,17 @@ fn kernel_way(image: &ElfImage, addr: u64) -> Option<(u8, KernelWay)> {
     codes(image).iter().find_map(|code| insn::kernel_way(code.from_addr(addr)))
 }
 
+/// A probe of the kernel's there, if that does no harm and nobody else is there.
+pub(super) fn kernel_placement(
+    image: &ElfImage,
+    addr: u64,
+    is_taken: impl Fn(Range<u64>) -> bool,
+) -> Option<Placement> {
+    let (len, _) = kernel_way(image, addr)?;
+    let is_free = !is_taken(addr..addr + u64::from(len)) && misrun(image, addr).is_none();
+    is_free.then(|| Placement::by_kernel(addr, len, Vec::new()))
+}
+
 /// What the kernel's probe would do to the instruction there.
 fn misrun(image: &ElfImage, addr: u64) -> Option<Misrun> {
     codes(image).iter().find_map(|code| insn::kernel_misruns(code.from_addr(addr)).err())
@@ -135,9 +146,7 @@ pub(super) fn by_kernel_alone(image: &ElfImage, site: u64) -> String {
         Some((_, KernelWay::Emulates)) => "each hit traps",
         _ => "each hit traps twice, since the kernel steps this instruction",
     };
-    format!(
-        "rung 7, a kernel uprobe, serves count and hist of a function by its whole name, or with --kernel: {price}"
-    )
+    format!("rung 7, a kernel uprobe, serves a function by its whole name, or with --kernel: {price}")
 }
 
 /// A refusal in words, with what is left.
