@@ -16,6 +16,8 @@
 //! What stays: the kernel's page for displaced instructions, `[uprobes]`, is mapped until the process ends.
 //!
 //! - [`links`] links of the kernel's
+//! - [`program`] the programs that it runs at a hit
+//! - [`records`] what they tell of calls as they happen
 //! - [`stray`] breakpoints that nobody owns
 
 use crate::facts::calls::{Event, OpenCalls};

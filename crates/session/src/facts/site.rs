@@ -130,16 +130,12 @@ const TRACE_CELLS: u32 = wire::TRACE_LOST + 1;
 pub const HISTOGRAM_CELLS: u32 = 65;
 
 impl Action {
-    /// Whether the program that the kernel runs for a site can do this.
+    /// Whether the program that the kernel runs for a site alone can do this.
     pub(crate) fn suits_kernel(&self) -> bool {
         match self {
             Action::Count => true,
             Action::Consumers(list) => {
-                let is_alone = matches!(list.as_slice(), [Consumer::Count | Consumer::Log2Histogram { .. }]);
-                let is_end = |c: &Consumer| {
-                    matches!(c, Consumer::Enter { .. } | Consumer::Leave { .. } | Consumer::Trace { .. })
-                };
-                is_alone || list.iter().all(|c| is_end(c) && !c.is_go())
+                matches!(list.as_slice(), [Consumer::Count | Consumer::Log2Histogram { .. }])
             }
         }
     }
