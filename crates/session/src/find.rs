@@ -12,6 +12,7 @@
 //! - [`identity`] whether it is still that process, and that program
 //! - [`sharers`] who runs in the same memory
 //! - [`threads`] how its threads find their own blocks
+//! - [`counter`] whether it may take the time stamp counter away from itself
 //! - [`limits`] limits of its own that it has reached
 //! - [`shadow_stack`] whether the processor checks its returns
 //! - [`proof`] that it is gone, restored, unmapped: what a receipt may claim
