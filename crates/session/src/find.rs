@@ -14,7 +14,6 @@
 //! - [`threads`] how its threads find their own blocks
 //! - [`counter`] whether it may take the time stamp counter away from itself
 //! - [`limits`] limits of its own that it has reached
-//! - [`counter`] whether it may read the time stamp counter
 //! - [`shadow_stack`] whether the processor checks its returns
 //! - [`proof`] that it is gone, restored, unmapped: what a receipt may claim
 
