@@ -133,6 +133,8 @@ impl Hunt<'_> {
             }
             let left = self.end.saturating_duration_since(Instant::now());
             match World::stop_to_leave(pid, left) {
+                // It has executed a program since it was found.
+                Ok(_) if self.is_heir(pid).is_ok_and(|is_heir| !is_heir) => drop(self.clean.insert(pid)),
                 Ok(world) => {
                     line.push(world);
                     let children = process::children(pid).into_iter();
@@ -163,6 +165,8 @@ impl Hunt<'_> {
             Ok(()) if is_verified => drop(self.clean.insert(pid)),
             Ok(()) => drop(self.not_freed.insert(pid, "its code differs from the file's".into())),
             Err(_) if process::is_over(pid) => {}
+            // It has executed a program meanwhile.
+            Err(Broken::Replaced { .. }) => drop(self.clean.insert(pid)),
             Err(broken) => drop(self.not_freed.insert(pid, broken.to_string())),
         }
     }
