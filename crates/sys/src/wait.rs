@@ -57,6 +57,23 @@ pub fn wait(pid: i32, options: usize) -> Result<Option<(i32, Status)>, Errno> {
     Ok((got != 0).then(|| (got as i32, decode(status))))
 }
 
+/// Reaps one thread or child, if it has ended; stops are left for whoever waits for them.
+///
+/// # Errors
+/// `ECHILD` nobody of this process waits for it.
+pub fn reap(tid: i32) -> Result<Option<Status>, Errno> {
+    const BY_PID: usize = 1;
+    const EXITED: usize = 4;
+    const CLD_EXITED: i32 = 1;
+    let mut info = [0i32; 32];
+    let args = [BY_PID, tid as usize, info.as_mut_ptr() as usize, EXITED | NOHANG | ALL, 0, 0];
+    // SAFETY: the kernel writes one siginfo_t, 128 bytes, to `info`, which outlives the call.
+    check(unsafe { syscall(nr::WAITID, args) })?;
+    let (signal, code, status) = (info[0], info[2], info[6]);
+    let ended = if code == CLD_EXITED { Status::Exited(status) } else { Status::Killed(status) };
+    Ok((signal != 0).then_some(ended))
+}
+
 const _: () = assert!(ptrace::event::STOP == 128);
 
 #[cfg(test)]

@@ -42,6 +42,15 @@ pub(crate) fn take(tid: i32, options: usize) -> Result<Option<(i32, Status)>, Er
     Ok(taken)
 }
 
+/// Reaps threads that have ended, whichever OS thread of ours traces them.
+pub(crate) fn reap_ended(tids: &[i32]) {
+    for tid in tids {
+        if let Ok(Some(status)) = wait::reap(*tid) {
+            note(*tid, status);
+        }
+    }
+}
+
 /// A child's first end is its only one: later its number may be another's.
 fn note(who: i32, status: Status) {
     if let Some(end) = children().get_mut(&who) {

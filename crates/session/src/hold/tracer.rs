@@ -14,9 +14,11 @@ use crate::find::process;
 use crate::hold::reports;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+use sys::{Errno, ptrace};
 
 /// How long the kernel may take to let go of what an ended thread has traced; it is done in its last steps.
 const LETTING_GO: Duration = Duration::from_secs(1);
@@ -24,6 +26,7 @@ const LETTING_GO: Duration = Duration::from_secs(1);
 thread_local! {
     /// A process that this OS thread keeps in a stop.
     static HELD: Cell<i32> = const { Cell::new(0) };
+    static SEIZING: RefCell<Option<Arc<Seizing>>> = const { RefCell::new(None) };
     static IS_APART: Cell<bool> = const { Cell::new(false) };
     /// Seized and asked to stop, by thread; with its process, and since when.
     static LATE: RefCell<BTreeMap<i32, Asked>> = const { RefCell::new(BTreeMap::new()) };
@@ -64,22 +67,78 @@ pub(crate) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> T {
         return run().unwrap_or_else(|| unreachable!("it is taken once"));
     }
     let steps = inject::left();
+    let (seizing, outside) = (Arc::new(Seizing::default()), thread::current());
     let (value, late, steps) = thread::scope(|scope| {
         let aside = || {
             IS_APART.set(true);
+            SEIZING.replace(Some(Arc::clone(&seizing)));
             inject::set_left(steps);
-            (run(), LATE.take(), inject::left())
+            let done = (run(), LATE.take(), inject::left());
+            seizing.is_over.store(true, Ordering::Release);
+            outside.unpark();
+            done
         };
-        match thread::Builder::new().spawn_scoped(scope, aside).map(thread::ScopedJoinHandle::join) {
-            Ok(Ok(done)) => done,
-            Ok(Err(panic)) => std::panic::resume_unwind(panic),
+        let Ok(worker) = thread::Builder::new().spawn_scoped(scope, aside) else {
             // No room for a thread: here, and who stays late is let go when this process ends.
-            Err(_) => (run(), BTreeMap::new(), inject::left()),
+            return (run(), BTreeMap::new(), inject::left());
+        };
+        while !seizing.is_over.load(Ordering::Acquire) && !worker.is_finished() {
+            thread::park_timeout(STUCK);
+            seizing.unstick();
         }
+        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });
     inject::set_left(steps);
     late.values().for_each(await_release);
     value.unwrap_or_else(|| unreachable!("it is taken once"))
+}
+
+/// How long a seizure may take before we look whether it waits for us.
+const STUCK: Duration = Duration::from_millis(20);
+
+/// Whom an OS thread has seized, and how often it began and ended a seizure.
+///
+/// The kernel has a seizure of a thread that executes another program wait until the others of its process are reaped, which
+/// its tracer, who waits there, cannot do: another OS thread of ours does.
+#[derive(Debug, Default)]
+struct Seizing {
+    seized: Mutex<Vec<i32>>,
+    /// Odd while it seizes.
+    turns: AtomicU64,
+    seen: AtomicU64,
+    is_over: AtomicBool,
+}
+
+impl Seizing {
+    fn seized(&self) -> MutexGuard<'_, Vec<i32>> {
+        self.seized.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reaps those that have ended, if one seizure has lasted since we looked last.
+    fn unstick(&self) {
+        // Relaxed: a hint; what is reaped too early is missed by nobody.
+        let turns = self.turns.load(Ordering::Relaxed);
+        if turns % 2 == 1 && self.seen.swap(turns, Ordering::Relaxed) == turns {
+            reports::reap_ended(&self.seized());
+        }
+    }
+}
+
+/// Seizes a thread from this OS thread.
+///
+/// # Errors
+/// As for [`sys::ptrace::seize`].
+pub(crate) fn seize(tid: i32, options: usize) -> Result<(), Errno> {
+    SEIZING.with_borrow(|seizing| {
+        let turn = || seizing.as_ref().map(|seizing| seizing.turns.fetch_add(1, Ordering::Relaxed));
+        turn();
+        let done = ptrace::seize(tid, options);
+        turn();
+        if let (Ok(()), Some(seizing)) = (done, seizing) {
+            seizing.seized().push(tid);
+        }
+        done
+    })
 }
 
 /// The end of an OS thread is seen some steps before it has let go.

@@ -420,7 +420,7 @@ fn seize(pid: i32, tid: i32) -> Result<bool, Broken> {
     const TRIES: usize = 16;
     let mut refused = Errno::EPERM;
     for _ in 0..TRIES {
-        refused = match ptrace::seize(tid, ptrace::O_TRACESYSGOOD) {
+        refused = match tracer::seize(tid, ptrace::O_TRACESYSGOOD) {
             Ok(()) => return Ok(true),
             Err(Errno::ESRCH) => return Ok(false),
             Err(_) if ended(pid, tid) => return Ok(false),
