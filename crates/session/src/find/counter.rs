@@ -8,6 +8,7 @@
 //! Checked: tests below; testkit `exact`.
 
 use crate::facts::error::Broken;
+use crate::find::process;
 use crate::find::threads::is_libc;
 use image::{ElfImage, ImageAddr, ModuleKind, Process};
 use std::collections::BTreeSet;
@@ -24,8 +25,11 @@ const NEAR: usize = 32;
 
 /// The first module of the process that may do so, but for its libc.
 pub(crate) fn may_be_taken_away(pid: i32) -> Result<Option<String>, Broken> {
-    let process = Process::read(pid as u32)
-        .map_err(|e| Broken::File { path: format!("/proc/{pid}/maps"), why: e.to_string() })?;
+    let unreadable = |e: image::ImageError| match process::is_over(pid) {
+        true => Broken::Gone { pid },
+        false => Broken::File { path: format!("/proc/{pid}/maps"), why: e.to_string() },
+    };
+    let process = Process::read(pid as u32).map_err(unreadable)?;
     let own = process.modules.iter().filter(|m| m.kind != ModuleKind::Vdso && !is_libc(&m.path));
     for module in own {
         // One that cannot be opened has no sites either; others of its kind are named by the plan.

@@ -318,21 +318,30 @@ impl World {
         let Asked { tid, group, since: asked } = one;
         let is_over = match reports::take(tid, NOHANG) {
             Ok(None) | Err(Errno::EINTR) => false,
-            Ok(Some((_, Status::Event(ptrace::event::STOP, _)))) => {
-                if let Ok(regs) = ptrace::regs(tid) {
+            // One that fails from here on was killed in the stop: its end is the next report, and whoever executes a program
+            // waits until we have taken that.
+            Ok(Some((_, Status::Event(ptrace::event::STOP, _)))) => match ptrace::regs(tid) {
+                Ok(regs) => {
                     let mut thread = Thread { tid, group, regs, changed: false, asked };
                     thread.undo_interruption();
                     if self.has_filter {
                         thread.avoid_restart_call();
                     }
                     self.threads.insert(tid, thread);
+                    true
                 }
-                true
-            }
+                Err(_) => false,
+            },
             // A signal came first: it is delivered, and the stop follows before the handler runs.
-            Ok(Some((_, Status::Signal(signal)))) => ptrace::cont(tid, signal).is_err(),
+            Ok(Some((_, Status::Signal(signal)))) => {
+                let _ = ptrace::cont(tid, signal);
+                false
+            }
             Ok(Some((_, Status::Exited(_) | Status::Killed(_)))) => true,
-            Ok(Some(_)) => ptrace::cont(tid, 0).is_err(),
+            Ok(Some(_)) => {
+                let _ = ptrace::cont(tid, 0);
+                false
+            }
             Err(_) => true,
         };
         if is_over {
