@@ -235,8 +235,12 @@ impl World {
                 if self.threads.contains_key(&tid) || self.sleepers.contains_key(&tid) {
                     continue;
                 }
-                // In an earlier try.
+                // In an earlier try. A thread that was asked while it executed a program may run on without having
+                // stopped: it is asked anew.
                 if let Some(late) = tracer::late(tid) {
+                    if !matches!(process::thread_state(group, tid), Some('t' | 'D')) {
+                        let _ = ptrace::interrupt(tid);
+                    }
                     asked.push(late);
                     continue;
                 }
