@@ -179,12 +179,12 @@ impl Tally {
 
 fn rounds(options: &Options, target: &Target, tally: &mut Tally) -> Result<(), String> {
     let before = Footprint::of(target.pid())?;
-    let (mut random, end) = (options.seed | 1, Instant::now() + options.limit);
-    let mut last = Instant::now();
+    // With 32 busy threads a CPU a time-shared tester would get through some rounds a second only, and plan for minutes.
+    let _ = sys::sched::set_policy(sys::sched::FIFO, 1);
     let plans: Result<Vec<_>, String> = options.kinds.iter().map(|k| k.plan(target.pid())).collect();
     let plans = plans?;
-    // With 32 busy threads a CPU a time-shared tester would get through some rounds a second only.
-    let _ = sys::sched::set_policy(sys::sched::FIFO, 1);
+    let (mut random, end) = (options.seed | 1, Instant::now() + options.limit);
+    let mut last = Instant::now();
     while tally.rounds < options.rounds && Instant::now() < end {
         tally.rounds += 1;
         // xorshift: replayable, and nothing hangs on its quality.
@@ -220,6 +220,9 @@ fn rounds(options: &Options, target: &Target, tally: &mut Tally) -> Result<(), S
             println!("{}", tally.line());
             last = Instant::now();
         }
+    }
+    if tally.rounds == 0 {
+        return Err("no round was made".into());
     }
     Ok(())
 }

@@ -77,7 +77,13 @@ pub(crate) fn decode(bytes: &[u8], addr: u64) -> Option<Class> {
 pub(crate) fn decode_raw(bytes: &[u8], addr: u64) -> Option<Instruction> {
     let bytes = &bytes[..bytes.len().min(INSN_MAX_BYTES)];
     let insn = Decoder::with_ip(64, bytes, addr, DecoderOptions::NONE).decode();
-    (!insn.is_invalid()).then_some(insn)
+    (!insn.is_invalid() && !is_exchange_taken_for_pause(&insn, bytes)).then_some(insn)
+}
+
+/// `f3` and a REX prefix that names r8 before `90`: the decoder says pause, processors exchange r8 and rax.
+fn is_exchange_taken_for_pause(insn: &Instruction, bytes: &[u8]) -> bool {
+    let rex = prefixes(&bytes[..insn.len()]).last().copied();
+    insn.mnemonic() == Mnemonic::Pause && rex.is_some_and(|rex| rex & 0xf1 == 0x41)
 }
 
 fn classify(insn: &Instruction, bytes: &[u8]) -> Class {

@@ -163,6 +163,13 @@ fn is_size_prefix_last(bytes: &[u8]) -> bool {
 mod tests {
     use super::*;
 
+    /// Found by a run of each encoding under a kernel uprobe.
+    #[test]
+    fn an_exchange_that_the_decoder_calls_a_pause_is_no_instruction_that_we_know() {
+        assert!(decode_raw(&[0xf3, 0x45, 0x90], 0).is_none() && decode_raw(&[0xf3, 0x41, 0x90], 0).is_none());
+        assert!(decode_raw(&[0xf3, 0x90], 0).is_some() && decode_raw(&[0xf3, 0x44, 0x90], 0).is_some());
+    }
+
     /// Found on an AMD processor: the store went to an address of the kernel's copy.
     #[test]
     fn what_the_kernel_has_no_table_for_is_left_out_where_its_operand_is_relative_to_rip() {
