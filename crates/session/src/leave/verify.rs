@@ -15,7 +15,10 @@ use crate::leave::leaving::{Leaving, TRACER_PATIENCE};
 use crate::patch::chain;
 use crate::patch::pages::{BREAKPOINT, Pages};
 use image::Mapping;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How long others' breakpoints may stay that nobody's record names.
+const BREAKPOINTS_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What the file has at an address.
 type Original<'a> = (u64, &'a [u8]);
@@ -53,11 +56,28 @@ fn explained(left: &Leaving<'_>) -> Option<Restored> {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
+    // The kernel takes others' breakpoints out of one process after the other, each behind a grace period.
+    let end = Instant::now() + BREAKPOINTS_PATIENCE;
+    while are_breakpoints(left) && Instant::now() < end {
+        if let Some(proof) = unexplained(left) {
+            return Some(proof);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
     match World::stop_to_leave(left.memory.pid, TRACER_PATIENCE) {
         Ok(_world) => unexplained(left),
         // Nothing is there that could differ.
         Err(_) => Gone::proven(left.memory).and_then(|_| Restored::proven::<()>(&[])),
     }
+}
+
+/// Whether nothing differs from the file but breakpoints.
+fn are_breakpoints(left: &Leaving<'_>) -> bool {
+    let mut pages = Pages::of(left.memory);
+    let wrong = differing(originals(left), &mut pages);
+    wrong.iter().all(|(addr, old)| {
+        pages.bytes(*addr, old.len()).is_ok_and(|found| chain::is_but_for_breakpoints(&found, old))
+    })
 }
 
 fn unexplained(left: &Leaving<'_>) -> Option<Restored> {
