@@ -284,6 +284,18 @@ impl Soft {
         self.queue.push_front((tid, NOTHING));
     }
 
+    /// A thread that stands and can make calls for us: one that stands before no signal, if there is one. From one before a
+    /// fault of ours that cause cannot be read afterwards: it makes its access anew.
+    fn parked(&mut self) -> Option<i32> {
+        let is_free = |(_, status): &(i32, Status)| !matches!(status, Status::Signal(_));
+        let chosen = self.queue.iter().position(is_free).unwrap_or(0);
+        let (tid, status) = *self.queue.get(chosen)?;
+        if status == Status::Signal(SIGSEGV) && self.our_page(tid).is_some() {
+            self.queue[chosen].1 = NOTHING;
+        }
+        Some(tid)
+    }
+
     /// Protects the pages again by whichever thread stands, unless somebody's call still needs them open; the others must
     /// stand too.
     fn close_again(&mut self) {
@@ -293,7 +305,7 @@ impl Soft {
         if std::mem::take(&mut self.needs_sync) {
             self.sync();
         }
-        let Some(tid) = self.queue.front().map(|(tid, _)| *tid) else { return };
+        let Some(tid) = self.parked() else { return };
         if let Ok(mut puppet) = self.puppet(tid) {
             let _ = self.close(&mut puppet);
             puppet.release();
@@ -386,7 +398,7 @@ impl Soft {
         let _released = descriptor::release();
         if self.is_alive() {
             self.stop_others(0);
-            let any = self.queue.front().map(|(tid, _)| *tid);
+            let any = self.parked();
             if let Some(mut puppet) = any.and_then(|tid| self.puppet(tid).ok()) {
                 self.open(&mut puppet);
                 self.journal.inspect(|journal| journal.unmap(&mut puppet));
