@@ -238,7 +238,9 @@ impl World {
                 // In an earlier try. A thread that was asked while it executed a program may run on without having
                 // stopped: it is asked anew.
                 if let Some(late) = tracer::late(tid) {
-                    if !matches!(process::thread_state(group, tid), Some('t' | 'D')) {
+                    if late.since.elapsed() > TRY
+                        && matches!(process::thread_state(group, tid), Some('R' | 'S'))
+                    {
                         let _ = ptrace::interrupt(tid);
                     }
                     asked.push(late);
