@@ -1,0 +1,60 @@
+//! What the checker asks of the outside.
+//!
+//! For:     types that only the traced file knows: `args`, `retval`, structs of its debug information.
+//! State:   the implementor's.
+//! Context: control.
+//! Keeps:   1. The checker never opens a traced file itself.
+//! Checked: tests/world.rs.
+
+use crate::ast::AttachPoint;
+use crate::types::{CTypes, StructId, Type};
+
+/// Facts about traced files, system and files to import. Each has an answer that means "not known".
+pub trait World {
+    /// The arguments of the function as a struct whose fields are named and typed, for `args`.
+    ///
+    /// # Errors
+    /// Why there are none, as the message says it.
+    fn args(&mut self, point: &AttachPoint, types: &mut CTypes) -> Result<StructId, String> {
+        let _ = types;
+        Err(format!("no debug information with the arguments of {}", point.text))
+    }
+
+    /// The type of the function's value; `None`: not known, `retval` is then an integer of 64 bits.
+    fn retval(&mut self, point: &AttachPoint, types: &mut CTypes) -> Option<Type> {
+        let _ = (point, types);
+        None
+    }
+
+    /// A type of the traced files' debug information by its written name: `struct Foo`, `enum E`, `my_typedef`.
+    fn named(&mut self, points: &[AttachPoint], name: &str, types: &mut CTypes) -> Option<Type> {
+        let _ = (points, name, types);
+        None
+    }
+
+    /// Bytes of a symbol of the traced file, for `uaddr`; `None`: not known.
+    fn symbol_size(&mut self, points: &[AttachPoint], symbol: &str) -> Option<u64> {
+        let _ = (points, symbol);
+        None
+    }
+
+    /// The text of a file to import, or a directory's `.bt` and `.h` files.
+    ///
+    /// # Errors
+    /// Why it can't be read.
+    fn import(&mut self, path: &std::path::Path) -> Result<Vec<(std::path::PathBuf, String)>, String> {
+        Err(format!("{} can't be imported here", path.display()))
+    }
+
+    /// The id of a cgroup by its path, for `cgroupid`.
+    fn cgroup_id(&mut self, path: &str) -> Option<u64> {
+        let _ = path;
+        None
+    }
+}
+
+/// Knows nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Nowhere;
+
+impl World for Nowhere {}
