@@ -69,7 +69,9 @@ macro_rules! section {
             "3:",
             "movzx {c:e}, word ptr fs:[{o} + 4]",
             "mov {o}, [{site} + {table}]",
-            "cmp [{o} + {c}*8], {copy}",
+            "mov {c}, [{o} + {c}*8]",
+            "mov {c:l}, 0", // the rank of readers, which may have changed since
+            "cmp {c}, {copy}",
             "jne {slow}",
             $($commit,)*
             "4:",
@@ -142,8 +144,8 @@ impl Adder for Locked {
         match copy {
             // SAFETY: the contract of this function.
             0 => unsafe { add_shared(site, cell, n) },
-            // SAFETY: a non-zero entry is the address of a copy that holds `cell` (contract).
-            copy => unsafe { add_locked(copy, cell, n) },
+            // SAFETY: a non-zero entry is the address of a copy that holds `cell`, and a rank (contract).
+            entry => unsafe { add_locked(entry & !(table::COPY_ALIGN - 1), cell, n) },
         }
     }
 

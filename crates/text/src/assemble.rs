@@ -209,6 +209,13 @@ impl Code {
         self.put(&offset.to_le_bytes());
     }
 
+    /// `mov reg, 0`, the low byte alone, of rax, rcx, rdx or rbx: what was a multiple of 256 before is so again. Leaves the
+    /// flags.
+    pub fn clear_low_byte(&mut self, reg: Reg) {
+        debug_assert!(reg.0 < 4);
+        self.put(&[0xb0 | reg.0, 0]);
+    }
+
     /// `test rax, rax`
     pub fn test_rax(&mut self) {
         self.put(&[0x48, 0x85, 0xc0]);
@@ -224,6 +231,10 @@ impl Code {
 
     pub fn jump_if_zero(&mut self, target: u64) -> Result<(), Unreachable> {
         self.relative(&[0x0f, 0x84], target)
+    }
+
+    pub fn jump_if_not_above(&mut self, target: u64) -> Result<(), Unreachable> {
+        self.relative(&[0x0f, 0x86], target)
     }
 
     pub fn jump_if_not_zero(&mut self, target: u64) -> Result<(), Unreachable> {

@@ -22,6 +22,9 @@ use insn::{
 use wire::{NO_CHAIN, TRAMPOLINE_MAGIC, TrampolineHeader, table};
 
 mod hit;
+mod slow;
+
+pub use slow::{SLOW_LEN, slow_routines};
 
 /// No body is longer; `a_block_is_never_longer_than_its_bound` sees to it.
 const LONGEST_BODY: usize = 384;
@@ -73,7 +76,7 @@ pub struct Request<'a> {
     pub short_original: Option<[u8; 2]>,
     /// Address of the region's table page.
     pub table: u64,
-    /// Address of the region's [`slow_routine`].
+    /// Address of the region's [`slow_routines`].
     pub slow: u64,
     /// Where the threads' rseq areas are; `None`: locked adds.
     pub threads: Option<Threads>,
@@ -240,26 +243,6 @@ impl Trampoline {
         let step = self.steps.iter().rev().find(|(from, _)| *from <= offset)?;
         Some(step.1.clone().map_or(PcPlace::Elsewhere, PcPlace::Body))
     }
-}
-
-/// The region's one routine for threads without a CPU of their own: adds one to the cell at offset rcx
-/// of the shared copy, or of the children's if the table was wiped by a fork.
-///
-/// Clobbers rax and nothing else, flags included.
-pub fn slow_routine(at: u64, table: u64, children: u64) -> Result<Vec<u8>, Unreachable> {
-    let mut code = Code::new(at);
-    code.flags_to_ax();
-    code.push(RAX);
-    code.load_rip(RAX, table + table::ALIVE as u64)?;
-    code.test_rax();
-    code.short(0x75, code.pos() + 2 + 10);
-    code.set_rax(children);
-    // lock inc qword [rax + rcx]
-    code.put(&[0xf0, 0x48, 0xff, 0x04, 0x08]);
-    code.pop(RAX);
-    code.flags_from_ax();
-    code.put(&[0xc3]);
-    Ok(code.bytes)
 }
 
 struct Builder<'a> {
@@ -472,6 +455,7 @@ impl<'a> Builder<'a> {
         self.code.lea_rip(RCX, self.request.table + table::CPU0 as u64)?;
         self.code.load_index8(RCX, RCX, RAX);
         self.code.short(0xe3, slow);
+        self.code.clear_low_byte(RCX); // the readers' rank
         self.code.load(RAX, RCX, cell);
         self.code.add_one(RAX);
         self.code.store(RCX, cell, RAX);
@@ -519,6 +503,7 @@ impl<'a> Builder<'a> {
         self.code.load_index8(RAX, RAX, RCX);
         self.code.test_rax();
         self.code.short(0x74, SLOW); // jz
+        self.code.clear_low_byte(RAX); // the readers' rank
         self.code.locked_inc(RAX, cell);
         let end = self.code.pos();
         self.counted_from_here();

@@ -15,7 +15,7 @@ use core::sync::atomic::AtomicU32;
 /// First word of an arena.
 pub const ARENA_MAGIC: u64 = u64::from_le_bytes(*b"nprobeA1");
 /// Raised with every change of layout.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 /// Name of the memfd behind an arena, as seen in /proc/PID/maps.
 pub const ARENA_NAME: &str = "nanoprobe";
 
@@ -28,16 +28,30 @@ pub const COPY_CPU0: usize = 2;
 
 /// Byte offsets of cells that every copy begins with.
 pub mod cell {
-    /// Readers that entered by the general path.
+    use crate::table;
+
+    /// Readers of rank 0 that entered by the general path; those of rank 1 stand [`table::RANK`] bytes behind.
     pub const READERS_ENTERED: u32 = 0;
-    /// Readers that left.
+    /// Readers of rank 0 that left; those of rank 1 stand [`table::RANK`] bytes behind.
     pub const READERS_LEFT: u32 = 8;
     /// Calls whose frame was taken by a newer one.
-    pub const FRAMES_REPLACED: u32 = 16;
+    pub const FRAMES_REPLACED: u32 = 32;
     /// Calls that found no frame.
-    pub const FRAMES_NO_ROOM: u32 = 24;
+    pub const FRAMES_NO_ROOM: u32 = 40;
+    /// Of the shared copy and the children's: 0, or [`table::RANK`] if a hit that has no CPU's copy enters rank 1.
+    pub const RANK: u32 = 48;
     /// First cell that a plan may give out; cells before it are the runtime's own.
     pub const FIRST_FREE: u32 = 128;
+
+    /// Where the readers of a rank, 0 or 1, are counted as they enter.
+    pub const fn entered(rank: u32) -> u32 {
+        READERS_ENTERED + rank * table::RANK as u32
+    }
+
+    /// Where the readers of a rank, 0 or 1, are counted as they leave.
+    pub const fn left(rank: u32) -> u32 {
+        READERS_LEFT + rank * table::RANK as u32
+    }
 }
 
 /// Start of the arena.

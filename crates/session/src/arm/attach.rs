@@ -161,7 +161,7 @@ impl Session {
         self.tid_offset = setup.tid_offset;
         self.regions.arena.describe(&self.regions.footing(self.rseq_offset));
         for region in &mut self.regions.regions {
-            region.next = region.slow + 64;
+            region.next = region.slow + text::SLOW_LEN as u64;
         }
         // An exit may stand before the entry, whose cells it uses.
         let mut numbers = Numbers::of(&sites);
@@ -272,7 +272,7 @@ impl Session {
     /// Writes all trampolines, neighbours in one go, while the target runs.
     fn write_trampolines(&self) -> Result<(), Broken> {
         for region in &self.regions.regions {
-            let start = region.slow + 64;
+            let start = region.slow + text::SLOW_LEN as u64;
             let mut bytes = vec![0xcc; (region.next - start) as usize];
             for armed in self.armed.iter().filter(|a| region.code.contains(&a.trampoline.at)) {
                 let at = (armed.trampoline.at - start) as usize;

@@ -105,7 +105,7 @@ impl Regions {
         let region = |r: &Region| RegionDesc {
             table: r.table,
             code: r.code.start,
-            blocks: r.slow + 64,
+            blocks: r.slow + text::SLOW_LEN as u64,
             end: r.code.end,
         };
         let pun = |pages: &Range<u64>| RegionDesc {
@@ -182,7 +182,8 @@ impl<'r, 'a> Ground<'r, 'a> {
         debug_assert!(table.len() as u64 <= table_len);
         let mut regions = Vec::new();
         for wish in wishes {
-            let code_len = (wish.bytes + image.len() as u64 + 128).next_multiple_of(PAGE);
+            let code_len =
+                (wish.bytes + image.len() as u64 + 64 + text::SLOW_LEN as u64).next_multiple_of(PAGE);
             let at = self.map_near(wish, table_len, code_len)?;
             // A forked child finds the table empty.
             let wipe = [at, table_len, mm::MADV_WIPEONFORK as u64, 0, 0, 0];
@@ -338,10 +339,17 @@ fn furnish(
     memory.write(start, &agent_bytes)?;
     let slow = start + (agent_bytes.len() as u64).next_multiple_of(64);
     let far = |e: insn::Unreachable| Broken::Agent(e.to_string());
-    let routine = text::slow_routine(slow, at, arena.children_copy()).map_err(far)?;
+    let routine = text::slow_routines(slow, at, arena.children_copy()).map_err(far)?;
     memory.write(slow, &routine)?;
     let code = start..start + code_len;
-    Ok(Region { table: at, code, agent, clobbers: image.clobbers(), slow, next: slow + 64 })
+    Ok(Region {
+        table: at,
+        code,
+        agent,
+        clobbers: image.clobbers(),
+        slow,
+        next: slow + text::SLOW_LEN as u64,
+    })
 }
 
 #[cfg(test)]

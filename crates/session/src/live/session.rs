@@ -225,7 +225,8 @@ impl Session {
     /// Hits of the general path and of the kernel's probes so far, counted before any handler ran.
     pub fn entered(&self) -> u64 {
         let by_kernel = self.kernel.as_ref().map_or(0, KernelProbes::entered);
-        self.regions.arena.sum(wire::cell::READERS_ENTERED).saturating_add(by_kernel)
+        let by_rank = [0, 1].map(|rank| self.regions.arena.sum(wire::cell::entered(rank)));
+        by_rank[0].saturating_add(by_rank[1]).saturating_add(by_kernel)
     }
 
     /// Takes events out of all rings, a bounded number of them; those of one CPU are in order. False if there may be more.

@@ -9,8 +9,11 @@
 //!          H7 as in the parent: asked once a hit; handlers are told, and where in doubt all adds are locked.
 //!          H8 the plain adds of a hit go to one copy, which the first of them finds. Before each later one it is asked, in
 //!          its section, whether that still is the copy of the CPU; if not, the add is a locked one.
+//!          H9 a reader leaves the rank that it entered, which rbx keeps in its low byte. A change of rank in between is
+//!          seen by the table's entry, which is then another one: the leaving is a locked add.
 //! Checked: testkit `counting` with `hist`, `bench trig-uprobe-nop` (hits = calls),
-//!          session `the_agent_uses_no_vector_register`.
+//!          session `the_agent_uses_no_vector_register`,
+//!          `a_hit_whose_rank_changes_inside_leaves_the_rank_that_it_entered` (H9).
 //! Source:  kernel handler_chain(), kernel-facts 1.8; reader as srcu_read_lock_fast.
 //!
 //! Reader and list walk stand here, and not in the agent, because constants of the site (the table, the rseq
@@ -20,7 +23,7 @@
 //! not saved. And chains of loads: the rseq area's address in a register instead of fs, or each add with a look-up of
 //! its own, cost 0.6 to 2 ns (2026-11).
 
-use super::{Builder, HEADER_LEN, RED_ZONE, Rollback, SavedReg, Threads};
+use super::{Builder, HEADER_LEN, RED_ZONE, Rollback, SavedReg, Threads, slow};
 use crate::assemble::{Code, RAX, RBX, RCX, RDI, RDX, RSI, Reg};
 use insn::{RegSet, Unreachable};
 use wire::{ConsumerDesc, SiteDesc, cell, table};
@@ -127,8 +130,7 @@ impl Builder<'_> {
         let back = self.code.pos();
         let mut code = Code::new(self.request.at + stub as u64);
         code.set_32(RBX, wire::COPY_UNKNOWN as u32);
-        code.set_32(RCX, cell::READERS_ENTERED);
-        code.call_to(self.request.slow)?;
+        code.call_to(self.request.slow + slow::ENTER)?;
         let called = stub + code.pos();
         code.jump_to(self.request.at + back as u64)?;
         self.code.bytes[stub..stub + code.bytes.len()].copy_from_slice(&code.bytes);
@@ -153,6 +155,7 @@ impl Builder<'_> {
         self.code.store_rsp(SLOT_CONSUMER, RDX);
         self.code.put(&[0x48, 0x89, 0xe7]); // mov rdi, rsp
         self.code.put(&[0x48, 0x89, 0xd9]); // mov rcx, rbx
+        self.code.put(&[0x48, 0x83, 0xe1, !((table::RANK | table::CHILD) as u8)]); // and rcx, the copy alone
         self.code.put(&[0xff, 0x52, 0x08]); // call [rdx + 8]
         self.code.load_rsp(RDX, SLOT_CONSUMER);
         self.code.put(&[0x48, 0x8b, 0x12]); // mov rdx, [rdx]
@@ -171,27 +174,31 @@ impl Builder<'_> {
     /// The reader's first count, which leaves the copy in rbx; rax, rcx and the flags are free.
     fn count_entered(&mut self) -> Result<(), Unreachable> {
         let Some(threads) = self.request.threads else {
-            return self.count_locked_reader(0, cell::READERS_ENTERED);
+            return self.enter_locked();
         };
         let (start, stub) = self.begin_section(0, threads)?;
         self.code.load_index8(RBX, RCX, RAX);
         self.code.put(&[0x48, 0x85, 0xdb]); // test rbx, rbx
         self.code.jump_if_zero(self.request.at + (stub + STUB_SLOW) as u64)?;
-        self.end_section(0, start, stub, cell::READERS_ENTERED)
+        self.end_section(0, start, stub, cell::READERS_ENTERED);
+        // From there on all adds of the hit are locked.
+        self.enter_slowly(stub + STUB_SLOW)
     }
 
-    /// The second count, into the same copy if we are on its CPU still.
+    /// The second count, into the same copy if we are on its CPU still and its rank has not changed.
     fn count_left(&mut self) -> Result<(), Unreachable> {
         let Some(threads) = self.request.threads else {
-            return self.count_locked_reader(1, cell::READERS_LEFT);
+            return self.leave_locked();
         };
-        self.code.put(&[0x48, 0x85, 0xdb]); // test rbx, rbx: of a thread in doubt no area is named
+        // Who has no copy leaves slowly: of a thread in doubt no area is named.
+        self.code.put(&[0x48, 0x83, 0xfb, 0x7f]); // cmp rbx, 127
         let stub = self.stub_of(1);
-        self.code.jump_if_zero(self.request.at + (stub + STUB_SLOW) as u64)?;
+        self.code.jump_if_not_above(self.request.at + (stub + STUB_SLOW) as u64)?;
         let (start, stub) = self.begin_section(1, threads)?;
         self.code.put(&[0x48, 0x39, 0x1c, 0xc1]); // cmp [rcx + rax*8], rbx
         self.code.jump_if_not_zero(self.request.at + (stub + STUB_SLOW) as u64)?;
-        self.end_section(1, start, stub, cell::READERS_LEFT)
+        self.end_section(1, start, stub, cell::READERS_LEFT);
+        self.leave_slowly(stub + STUB_SLOW)
     }
 
     /// Where the slow way of this section stands, behind the signature.
@@ -210,44 +217,62 @@ impl Builder<'_> {
         Ok((start, self.stub_of(section)))
     }
 
-    /// Adds one to the cell of the copy in rbx, which commits.
-    fn end_section(
-        &mut self,
-        section: usize,
-        start: usize,
-        stub: usize,
-        cell: u32,
-    ) -> Result<(), Unreachable> {
+    /// Adds one to the cell of the entry in rbx, which commits. Where the kernel sends a thread that it interrupted is left
+    /// to be written.
+    fn end_section(&mut self, section: usize, start: usize, stub: usize, cell: u32) {
         self.code.put(&[0x48, 0xff, 0x83]); // inc qword [rbx + cell]
         self.code.put(&cell.to_le_bytes());
         let end = self.code.pos();
         self.descriptor(2 * self.stage + section, start, end, stub + STUB_SLOW);
-        // Where the kernel sends a thread that it interrupted, too. From there on all adds of the hit are locked.
-        let mut code = Code::new(self.request.at + stub as u64);
-        code.put(&super::RSEQ_SIGNATURE.to_le_bytes());
-        code.set_32(RBX, wire::COPY_NONE as u32);
-        self.slow_stub(stub, code, cell, end)
+        self.code.bytes[stub..stub + STUB_SLOW].copy_from_slice(&super::RSEQ_SIGNATURE.to_le_bytes());
     }
 
-    fn slow_stub(&mut self, stub: usize, mut code: Code, cell: u32, end: usize) -> Result<(), Unreachable> {
-        code.set_32(RCX, cell);
-        code.call_to(self.request.slow)?;
-        code.jump_to(self.request.at + end as u64)?;
-        self.code.bytes[stub..stub + code.bytes.len()].copy_from_slice(&code.bytes);
+    /// Writes the slow way of entering at `at`, which comes back to here.
+    fn enter_slowly(&mut self, at: usize) -> Result<(), Unreachable> {
+        let mut code = Code::new(self.request.at + at as u64);
+        code.set_32(RBX, wire::COPY_NONE as u32);
+        code.call_to(self.request.slow + slow::ENTER)?;
+        self.slow_way(at, code)
+    }
+
+    /// Writes the slow way of leaving at `at`, which comes back to here.
+    fn leave_slowly(&mut self, at: usize) -> Result<(), Unreachable> {
+        let mut code = Code::new(self.request.at + at as u64);
+        code.call_to(self.request.slow + slow::LEAVE)?;
+        self.slow_way(at, code)
+    }
+
+    fn slow_way(&mut self, at: usize, mut code: Code) -> Result<(), Unreachable> {
+        code.jump_to(self.request.at + self.code.pos() as u64)?;
+        self.code.bytes[at..at + code.bytes.len()].copy_from_slice(&code.bytes);
         Ok(())
     }
 
-    /// A count of processes without rseq: a locked add to the copy of the CPU that we were on.
-    fn count_locked_reader(&mut self, section: usize, cell: u32) -> Result<(), Unreachable> {
-        let stub = self.stub_of(section);
-        self.code.cpu_to_ecx(self.request.has_rdpid);
-        self.code.lea_rip(RAX, self.request.table + table::CPU0 as u64)?;
-        self.code.load_index8(RAX, RAX, RCX);
-        self.code.test_rax();
+    /// Entering in processes without rseq: a locked add to the copy of the CPU that we were on; its entry in rbx.
+    fn enter_locked(&mut self) -> Result<(), Unreachable> {
+        let stub = self.stub_of(0);
+        self.table_and_cpu()?;
+        self.code.load_index8(RBX, RAX, RCX);
+        self.code.put(&[0x48, 0x85, 0xdb]); // test rbx, rbx
         self.code.jump_if_zero(self.request.at + stub as u64)?;
-        self.code.locked_inc(RAX, cell);
-        let end = self.code.pos();
-        self.slow_stub(stub, Code::new(self.request.at + stub as u64), cell, end)
+        self.code.locked_inc(RBX, cell::READERS_ENTERED);
+        self.enter_slowly(stub)
+    }
+
+    /// Leaving in processes without rseq: as in the others, and a forked child is known by its table.
+    fn leave_locked(&mut self) -> Result<(), Unreachable> {
+        let stub = self.stub_of(1);
+        self.table_and_cpu()?;
+        self.code.put(&[0x48, 0x39, 0x1c, 0xc8]); // cmp [rax + rcx*8], rbx
+        self.code.jump_if_not_zero(self.request.at + stub as u64)?;
+        self.code.locked_inc(RBX, cell::READERS_LEFT);
+        self.leave_slowly(stub)
+    }
+
+    /// The table into rax, the CPU into rcx.
+    fn table_and_cpu(&mut self) -> Result<(), Unreachable> {
+        self.code.cpu_to_ecx(self.request.has_rdpid);
+        self.code.lea_rip(RAX, self.request.table + table::CPU0 as u64)
     }
 
     fn restore(&mut self, uses: RegSet) -> Result<(), Unreachable> {

@@ -320,20 +320,20 @@ fn an_interrupted_count_does_not_begin_again_but_makes_a_locked_add() {
             };
             let (start, end, abort) = (word(1), word(1) + word(2), (word(3) - t.at) as usize);
             assert_eq!(t.bytes[abort - 4..abort], RSEQ_SIGNATURE.to_le_bytes());
-            // In the general path the copy is forgotten first: the hit's later adds are locked too.
-            let forgets = usize::from(t.entry != ENTRY);
-            let way = &decode(t, abort, abort + 20)[..3 + forgets];
-            if forgets == 1 {
-                assert_eq!(way[0].to_string(), format!("mov ebx,{}", wire::COPY_NONE));
-            }
-            let texts: Vec<_> = way[forgets..].iter().map(Instruction::mnemonic).collect();
-            assert_eq!(texts, [Mnemonic::Mov, Mnemonic::Call, Mnemonic::Jmp]);
-            assert_eq!(way[forgets + 1].near_branch_target(), SLOW_AT);
-            assert_eq!(
-                way[forgets + 2].near_branch_target(),
-                end,
-                "behind the add, and nowhere into the section"
-            );
+            // In the general path entering forgets the copy, so that the hit's later adds are locked too; leaving takes
+            // the rank from where the copy was.
+            let (first, routine) = match (t.entry == ENTRY, section % 2) {
+                (true, _) => ("mov ecx,188h".to_owned(), SLOW_AT),
+                (_, 0) => (format!("mov ebx,{}", wire::COPY_NONE), SLOW_AT + slow::ENTER),
+                _ => (format!("call {:016X}h", SLOW_AT + slow::LEAVE), SLOW_AT + slow::LEAVE),
+            };
+            let way = decode(t, abort, abort + 20);
+            assert_eq!(way[0].to_string(), first);
+            let call = way.iter().position(|i| i.mnemonic() == Mnemonic::Call).unwrap();
+            assert!(call <= 1 && way[call].near_branch_target() == routine);
+            let back = way[call + 1];
+            assert_eq!(back.mnemonic(), Mnemonic::Jmp);
+            assert_eq!(back.near_branch_target(), end, "behind the add, and nowhere into the section");
             assert!(!(start..end).contains(&way[0].ip()), "the kernel refuses such a section");
             // It is the way of a thread without a CPU too: the same cell.
             let inside = decode(t, (start - t.at) as usize, (end - t.at) as usize);
@@ -410,9 +410,11 @@ fn a_block_is_never_longer_than_its_bound_and_ends_in_a_jump_back_or_a_return() 
 }
 
 #[test]
-fn the_slow_routine_keeps_everything_but_rax_and_leaves_by_its_return() {
-    let bytes = slow_routine(SLOW_AT, TABLE, 0x7fff_0000_0000).unwrap();
-    let mut decoder = Decoder::with_ip(64, &bytes, SLOW_AT, DecoderOptions::NONE);
+fn the_slow_count_keeps_everything_but_rax_and_leaves_by_its_return() {
+    let bytes = slow_routines(SLOW_AT, TABLE, 0x7fff_0000_0000).unwrap();
+    let end = bytes.iter().position(|b| *b == 0xcc).unwrap();
+    let bytes = &bytes[..end];
+    let mut decoder = Decoder::with_ip(64, bytes, SLOW_AT, DecoderOptions::NONE);
     let text: Vec<String> = decoder.iter().map(|i| i.to_string()).collect();
     let expected = [
         "lahf",
@@ -483,15 +485,19 @@ fn nothing_that_a_trampoline_adds_returns_to_what_no_call_has_pushed() {
             assert!(!(is_ours && is_return), "{}: {instruction}", case.name);
         }
     }
-    // The slow routine: what it pushes it pops, and then it returns to its caller.
-    let bytes = slow_routine(SLOW_AT, TABLE, 0x7fff_0000_0000).unwrap();
-    let (mut depth, mut returns) = (0, 0);
-    for instruction in &mut Decoder::with_ip(64, &bytes, SLOW_AT, DecoderOptions::NONE) {
-        returns += usize::from(instruction.flow_control() == FlowControl::Return);
-        assert!(returns == 0 || depth == 0, "{instruction}");
-        if instruction.flow_control() != FlowControl::Return {
+    // A slow routine: what it pushes it pops, and then it returns to its caller.
+    let bytes = slow_routines(SLOW_AT, TABLE, 0x7fff_0000_0000).unwrap();
+    assert_eq!(bytes.len(), SLOW_LEN);
+    for routine in [0, slow::ENTER, slow::LEAVE] {
+        let (mut depth, mut returns) = (0, 0);
+        let code = &bytes[routine as usize..routine as usize + 64];
+        for instruction in &mut Decoder::with_ip(64, code, SLOW_AT + routine, DecoderOptions::NONE) {
+            returns += usize::from(instruction.flow_control() == FlowControl::Return);
+            if returns > 0 {
+                break;
+            }
             depth -= instruction.stack_pointer_increment();
         }
+        assert_eq!((depth, returns), (0, 1));
     }
-    assert_eq!((depth, returns), (0, 1));
 }
