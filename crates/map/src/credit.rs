@@ -7,7 +7,7 @@
 //!          left anywhere when it looked.
 //! Checked: `credits_are_exact_under_threads` in tests/semantics.rs.
 
-use crate::place::Place;
+use crate::place::{Access, Place};
 use crate::prim::{AtomicU64, Relaxed};
 
 /// Bytes per CPU: a line pair.
@@ -15,8 +15,8 @@ const LINE: usize = 128;
 
 /// Credits at a place: a word for all on the first line, then a line per CPU.
 #[derive(Clone, Copy)]
-pub struct Credits {
-    place: Place,
+pub struct Credits<M = Place> {
+    place: M,
     copies: u32,
     batch: u64,
 }
@@ -25,8 +25,10 @@ impl Credits {
     pub const fn size(copies: u32) -> usize {
         LINE * (copies as usize + 1)
     }
+}
 
-    pub fn at(place: Place, copies: u32, limit: u32) -> Credits {
+impl<M: Access> Credits<M> {
+    pub fn at(place: M, copies: u32, limit: u32) -> Self {
         // A small limit is not spread: CPUs would only steal from one another.
         let batch = u64::from(limit / (copies * 8).max(1)).min(32);
         Credits { place, copies, batch }
@@ -37,11 +39,11 @@ impl Credits {
         self.all().store(u64::from(limit), Relaxed);
     }
 
-    fn all<'a>(self) -> &'a AtomicU64 {
+    fn all(&self) -> &AtomicU64 {
         self.place.u64(0)
     }
 
-    fn of<'a>(self, cpu: u32) -> &'a AtomicU64 {
+    fn of(&self, cpu: u32) -> &AtomicU64 {
         self.place.u64(LINE * (1 + cpu as usize))
     }
 
@@ -82,6 +84,7 @@ impl Credits {
 
     /// Credits that nobody has; exact while nobody takes or gives.
     pub fn left(self) -> u64 {
-        (0..self.copies).map(|cpu| self.of(cpu).load(Relaxed)).sum::<u64>() + self.all().load(Relaxed)
+        (0..self.copies)
+            .fold(self.all().load(Relaxed), |sum, cpu| sum.saturating_add(self.of(cpu).load(Relaxed)))
     }
 }

@@ -2,12 +2,13 @@
 //!
 //! For:     counts by key and state of programs.
 //! State:   a head, credits for keys, buckets; elements are objects of a cache in the same arena.
-//! Context: hit, signal, target; lookup and iteration also in another process.
+//! Context: hit, signal, target; lookup and iteration also in another process, and in one that does not trust the others.
 //! Keeps:   H1 a lookup sees a key that is in the map all the time, also while its value is replaced.
 //!          H2 a value read is one that was written, whole; of a per-CPU hash, each word of it.
 //!          H3 never more keys than the limit; the number is exact.
+//!          H5 a look and a walk end after a number of steps that the map's shape bounds, whatever lies there.
 //!          H4 who finds a bucket taken, perhaps by the code that it interrupted, gives up with Busy.
-//! Checked: tests/semantics.rs, tests/other_process.rs, `bench map-perf`, `bench htab-mem`.
+//! Checked: tests/semantics.rs, tests/other_process.rs, tests/untrusted.rs, `bench map-perf`, `bench htab-mem`.
 //! Source:  kernel `kernel/bpf/hashtab.c` for semantics and error numbers. Departs: lookups need no lock and no
 //!          reader to be safe, since elements have versions; the LRU is a second-chance clock.
 
@@ -15,13 +16,19 @@ mod bucket;
 #[cfg(all(feature = "std", not(loom)))]
 mod build;
 mod change;
+mod look;
 mod walk;
 
 #[cfg(all(feature = "std", not(loom)))]
 pub use build::HashBuilder;
 
+#[cfg(not(loom))]
+use crate::Error;
 use crate::credit::Credits;
-use crate::place::{Place, words};
+#[cfg(not(loom))]
+use crate::place::Checked;
+use crate::place::{Access, Place, words};
+use core::ops::Deref;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 use objcache::{Index, View};
@@ -81,23 +88,69 @@ pub fn lay_out(base: NonNull<u8>, key: usize, value: usize, limit: u32) {
     place.at(HEAD + Credits::size(1)).u32(4).store(END, Relaxed);
 }
 
-/// A hash with keys and values of fixed lengths.
-pub struct Hash {
-    place: Place,
-    view: View<'static>,
+/// What a hash was made for: lengths in bytes, the most keys, CPUs. Whoever looks at one that he does not trust knows it from
+/// its maker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shape {
+    key: u32,
+    value: u32,
+    limit: u32,
+    cpus: u32,
+    kind: u32,
+}
+
+impl Shape {
+    /// The words of the head that follow from it.
+    fn words(self) -> [(usize, u32); 6] {
+        let buckets = self.limit.checked_next_power_of_two().unwrap_or(0);
+        let Shape { key, value, limit, cpus, kind } = self;
+        [(BUCKETS, buckets), (KEY, key), (VALUE, value), (LIMIT, limit), (COPIES, cpus), (KIND, kind)]
+    }
+
+    /// Values per element: 1, or one per CPU.
+    fn copies(self) -> u32 {
+        if self.kind & PER_CPU != 0 { self.cpus } else { 1 }
+    }
+
+    fn value_stride(self) -> usize {
+        // Copies of CPUs do not share lines.
+        let value = self.value as usize;
+        if self.kind & PER_CPU != 0 { value.next_multiple_of(64) } else { words(value) }
+    }
+}
+
+/// A hash as its readers see it: what is in it can be looked up and walked over, and not changed.
+pub struct Entries<M: Access = Place> {
+    place: M,
+    /// Where the element of index 1 lies.
+    elements: M,
     /// See [`View::last_index`].
     last: u32,
-    credits: Credits,
-    chains: Place,
+    credits: Credits<M>,
+    chains: M,
     mask: u32,
     key: usize,
     value: usize,
     /// Values per element: 1, or one per CPU.
     copies: u32,
-    limit: u32,
-    kind: u32,
+    shape: Shape,
+}
+
+/// A hash with keys and values of fixed lengths.
+pub struct Hash {
+    entries: Entries,
+    view: View<'static>,
     #[cfg(all(feature = "std", not(loom)))]
     home: Option<(objcache::ObjectCache, usize)>,
+}
+
+impl Deref for Hash {
+    type Target = Entries;
+
+    #[inline(always)]
+    fn deref(&self) -> &Entries {
+        &self.entries
+    }
 }
 
 impl Hash {
@@ -116,22 +169,66 @@ impl Hash {
     /// The map whose head is written.
     fn over(place: Place, view: View<'static>) -> Hash {
         let get = |at| place.u32(at).load(Relaxed);
-        let (kind, cpus) = (get(KIND), get(COPIES));
+        let shape =
+            Shape { key: get(KEY), value: get(VALUE), limit: get(LIMIT), cpus: get(COPIES), kind: get(KIND) };
+        let first = view.payload(FIRST);
+        // SAFETY: where the arena's first element would lie, in the arena that is kept or was promised.
+        let elements = unsafe { Place::new(first) };
         Hash {
-            place,
+            entries: Entries::over(place, elements, view.last_index(), get(BUCKETS), shape),
             view,
-            last: view.last_index(),
-            credits: Credits::at(place.at(HEAD), cpus, get(LIMIT)),
-            chains: place.at(HEAD + Credits::size(cpus)),
-            mask: get(BUCKETS) - 1,
-            key: get(KEY) as usize,
-            value: get(VALUE) as usize,
-            copies: if kind & PER_CPU != 0 { cpus } else { 1 },
-            limit: get(LIMIT),
-            kind,
             #[cfg(all(feature = "std", not(loom)))]
             home: None,
         }
+    }
+}
+
+/// The first index that there can be.
+pub(crate) const FIRST: Index = match Index::from_raw(1) {
+    Some(first) => first,
+    None => panic!("1 is not 0"),
+};
+
+#[cfg(not(loom))]
+impl<'a> Entries<Checked<'a>> {
+    /// The hash of this shape at an offset in an arena, all of which is `arena`, and which somebody else writes.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] if it does not fit there, or its head says something else.
+    pub fn in_untrusted(arena: wire::Untrusted<'a>, offset: usize, shape: Shape) -> Result<Self, Error> {
+        let words = shape.words();
+        let [(_, buckets), ..] = words;
+        let bytes = HEAD + Credits::size(shape.cpus) + buckets as usize * 8;
+        let all = Checked::new(arena, 0, arena.len_bytes()).ok_or(Error::Damaged)?;
+        let place = Checked::new(arena, offset, bytes).ok_or(Error::Damaged)?;
+        if buckets == 0 || words.iter().any(|(at, word)| place.u32(*at).load(Relaxed) != *word) {
+            return Err(Error::Damaged);
+        }
+        let last = u32::try_from(arena.len_bytes() / 8).unwrap_or(u32::MAX);
+        // As `View::payload`: 8 bytes for each index, and the element behind its link.
+        Ok(Self::over(place, all.at(2 * size_of::<u64>()), last, buckets, shape))
+    }
+}
+
+impl<M: Access> Entries<M> {
+    fn over(place: M, elements: M, last: u32, buckets: u32, shape: Shape) -> Self {
+        Entries {
+            place,
+            elements,
+            last,
+            credits: Credits::at(place.at(HEAD), shape.cpus, shape.limit),
+            chains: place.at(HEAD + Credits::size(shape.cpus)),
+            mask: buckets.wrapping_sub(1),
+            key: shape.key as usize,
+            value: shape.value as usize,
+            copies: shape.copies(),
+            shape,
+        }
+    }
+
+    /// What it was made for.
+    pub fn shape(&self) -> Shape {
+        self.shape
     }
 
     /// The length of a key in bytes.
@@ -146,12 +243,13 @@ impl Hash {
 
     /// The most keys.
     pub fn limit(&self) -> u32 {
-        self.limit
+        self.shape.limit
     }
 
     /// The number of keys; exact while nobody changes the map.
     pub fn len(&self) -> u32 {
-        (u64::from(self.limit) - self.credits.left().min(u64::from(self.limit))) as u32
+        let limit = u64::from(self.limit());
+        (limit - self.credits.left().min(limit)) as u32
     }
 
     /// True without keys.
@@ -170,31 +268,18 @@ impl Hash {
     }
 
     #[inline(always)]
-    fn element(&self, index: u32) -> Place {
+    fn element(&self, index: u32) -> M {
         // An index that was read from a chain is never 0 and lies below END. A reader that was led astray may read
         // one from what is no element any more: it stays inside the arena, and the second look finds it out.
-        // One compare for both: 0 comes round to the highest.
-        let found = if index.wrapping_sub(1) < self.last { Index::from_raw(index) } else { None };
-        let at = self.view.payload(found.unwrap_or_else(|| self.nowhere()));
-        // SAFETY: an object of the map's cache, in the arena that is kept or was promised.
-        unsafe { Place::new(at) }
-    }
-
-    /// Stands for an index that cannot be: the arena's first words, which are readable.
-    #[cold]
-    fn nowhere(&self) -> Index {
-        self.view.index_of(self.place.ptr())
-    }
-
-    fn value_stride(&self) -> usize {
-        // Copies of CPUs do not share lines.
-        if self.kind & PER_CPU != 0 { self.value.next_multiple_of(64) } else { words(self.value) }
+        // One compare for both: 0 comes round to the highest. What cannot be is the map's own head, which is readable.
+        let number = index.wrapping_sub(1);
+        if number < self.last { self.elements.at(number as usize * 8) } else { self.place }
     }
 
     /// The value of one copy.
     #[inline(always)]
-    fn value_of(&self, element: Place, copy: u32) -> Place {
-        element.at(DATA + words(self.key) + copy as usize * self.value_stride())
+    fn value_of(&self, element: M, copy: u32) -> M {
+        element.at(DATA + words(self.key) + copy as usize * self.shape.value_stride())
     }
 
     /// The copy that the calling thread adds to.

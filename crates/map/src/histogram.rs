@@ -22,15 +22,27 @@ pub enum Buckets {
         /// The width of each; not 0.
         step: u64,
     },
+    /// One for each of 0 to 3, then four for each power of two below the one of this exponent, 2 to 63; what is longer counts in
+    /// the last.
+    Quarters {
+        /// The exponent.
+        bits: u32,
+    },
 }
 
 impl Buckets {
+    /// Of durations in nanoseconds: up to 2^40, 18 minutes.
+    pub const DURATIONS: Buckets = Buckets::Quarters { bits: 40 };
+
     /// How many there are.
-    pub fn count(self) -> u32 {
+    pub const fn count(self) -> u32 {
         match self {
             Self::Log2 => 65,
+            Self::Quarters { bits } => (bits - 1) * 4,
             Self::Linear { min, max, step } => {
-                2 + max.saturating_sub(min).div_ceil(step.max(1)).min(1 << 20) as u32
+                let step = if step == 0 { 1 } else { step };
+                let steps = max.saturating_sub(min).div_ceil(step);
+                2 + if steps < 1 << 20 { steps as u32 } else { 1 << 20 }
             }
         }
     }
@@ -40,6 +52,14 @@ impl Buckets {
     pub fn of(self, value: u64) -> u32 {
         match self {
             Self::Log2 => u64::BITS - value.leading_zeros(),
+            Self::Quarters { bits } => {
+                let value = value.min((1 << bits) - 1);
+                if value < 4 {
+                    return value as u32;
+                }
+                let exponent = u64::BITS - 1 - value.leading_zeros();
+                (exponent - 1) * 4 + ((value >> (exponent - 2)) & 3) as u32
+            }
             Self::Linear { min, .. } if value < min => 0,
             Self::Linear { max, .. } if value >= max => self.count() - 1,
             Self::Linear { min, step, .. } => {
@@ -53,6 +73,8 @@ impl Buckets {
         match self {
             Self::Log2 if bucket == 0 => 0,
             Self::Log2 => 1 << (bucket - 1).min(63),
+            Self::Quarters { .. } if bucket < 4 => u64::from(bucket),
+            Self::Quarters { .. } => (4 + u64::from(bucket % 4)) << (bucket / 4 - 1).min(60),
             Self::Linear { .. } if bucket == 0 => 0,
             Self::Linear { max, .. } if bucket >= self.count() - 1 => max,
             Self::Linear { min, step, .. } => min + (u64::from(bucket) - 1) * step.max(1),
@@ -123,12 +145,24 @@ mod tests {
             Buckets::Log2,
             Buckets::Linear { min: 10, max: 95, step: 10 },
             Buckets::Linear { min: 0, max: 9, step: 3 },
+            Buckets::Quarters { bits: 8 },
+            Buckets::DURATIONS,
         ];
         for kind in kinds {
             for value in (0..300).chain([u64::MAX, 1 << 63, (1 << 63) - 1]) {
                 let bucket = kind.of(value);
                 assert!(bucket < kind.count() && kind.from(bucket) <= value, "{kind:?} {value}");
                 assert!(bucket + 1 == kind.count() || value < kind.from(bucket + 1), "{kind:?} {value}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_bucket_begins_where_the_one_before_ends() {
+        for kind in [Buckets::Log2, Buckets::DURATIONS, Buckets::Quarters { bits: 2 }] {
+            for bucket in 1..kind.count() {
+                let lowest = kind.from(bucket);
+                assert_eq!((kind.of(lowest), kind.of(lowest - 1)), (bucket, bucket - 1), "{kind:?}");
             }
         }
     }

@@ -1,12 +1,15 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(not(any(feature = "std", test)), no_std)]
-// Models have ring and hash alone.
+// Models have ring, queue, frames and hash alone.
 #![cfg_attr(loom, allow(dead_code, unused_imports, missing_docs))]
 
 #[cfg(not(loom))]
 mod array;
+#[cfg(not(loom))]
+mod copies;
 mod credit;
 mod error;
+mod frames;
 mod hash;
 #[cfg(not(loom))]
 mod histogram;
@@ -14,27 +17,33 @@ mod histogram;
 mod percpu_array;
 mod place;
 mod prim;
+mod queue;
 mod ring;
 mod stacks;
 
 #[cfg(not(loom))]
 pub use array::Array;
+#[cfg(not(loom))]
+pub use copies::{Cell, Copies};
 pub use error::Error;
+pub use frames::{Call, Frames, Opened};
 #[cfg(all(feature = "std", not(loom)))]
 pub use hash::HashBuilder;
-pub use hash::{Flag, Hash};
+pub use hash::{Entries, Flag, Hash, Shape};
 #[cfg(not(loom))]
 pub use histogram::{Buckets, Histogram};
 #[cfg(not(loom))]
 pub use percpu_array::PercpuArray;
 #[cfg(not(loom))]
 pub use place::Checked;
-pub use ring::{Next, Reader, Reservation, Ring};
+pub use queue::{Order, Queue};
+pub use ring::{Cursor, Next, Reader, Reservation, Ring};
 #[cfg(not(loom))]
-pub use stacks::Stacks;
+pub use stacks::{StackTable, Stacks};
 #[cfg(loom)]
 pub use {
     hash::lay_out,
     place::{Memory, close_write, open_write, versioned},
+    queue::lay_out_queue,
     ring::lay_out_ring,
 };

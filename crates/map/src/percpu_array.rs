@@ -6,10 +6,10 @@
 //! Keeps:   U1 a sum read while nobody adds is exact, whichever way the threads added.
 //! Checked: tests/semantics.rs, tests/other_process.rs.
 
-use crate::Error;
 #[cfg(all(feature = "std", not(loom)))]
 use crate::place::sized;
 use crate::place::{Access, Checked, Place};
+use crate::{Copies, Error};
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 use percpu::RseqOffset;
@@ -81,7 +81,7 @@ impl PercpuArray {
         if index >= self.entries {
             return false;
         }
-        let base = self.cell(index, false).ptr().cast::<u64>().as_ptr();
+        let base = self.base(index).ptr().cast::<u64>().as_ptr();
         // SAFETY: every CPU below `copies` has its cell, written by sequences alone; the offset is the C
         // library's, or fits by the contract of `attach`.
         if !unsafe { percpu::try_add::<SHIFT>(self.rseq, base, self.copies, n) } {
@@ -92,8 +92,11 @@ impl PercpuArray {
 
     #[cold]
     fn add_locked(&self, index: u32, n: u64) {
+        let (copies, at) = self.block(index);
         let cpu = percpu::current_cpu() % self.copies;
-        self.cell(index, true).u64((cpu as usize) << SHIFT).fetch_add(n, Relaxed);
+        if let Some(cell) = copies.cell((self.copies + cpu) as usize, at) {
+            cell.fetch_add(n, Relaxed);
+        }
     }
 }
 
@@ -136,12 +139,19 @@ impl<M: Access> PercpuArray<M> {
         self.copies
     }
 
-    /// CPU 0's copy of an entry's cell; `locked` chooses the set.
+    /// An entry's block: a copy for each CPU's sequences, then as many for locked adds; and where in them its cell is.
     #[inline(always)]
-    fn cell(&self, index: u32, locked: bool) -> M {
+    fn block(&self, index: u32) -> (Copies<M>, usize) {
         let (block, in_block) = (index as usize / PER_BLOCK, index as usize % PER_BLOCK);
-        let block = block * 2 + usize::from(locked);
-        self.place.at(HEAD + ((block * self.copies as usize) << SHIFT) + in_block * 8)
+        let copies = 2 * self.copies as usize;
+        (Copies::over(self.place.at(HEAD + ((block * copies) << SHIFT)), 1 << SHIFT, copies), in_block * 8)
+    }
+
+    /// CPU 0's cell of an entry.
+    #[inline(always)]
+    fn base(&self, index: u32) -> M {
+        let (block, in_block) = (index as usize / PER_BLOCK, index as usize % PER_BLOCK);
+        self.place.at(HEAD + ((block * 2 * self.copies as usize) << SHIFT) + in_block * 8)
     }
 
     /// What one CPU added.
@@ -149,8 +159,8 @@ impl<M: Access> PercpuArray<M> {
         if index >= self.entries || cpu >= self.copies {
             return 0;
         }
-        let at = |locked| self.cell(index, locked).u64((cpu as usize) << SHIFT).load(Relaxed);
-        at(false).wrapping_add(at(true))
+        let (copies, at) = self.block(index);
+        copies.get(cpu as usize, at).wrapping_add(copies.get((self.copies + cpu) as usize, at))
     }
 
     /// What all added.

@@ -14,6 +14,9 @@ use core::ptr::NonNull;
 /// Where a map lies, and how far it is believed: a [`Place`] in the process that uses it, which nothing checks, or a [`Checked`]
 /// one for whoever looks on from outside.
 pub trait Access: Copy {
+    /// Whoever writes there is believed: what is found is followed, and marks are left.
+    const IS_TRUSTED: bool;
+
     /// So many bytes on.
     fn at(self, offset: usize) -> Self;
 
@@ -48,13 +51,24 @@ pub trait Access: Copy {
             self.u64(words.len() * 8).store(padded(rest), Relaxed);
         }
     }
+
+    /// True if these bytes lie here.
+    #[inline(always)]
+    fn equals(self, bytes: &[u8]) -> bool {
+        let (words, rest) = bytes.as_chunks::<8>();
+        let same = |n: usize, word: u64| self.u64(n * 8).load(Relaxed) == word;
+        words.iter().enumerate().all(|(n, word)| same(n, u64::from_ne_bytes(*word)))
+            && (rest.is_empty() || same(words.len(), padded(rest)))
+    }
 }
 
 /// An address in the arena. What lies there is known to who made it.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Place(NonNull<u8>);
 
 impl Access for Place {
+    const IS_TRUSTED: bool = true;
+
     #[inline(always)]
     fn at(self, offset: usize) -> Place {
         Place::at(self, offset)
@@ -93,6 +107,8 @@ impl<'a> Checked<'a> {
 
 #[cfg(not(loom))]
 impl Access for Checked<'_> {
+    const IS_TRUSTED: bool = false;
+
     fn at(self, offset: usize) -> Self {
         Checked { offset: self.offset.saturating_add(offset), ..self }
     }
@@ -191,15 +207,6 @@ impl Place {
             unsafe { &*at }
         }
     }
-
-    /// True if these bytes lie here.
-    #[inline(always)]
-    pub fn equals(self, bytes: &[u8]) -> bool {
-        let (words, rest) = bytes.as_chunks::<8>();
-        let same = |n: usize, word: u64| self.u64(n * 8).load(Relaxed) == word;
-        words.iter().enumerate().all(|(n, word)| same(n, u64::from_ne_bytes(*word)))
-            && (rest.is_empty() || same(words.len(), padded(rest)))
-    }
 }
 
 fn padded(rest: &[u8]) -> u64 {
@@ -246,7 +253,7 @@ pub fn open_write(version: &AtomicU32) {
 #[inline(always)]
 pub fn close_write(version: &AtomicU32) {
     let next = version.load(Relaxed).wrapping_add(1);
-    // [MAP-2] The bytes are seen with the even version. Pairs with [MAP-3], [MAP-4].
+    // [MAP-2] The bytes are seen with the even version. Pairs with [MAP-3], [MAP-4], [MAP-18].
     #[cfg(not(mutant = "MAP-2"))]
     let order = Release;
     #[cfg(mutant = "MAP-2")]

@@ -57,6 +57,11 @@ pub struct Reservation<'a> {
 }
 
 impl Ring {
+    /// Bytes that a ring takes which has so many for records.
+    pub const fn bytes_for(size: usize) -> usize {
+        HEAD + size
+    }
+
     /// A new ring of so many bytes, rounded up to a power of two.
     ///
     /// # Errors
@@ -86,6 +91,21 @@ impl Ring {
         }
     }
 
+    /// The ring of so many bytes at this address: nothing is read or compared, the length is the caller's.
+    ///
+    /// # Safety
+    /// As for [`attach`](Self::attach); `size` must be a power of two, and the ring's.
+    #[inline(always)]
+    pub unsafe fn at(base: NonNull<u8>, size: usize) -> Ring {
+        Ring {
+            // SAFETY: the caller's promise.
+            place: unsafe { Place::new(base) },
+            size,
+            #[cfg(all(feature = "std", not(loom)))]
+            home: None,
+        }
+    }
+
     /// Where it lies in its arena; 0 if this is an attached one.
     #[cfg(all(feature = "std", not(loom)))]
     pub fn offset(&self) -> usize {
@@ -98,6 +118,19 @@ impl Ring {
     /// Full if the reader has not made room: counted as lost. TooLong if it can never fit: not counted.
     #[inline]
     pub fn reserve(&self, len: usize) -> Result<Reservation<'_>, Error> {
+        let room = self.try_reserve(len);
+        if matches!(room, Err(Error::Full)) {
+            self.place.u64(LOST).fetch_add(1, Relaxed);
+        }
+        room
+    }
+
+    /// [`reserve`](Self::reserve) for who counts by himself what is lost.
+    ///
+    /// # Errors
+    /// As there; nothing is counted.
+    #[inline(always)]
+    pub fn try_reserve(&self, len: usize) -> Result<Reservation<'_>, Error> {
         if len > LEN as usize {
             return Err(Error::TooLong);
         }
@@ -114,7 +147,6 @@ impl Ring {
             // [MAP-8] The bytes that the reader gave free are zeros. Pairs with [MAP-11], [MAP-14].
             let consumed = self.place.u64(CONSUMED).load(Acquire);
             if old + pad + need - consumed.min(old) > self.size as u64 {
-                self.place.u64(LOST).fetch_add(1, Relaxed);
                 return Err(Error::Full);
             }
             // [MAP-9] Room is reserved once. Pairs with [MAP-12], [MAP-15].
@@ -148,6 +180,22 @@ impl Ring {
         room.submit();
         Ok(())
     }
+
+    /// [`output`](Self::output) of so many words, where the caller counts what is lost: where their number is known, no loop and
+    /// no copy is left of it.
+    ///
+    /// # Errors
+    /// As [`try_reserve`](Self::try_reserve).
+    #[inline(always)]
+    pub fn output_words<const N: usize>(&self, record: [u64; N]) -> Result<(), Error> {
+        let room = self.try_reserve(8 * N)?;
+        let bytes = self.bytes(room.at);
+        for (n, word) in record.into_iter().enumerate() {
+            bytes.u64(8 + 8 * n).store(word, Relaxed);
+        }
+        room.submit();
+        Ok(())
+    }
 }
 
 impl<M: Access> Ring<M> {
@@ -169,12 +217,31 @@ impl<'a> Ring<Checked<'a>> {
     /// # Errors
     /// [`Error::Damaged`] if it does not fit there, or its head says something else.
     pub fn in_untrusted(arena: wire::Untrusted<'a>, offset: usize, size: usize) -> Result<Self, Error> {
+        let ring = Self::made(arena, offset, size)?;
+        if ring.place.u64(SIZE).load(Relaxed) != size as u64 {
+            return Err(Error::Damaged);
+        }
+        Ok(ring)
+    }
+
+    /// Makes a ring of so many bytes, a power of two, of zeros in memory that others will write later.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] if it does not fit there.
+    pub fn lay_out(arena: wire::Untrusted<'a>, offset: usize, size: usize) -> Result<Self, Error> {
+        let ring = Self::made(arena, offset, size)?;
+        ring.place.u64(SIZE).store(size as u64, Relaxed);
+        Ok(ring)
+    }
+
+    /// The ring that the caller made there by [`lay_out`](Self::lay_out): its head is not believed either, and not read.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] if it does not fit there.
+    pub fn made(arena: wire::Untrusted<'a>, offset: usize, size: usize) -> Result<Self, Error> {
         let bytes = Some(size).filter(|size| size.is_power_of_two() && *size >= 64);
         let bytes = bytes.and_then(|size| size.checked_add(HEAD)).ok_or(Error::Damaged)?;
         let place = Checked::new(arena, offset, bytes).ok_or(Error::Damaged)?;
-        if place.u64(SIZE).load(Relaxed) != size as u64 {
-            return Err(Error::Damaged);
-        }
         Ok(Ring {
             place,
             size,
@@ -229,16 +296,29 @@ pub enum Next {
     Empty,
     /// A record that its producer has not submitted yet.
     Open,
-    /// What no producer writes: all that was reserved by then is given up, counted as one.
+    /// What no producer writes: it is given up, or all that was reserved by then, counted as one.
     Damaged,
+}
+
+/// How far a ring was read: the reader's own, while what stands in the ring's head is for its producers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Cursor {
+    at: u64,
+    /// Records that were given up.
+    abandoned: u64,
+}
+
+impl Cursor {
+    /// Bytes that were read, headers and what was left out included.
+    pub fn bytes(self) -> u64 {
+        self.at
+    }
 }
 
 /// The one reader of a ring.
 pub struct Reader<M: Access = Place> {
     ring: Ring<M>,
-    at: u64,
-    /// Records that were given up.
-    abandoned: u64,
+    cursor: Cursor,
 }
 
 impl<M: Access> Reader<M> {
@@ -248,7 +328,20 @@ impl<M: Access> Reader<M> {
     /// There must be no other reader of the ring, in any process.
     pub unsafe fn new(ring: Ring<M>) -> Reader<M> {
         let at = ring.place.u64(CONSUMED).load(Relaxed) & !7;
-        Reader { ring, at, abandoned: 0 }
+        Reader { ring, cursor: Cursor { at, abandoned: 0 } }
+    }
+
+    /// Reads on from where a reader of this ring was; the default is the beginning of a new one.
+    ///
+    /// # Safety
+    /// As for [`new`](Self::new).
+    pub unsafe fn resume(ring: Ring<M>, cursor: Cursor) -> Reader<M> {
+        Reader { ring, cursor }
+    }
+
+    /// How far it has read, for [`resume`](Self::resume).
+    pub fn cursor(&self) -> Cursor {
+        self.cursor
     }
 
     /// The ring.
@@ -258,7 +351,21 @@ impl<M: Access> Reader<M> {
 
     /// Records given up: with [`skip_open`](Self::skip_open), or because they could not be.
     pub fn abandoned(&self) -> u64 {
-        self.abandoned
+        self.cursor.abandoned
+    }
+
+    /// The next record as so many words, if it is a record of so many; one of another length is [`Next::Damaged`].
+    pub fn next_words<const N: usize>(&mut self, words: &mut [u64; N]) -> Next {
+        let mut is_whole = false;
+        let found = self.next_with(|record, len| {
+            let mut bytes = [[0; 8]; N];
+            is_whole = len == 8 * N;
+            if is_whole {
+                record(bytes.as_flattened_mut());
+                *words = bytes.map(u64::from_ne_bytes);
+            }
+        });
+        if found == Next::Record && !is_whole { Next::Damaged } else { found }
     }
 
     /// Hands over the next record, in `buffer`, which grows as needed.
@@ -280,11 +387,11 @@ impl<M: Access> Reader<M> {
             let order = Acquire;
             #[cfg(mutant = "MAP-12")]
             let order = Relaxed;
-            let header = self.ring.bytes(self.at).u32(0).load(order);
+            let header = self.ring.bytes(self.cursor.at).u32(0).load(order);
             if header & PRESENT == 0 {
                 let reserved = self.ring.place.u64(RESERVED).load(Acquire);
                 // A producer reserves no more than there is room for.
-                let is_open = (1..=self.ring.size as u64).contains(&reserved.wrapping_sub(self.at));
+                let is_open = (1..=self.ring.size as u64).contains(&reserved.wrapping_sub(self.cursor.at));
                 return if is_open { Next::Open } else { Next::Empty };
             }
             if header & OPEN != 0 {
@@ -296,7 +403,7 @@ impl<M: Access> Reader<M> {
                 return Next::Damaged;
             }
             if header & SKIP == 0 {
-                let record = self.ring.bytes(self.at).at(8);
+                let record = self.ring.bytes(self.cursor.at).at(8);
                 each(&|out| record.read(out), len);
                 self.consume(len);
                 return Next::Record;
@@ -308,32 +415,32 @@ impl<M: Access> Reader<M> {
 
     /// How many bytes there are up to the ring's end: a record lies in one piece.
     fn before_end(&self) -> usize {
-        self.ring.size - (self.at as usize & (self.ring.size - 1))
+        self.ring.size - (self.cursor.at as usize & (self.ring.size - 1))
     }
 
     /// Gives up all that is reserved by now, or as much as a producer can have reserved.
     fn give_up(&mut self) {
-        self.abandoned += 1;
+        self.cursor.abandoned += 1;
         let size = self.ring.size as u64;
-        let ahead = self.ring.place.u64(RESERVED).load(Relaxed).wrapping_sub(self.at);
+        let ahead = self.ring.place.u64(RESERVED).load(Relaxed).wrapping_sub(self.cursor.at);
         for _ in 0..ahead.clamp(8, size).div_ceil(8) {
-            self.ring.bytes(self.at).u64(0).store(0, Relaxed);
-            self.at = self.at.wrapping_add(8);
+            self.ring.bytes(self.cursor.at).u64(0).store(0, Relaxed);
+            self.cursor.at = self.cursor.at.wrapping_add(8);
         }
         // [MAP-14] As in `consume`. Pairs with [MAP-8].
-        self.ring.place.u64(CONSUMED).store(self.at, Release);
+        self.ring.place.u64(CONSUMED).store(self.cursor.at, Release);
     }
 
     /// Zeroes the record and gives its room free.
     fn consume(&mut self, len: usize) {
         let bytes = 8 + words(len);
-        let place = self.ring.bytes(self.at);
+        let place = self.ring.bytes(self.cursor.at);
         // A header has 32 bits; what stands beside it is zero all the time.
         place.u32(0).store(0, Relaxed);
         (1..bytes / 8).for_each(|n| place.u64(n * 8).store(0, Relaxed));
-        self.at = self.at.wrapping_add(bytes as u64);
+        self.cursor.at = self.cursor.at.wrapping_add(bytes as u64);
         // [MAP-11] The zeros come before the room. Pairs with [MAP-8].
-        self.ring.place.u64(CONSUMED).store(self.at, Release);
+        self.ring.place.u64(CONSUMED).store(self.cursor.at, Release);
     }
 
     /// Gives up a record whose producer has ended before it submitted; true if there was one.
@@ -344,13 +451,13 @@ impl<M: Access> Reader<M> {
     /// The producers must have ended: no one may still write to what is reserved.
     pub unsafe fn skip_open(&mut self) -> bool {
         // [MAP-15] As in `next_with`. Pairs with [MAP-9], [MAP-13].
-        let header = self.ring.bytes(self.at).u32(0).load(Acquire);
+        let header = self.ring.bytes(self.cursor.at).u32(0).load(Acquire);
         let reserved = self.ring.place.u64(RESERVED).load(Acquire);
-        if reserved == self.at || header & PRESENT != 0 && header & OPEN == 0 {
+        if reserved == self.cursor.at || header & PRESENT != 0 && header & OPEN == 0 {
             return false;
         }
         if header & PRESENT != 0 && 8 + words((header & LEN) as usize) <= self.before_end() {
-            self.abandoned += 1;
+            self.cursor.abandoned += 1;
             self.consume((header & LEN) as usize);
             return true;
         }

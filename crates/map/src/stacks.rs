@@ -2,15 +2,18 @@
 //!
 //! For:     programs that count by stack.
 //! State:   per number the index of an object: version, length, addresses.
-//! Context: hit, signal, target; `get` also in another process.
+//! Context: hit, signal, target; `get` also in another process, and in one that does not trust the others.
 //! Keeps:   T1 the same stack has the same number while it is in the map. T2 a stack read is whole.
-//! Checked: tests/semantics.rs, tests/other_process.rs.
+//! Checked: tests/semantics.rs, tests/other_process.rs, tests/untrusted.rs.
 //! Source:  kernel `kernel/bpf/stackmap.c`: the number is the hash's place, a second stack for it is refused.
 
 use crate::Error;
+#[cfg(not(loom))]
+use crate::place::Checked;
 #[cfg(all(feature = "std", not(loom)))]
 use crate::place::sized;
-use crate::place::{Place, close_write, open_write, versioned};
+use crate::place::{Access, Place, close_write, open_write, versioned};
+use core::ops::Deref;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use objcache::{Index, View};
@@ -27,14 +30,35 @@ const LEN: usize = 4;
 const HASH: usize = 8;
 const FRAMES: usize = 16;
 
+/// How often a reader looks before it says Busy.
+const TRIES: u32 = 1000;
+
 /// Stacks of at most a fixed depth.
 pub struct Stacks {
-    place: Place,
+    look: StackTable,
     view: View<'static>,
-    slots: u32,
-    depth: u32,
     #[cfg(all(feature = "std", not(loom)))]
     home: Option<(objcache::ObjectCache, usize)>,
+}
+
+/// Stacks as their readers see them.
+pub struct StackTable<M: Access = Place> {
+    place: M,
+    /// Where the object of index 1 lies.
+    objects: M,
+    /// See [`View::last_index`].
+    last: u32,
+    slots: u32,
+    depth: u32,
+}
+
+impl Deref for Stacks {
+    type Target = StackTable;
+
+    #[inline(always)]
+    fn deref(&self) -> &StackTable {
+        &self.look
+    }
 }
 
 impl Stacks {
@@ -57,7 +81,9 @@ impl Stacks {
         place.u32(CACHE).store(cache.offset() as u32, Relaxed);
         // SAFETY: the map keeps the cache, in `home`, for as long as it uses the view.
         let view = unsafe { cache.view_unbound() };
-        Ok(Stacks { place, view, slots, depth, home: Some((cache, offset)) })
+        let mut stacks = Stacks::over(place, view);
+        stacks.home = Some((cache, offset));
+        Ok(stacks)
     }
 
     /// The map at an offset in an arena mapped at `base`, made by another process.
@@ -69,11 +95,17 @@ impl Stacks {
         let place = unsafe { Place::new(base) }.at(offset);
         // SAFETY: the map's cache lies in the same arena; without rseq any process may use it.
         let view = unsafe { View::at(base, place.u32(CACHE).load(Relaxed) as usize, RseqOffset::NONE) };
+        Self::over(place, view)
+    }
+
+    /// The map whose head is written.
+    fn over(place: Place, view: View<'static>) -> Stacks {
+        let (slots, depth) = (place.u32(SLOTS).load(Relaxed), place.u32(DEPTH).load(Relaxed));
+        // SAFETY: where the arena's first object would lie, in the arena that is kept or was promised.
+        let objects = unsafe { Place::new(view.payload(crate::hash::FIRST)) };
         Stacks {
-            place,
+            look: StackTable { place, objects, last: view.last_index(), slots, depth },
             view,
-            slots: place.u32(SLOTS).load(Relaxed),
-            depth: place.u32(DEPTH).load(Relaxed),
             #[cfg(all(feature = "std", not(loom)))]
             home: None,
         }
@@ -83,11 +115,6 @@ impl Stacks {
     #[cfg(all(feature = "std", not(loom)))]
     pub fn offset(&self) -> usize {
         self.home.as_ref().map_or(0, |(_, offset)| *offset)
-    }
-
-    fn object(&self, index: Index) -> Place {
-        // SAFETY: an object of the cache, which lies in the arena that this map keeps or was promised.
-        unsafe { Place::new(self.view.payload(index)) }
     }
 
     /// The number of a stack, which is kept; addresses beyond the depth are left off.
@@ -101,7 +128,7 @@ impl Stacks {
         let slot = self.place.u32(HEAD + id as usize * 4);
         // [MAP-5] Sees the stack whose index this is. Pairs with [MAP-6].
         if let Some(there) = Index::from_raw(slot.load(Acquire)) {
-            return self.same_or_refused(there, hash, frames).map(|()| id);
+            return self.same_or_refused(there.get(), hash, frames).map(|()| id);
         }
         let index = self.view.alloc().ok_or(Error::NoMemory)?;
         self.fill(index, hash, frames);
@@ -112,13 +139,13 @@ impl Stacks {
                 // SAFETY: nobody else has seen the object.
                 unsafe { self.view.free(index) };
                 let there = Index::from_raw(there).ok_or(Error::Busy)?;
-                self.same_or_refused(there, hash, frames).map(|()| id)
+                self.same_or_refused(there.get(), hash, frames).map(|()| id)
             }
         }
     }
 
     fn fill(&self, index: Index, hash: u64, frames: &[u64]) {
-        let object = self.object(index);
+        let object = self.object(index.get());
         open_write(object.u32(0));
         object.u32(LEN).store(frames.len() as u32, Relaxed);
         object.u64(HASH).store(hash, Relaxed);
@@ -128,7 +155,7 @@ impl Stacks {
         close_write(object.u32(0));
     }
 
-    fn same_or_refused(&self, there: Index, hash: u64, frames: &[u64]) -> Result<(), Error> {
+    fn same_or_refused(&self, there: u32, hash: u64, frames: &[u64]) -> Result<(), Error> {
         let object = self.object(there);
         let is_same = object.u64(HASH).load(Relaxed) == hash
             && object.u32(LEN).load(Relaxed) as usize == frames.len()
@@ -138,34 +165,6 @@ impl Stacks {
         }
         self.place.u64(REFUSED).fetch_add(1, Relaxed);
         Err(Error::Exists)
-    }
-
-    /// Copies a stack; its length.
-    ///
-    /// # Errors
-    /// NotFound; Length if `out` is shorter than the stack; Busy if it changes all the time.
-    pub fn get(&self, id: u32, out: &mut [u64]) -> Result<usize, Error> {
-        if id >= self.slots {
-            return Err(Error::NotFound);
-        }
-        for _ in 0..1000 {
-            // [MAP-7] As [MAP-5], for readers by number. Pairs with [MAP-6].
-            let raw = self.place.u32(HEAD + id as usize * 4).load(Acquire);
-            let object = self.object(Index::from_raw(raw).ok_or(Error::NotFound)?);
-            let got = versioned(object.u32(0), || {
-                let len = object.u32(LEN).load(Relaxed) as usize;
-                for (n, frame) in out.iter_mut().take(len.min(self.depth as usize)).enumerate() {
-                    *frame = object.u64(FRAMES + n * 8).load(Relaxed);
-                }
-                len
-            });
-            match got {
-                Some(wanted) if wanted > out.len() => return Err(Error::Length { given: out.len(), wanted }),
-                Some(len) => return Ok(len),
-                None => core::hint::spin_loop(),
-            }
-        }
-        Err(Error::Busy)
     }
 
     /// Forgets a stack; its number may come to mean another.
@@ -181,6 +180,82 @@ impl Stacks {
         // SAFETY: unlinked just now, by this thread alone; readers tell by the version.
         unsafe { self.view.free_rcu(index) };
         Ok(())
+    }
+}
+
+#[cfg(not(loom))]
+impl<'a> StackTable<Checked<'a>> {
+    /// The map of so many numbers, a power of two, and stacks of this depth at an offset in an arena, all of which is `arena`,
+    /// and which somebody else writes.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] if it does not fit there, or its head says something else.
+    pub fn in_untrusted(
+        arena: wire::Untrusted<'a>,
+        offset: usize,
+        slots: u32,
+        depth: u32,
+    ) -> Result<Self, Error> {
+        let all = Checked::new(arena, 0, arena.len_bytes()).ok_or(Error::Damaged)?;
+        let place = Checked::new(arena, offset, HEAD + slots as usize * 4).ok_or(Error::Damaged)?;
+        let found = (place.u32(SLOTS).load(Relaxed), place.u32(DEPTH).load(Relaxed));
+        if found != (slots, depth) || !slots.is_power_of_two() {
+            return Err(Error::Damaged);
+        }
+        let last = u32::try_from(arena.len_bytes() / 8).unwrap_or(u32::MAX);
+        // As `View::payload`: 8 bytes for each index, and the object behind its link.
+        Ok(StackTable { place, objects: all.at(2 * size_of::<u64>()), last, slots, depth })
+    }
+}
+
+impl<M: Access> StackTable<M> {
+    /// The most numbers.
+    pub fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// The longest stack.
+    pub fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// As in `Hash`: an index that cannot be leads to the map's own head.
+    fn object(&self, index: u32) -> M {
+        let number = index.wrapping_sub(1);
+        if number < self.last { self.objects.at(number as usize * 8) } else { self.place }
+    }
+
+    /// Copies a stack; its length.
+    ///
+    /// # Errors
+    /// NotFound; Length if `out` is shorter than the stack; Busy if it changes all the time; Damaged if it cannot be.
+    pub fn get(&self, id: u32, out: &mut [u64]) -> Result<usize, Error> {
+        if id >= self.slots {
+            return Err(Error::NotFound);
+        }
+        for _ in 0..TRIES {
+            // [MAP-7] As [MAP-5], for readers by number. Pairs with [MAP-6].
+            let raw = self.place.u32(HEAD + id as usize * 4).load(Acquire);
+            if raw == 0 {
+                return Err(Error::NotFound);
+            }
+            let object = self.object(raw);
+            let got = versioned(object.u32(0), || {
+                let len = object.u32(LEN).load(Relaxed) as usize;
+                for (n, frame) in out.iter_mut().take(len.min(self.depth as usize)).enumerate() {
+                    *frame = object.u64(FRAMES + n * 8).load(Relaxed);
+                }
+                len
+            });
+            match got {
+                // No stack is that long.
+                Some(wanted) if wanted > self.depth as usize => return Err(Error::Damaged),
+                Some(wanted) if wanted > out.len() => return Err(Error::Length { given: out.len(), wanted }),
+                Some(len) => return Ok(len),
+                None => core::hint::spin_loop(),
+            }
+        }
+        Err(Error::Busy)
     }
 
     /// Stacks that were refused because another had their number.

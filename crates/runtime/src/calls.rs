@@ -8,19 +8,21 @@
 //! Checked: testkit `returns`.
 
 use crate::cell::{Adder, shared_copy};
-use crate::frames::{Call, Opened, close, open};
 use crate::handler::PtRegs;
-use wire::frames::{Table, latency};
-use wire::{ConsumerDesc, SiteDesc, cell};
+use core::ptr::NonNull;
+use map::{Buckets, Call, Frames, Opened};
+use wire::{ConsumerDesc, SiteDesc, cell, latency};
 
 /// Where a goroutine's address is in the saved registers: r14.
 const GOROUTINE: u32 = 8;
+
+const _: () = assert!(Buckets::DURATIONS.count() == latency::BUCKETS_LEN);
 
 /// Handler: a call begins.
 ///
 /// # Safety
 /// As for [`Adder::add`]; the consumer must own [`latency::CELLS`] cells, and `site.frames` must be 0 or the
-/// address of a live table of frames. The registers must be those of a function's entry.
+/// address of a live [`Frames`]. The registers must be those of a function's entry.
 pub unsafe extern "C" fn enter<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc, copy: u64) {
     // SAFETY: passed on from the caller.
     unsafe { begin::<A>(site, consumer, copy, Call::at(regs.stack_pointer(site), consumer.arg)) };
@@ -88,7 +90,7 @@ unsafe fn begin<A: Adder>(site: &SiteDesc, consumer: &ConsumerDesc, copy: u64, c
     unsafe { A::add(copy, site, consumer.cell, 1) };
     // SAFETY: passed on from the caller.
     let Some(frames) = (unsafe { frames(site) }) else { return };
-    let cell = match open(frames, call, ticks()) {
+    let cell = match frames.open(call, ticks()) {
         Opened::New => return,
         Opened::InsteadOfOther => cell::FRAMES_REPLACED,
         Opened::NoRoom => cell::FRAMES_NO_ROOM,
@@ -105,7 +107,7 @@ unsafe fn end<A: Adder>(site: &SiteDesc, consumer: &ConsumerDesc, copy: u64, cal
     let frames = unsafe { frames(site) };
     // Not in a forked child, which may have asked for a trap since.
     let now = frames.map_or(0, |_| ticks());
-    let Some(stamp) = frames.and_then(|f| close(f, call)) else {
+    let Some(stamp) = frames.and_then(|f| f.close(call)) else {
         // SAFETY: passed on from the caller; the cell is one of the consumer's.
         unsafe { A::add(copy, site, consumer.cell + 8 * latency::UNMATCHED, 1) };
         return;
@@ -113,7 +115,7 @@ unsafe fn end<A: Adder>(site: &SiteDesc, consumer: &ConsumerDesc, copy: u64, cal
     // Counters of two CPUs may differ by a few ticks.
     let ticks = now.saturating_sub(stamp);
     let ns = ((u128::from(ticks) * u128::from(site.ns_per_tick)) >> 32) as u64;
-    let bucket = latency::BUCKETS + latency::bucket_of(ns);
+    let bucket = latency::BUCKETS + Buckets::DURATIONS.of(ns);
     // SAFETY: passed on from the caller; the cell is one of the consumer's.
     unsafe { A::add(copy, site, consumer.cell + 8 * latency::TOTAL_NS, ns) };
     // SAFETY: the same.
@@ -125,13 +127,12 @@ unsafe fn end<A: Adder>(site: &SiteDesc, consumer: &ConsumerDesc, copy: u64, cal
 /// # Safety
 /// As for [`enter`].
 #[inline(always)]
-pub(crate) unsafe fn frames(site: &SiteDesc) -> Option<&'static Table> {
+pub(crate) unsafe fn frames(site: &SiteDesc) -> Option<Frames> {
     // SAFETY: passed on from the caller.
     unsafe { shared_copy(site) }?;
-    let table = site.frames as *const Table;
-    // SAFETY: the arena holds the whole table at this address for as long as a trampoline can be run (contract),
-    // and frames are only ever accessed atomically.
-    Some(unsafe { &*table })
+    let table = NonNull::new(site.frames as *mut u8)?;
+    // SAFETY: the arena holds a table at this address for as long as a trampoline can be run (contract).
+    Some(unsafe { Frames::at(table) })
 }
 
 #[inline(always)]

@@ -60,7 +60,7 @@ pub unsafe extern "C" fn log2_histogram<A: Adder>(
     copy: u64,
 ) {
     let value = regs.at(consumer.arg & wire::ARG_OFFSET) & u64::MAX >> (consumer.arg >> wire::ARG_SHIFT);
-    let bucket = u64::BITS - value.leading_zeros();
+    let bucket = map::Buckets::Log2.of(value);
     // SAFETY: passed on from the caller; `bucket` is at most 64.
     unsafe { A::add(copy, site, consumer.cell + 8 * bucket, 1) };
 }

@@ -2,17 +2,19 @@
 //!
 //! For:     `trace`.
 //! State:   the rings, the table of open calls, and two cells: written and lost; all in the arena.
-//! Context: hit, between the reader's two counts.
+//! Context: hit, between the reader's two counts; signal included: a handler that interrupts a write takes the next record.
 //! Keeps:   T1 each hit adds to the written events or to the lost ones.
 //! Checked: testkit `tracing`.
+//!
+//! A record is reserved by a locked compare-and-exchange on a line that belongs to this CPU: a thread that is moved to
+//! another CPU in between pays for it in time, not in a record.
 
 use crate::calls::{call_in_go, frames};
 use crate::cell::Adder;
-use crate::frames::{Call, close, open};
 use crate::handler::PtRegs;
-use crate::rings::{Event, write};
-use wire::rings::{ENTRY, EXIT, LEN_BYTES, Ring};
-use wire::{ConsumerDesc, SiteDesc, TRACE_GO, TRACE_LOST};
+use core::ptr::NonNull;
+use map::{Call, Ring};
+use wire::{ConsumerDesc, Event, SiteDesc, TRACE_GO, TRACE_LOST};
 
 /// Where the first arguments are in the saved registers, in C and in Go.
 const ARGUMENTS: [u32; 3] = [112, 104, 96];
@@ -20,10 +22,12 @@ const GO_ARGUMENTS: [u32; 3] = [80, 40, 88];
 /// rax.
 const RESULT: u32 = 80;
 
+const _: () = assert!(Ring::bytes_for(Event::RING_BYTES) <= Event::RING_STRIDE);
+
 /// Handler: a call begins.
 ///
 /// # Safety
-/// As for [`crate::enter`], but for two cells; `site.rings` must be the address of a ring for each CPU, and
+/// As for [`crate::enter`], but for two cells; `site.rings` must be the address of a ring of events for each CPU, and
 /// `site.tid_offset`, if not 0, that of four readable bytes from every thread's pointer. In Go r14 must be saved and
 /// hold the goroutine.
 pub unsafe extern "C" fn trace_enter<A: Adder>(
@@ -35,7 +39,7 @@ pub unsafe extern "C" fn trace_enter<A: Adder>(
     let is_go = consumer.arg & TRACE_GO != 0;
     let values = read_all(regs, if is_go { GO_ARGUMENTS } else { ARGUMENTS });
     // SAFETY: passed on from the caller.
-    unsafe { report::<A>(regs, site, consumer, copy, ENTRY, values) };
+    unsafe { report::<A>(regs, site, consumer, copy, Event::ENTRY, values) };
 }
 
 /// Handler: a call ends.
@@ -49,7 +53,7 @@ pub unsafe extern "C" fn trace_leave<A: Adder>(
     copy: u64,
 ) {
     // SAFETY: passed on from the caller.
-    unsafe { report::<A>(regs, site, consumer, copy, EXIT, [regs.at(RESULT), 0, 0]) };
+    unsafe { report::<A>(regs, site, consumer, copy, Event::EXIT, [regs.at(RESULT), 0, 0]) };
 }
 
 #[inline(always)]
@@ -82,19 +86,19 @@ unsafe fn report<A: Adder>(
         _ => unsafe { call_in_go(regs, site, function) },
     };
     // An exit says which entry it belongs to, by its stamp: events between them may be lost.
-    if kind == EXIT {
-        values[1] = close(frames, call).unwrap_or(0);
+    if kind == Event::EXIT {
+        values[1] = frames.close(call).unwrap_or(0);
     }
     // SAFETY: passed on from the caller.
     let tid = if A::is_known(copy, site) { unsafe { tid(site) } } else { 0 };
     let event = Event { stamp, place: call.key(), what: kind | u64::from(function), tid, values };
     // SAFETY: passed on from the caller.
-    let is_written = unsafe { ring(site, cpu) }.is_some_and(|ring| write(ring, &event));
-    if kind == ENTRY {
+    let is_written = unsafe { ring(site, cpu) }.is_some_and(|ring| ring.output_words(event.words()).is_ok());
+    if kind == Event::ENTRY {
         // An entry that was lost must not leave an older call's stamp to its exit.
         match is_written {
-            true => drop(open(frames, call, stamp)),
-            false => drop(close(frames, call)),
+            true => drop(frames.open(call, stamp)),
+            false => drop(frames.close(call)),
         }
     }
     let cell = if is_written { 0 } else { 8 * TRACE_LOST };
@@ -107,15 +111,15 @@ unsafe fn report<A: Adder>(
 /// # Safety
 /// As for [`trace_enter`].
 #[inline(always)]
-unsafe fn ring(site: &SiteDesc, cpu: u64) -> Option<&'static Ring> {
+unsafe fn ring(site: &SiteDesc, cpu: u64) -> Option<Ring> {
     let entry = (site.table + cpu * 8) as *const u64;
     // SAFETY: the table has an entry for each possible CPU; they are 0 in a forked child (wire::table).
     if unsafe { entry.read() } == 0 {
         return None;
     }
-    let ring = (site.rings + cpu * LEN_BYTES as u64) as *const Ring;
-    // SAFETY: the arena holds a ring for each CPU at this address (contract), and its words are atomic.
-    Some(unsafe { &*ring })
+    let ring = NonNull::new((site.rings + cpu * Event::RING_STRIDE as u64) as *mut u8)?;
+    // SAFETY: the arena holds a ring of this size for each CPU there, for as long as a trampoline can be run (contract).
+    Some(unsafe { Ring::at(ring, Event::RING_BYTES) })
 }
 
 /// The thread as its libc wrote it down, or 0.

@@ -20,9 +20,9 @@ pub enum Kind {
     Sites = 1,
     /// [`crate::ConsumerDesc`]s.
     Consumers = 2,
-    /// The table of open calls.
+    /// The table of open calls, a `map::Frames`.
     Calls = 3,
-    /// Rings of events, one for each CPU.
+    /// Rings of [`crate::Event`]s, a `map::Ring` for each CPU.
     Rings = 4,
     /// Cells: copies of all of them.
     Counts = 5,

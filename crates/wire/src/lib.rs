@@ -3,9 +3,9 @@
 
 mod arena;
 mod directory;
-pub mod frames;
+mod event;
 mod kernel_site;
-pub mod rings;
+pub mod latency;
 mod site;
 pub mod table;
 mod trampoline;
@@ -16,6 +16,7 @@ pub use arena::{
     Doorbell, NO_RSEQ, REGIONS_BYTES_MAX, REGIONS_MAX, RegionDesc, VERSION, cell,
 };
 pub use directory::{Directory, Entry, Kind, OBJECTS_MAX};
+pub use event::Event;
 pub use kernel_site::{KERNEL_SITE_MAGIC, KernelSite};
 pub use site::{
     ARG_OFFSET, ARG_SHIFT, AgentExports, AgentTable, COPY_NONE, COPY_UNKNOWN, ConsumerDesc, HANDLERS_LEN,

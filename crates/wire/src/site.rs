@@ -25,11 +25,11 @@ pub struct SiteDesc {
     pub addr: u64,
     /// Address in the target of the copy for hits in forked children.
     pub children: u64,
-    /// Address in the target of the table of open calls, [`crate::frames`].
+    /// Address in the target of the table of open calls, a `map::Frames`.
     pub frames: u64,
     /// Nanoseconds for each tick of the time stamp counter, times 2^32.
     pub ns_per_tick: u64,
-    /// Address in the target of CPU 0's ring, [`crate::rings`].
+    /// Address in the target of CPU 0's ring of events, a `map::Ring`.
     pub rings: u64,
     /// Where a thread's number lies from its pointer, 0 if that is not known.
     pub tid_offset: u64,

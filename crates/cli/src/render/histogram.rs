@@ -42,7 +42,7 @@ fn span(buckets: &[u64]) -> Option<std::ops::RangeInclusive<usize>> {
 
 /// The lowest value of bucket `i`: 0, 1, 2, 4, 8 ...
 fn low(i: usize) -> u64 {
-    if i == 0 { 0 } else { 1 << (i - 1) }
+    map::Buckets::Log2.from(i as u32)
 }
 
 fn bounds(i: usize) -> String {

@@ -7,9 +7,10 @@
 //! Checked: tests below; testkit `returns`.
 
 use super::histogram;
+use map::Buckets;
 use serde_json::{Value, json};
 use session::{Calls, OpenCalls};
-use wire::frames::latency::{BUCKETS_LEN, lowest_of};
+use wire::latency::BUCKETS_LEN;
 
 /// One function's calls.
 pub struct Timed {
@@ -55,7 +56,7 @@ impl Timed {
         let calls = &self.calls;
         let hit = calls.buckets.iter().zip(0..).filter(|(count, _)| **count > 0);
         let buckets: Vec<Value> = hit
-            .map(|(count, i)| json!({"min": lowest_of(i), "max": lowest_of(i + 1) - 1, "count": count}))
+            .map(|(count, i)| json!({"min": Buckets::DURATIONS.from(i), "max": Buckets::DURATIONS.from(i + 1) - 1, "count": count}))
             .collect();
         json!({
             "calls": calls.entries, "returned": calls.returns(), "began_before": calls.unmatched,
@@ -71,14 +72,15 @@ impl Timed {
             seen += u128::from(*count);
             seen >= wanted && seen > 0
         });
-        lowest_of(bucket.map_or(BUCKETS_LEN, |b| b as u32 + 1))
+        Buckets::DURATIONS.from(bucket.map_or(BUCKETS_LEN, |b| b as u32 + 1))
     }
 
     /// The same as a histogram by powers of two, in the form of [`histogram`].
     fn octaves(&self) -> Vec<u64> {
         let mut octaves = vec![0; 65];
         for (count, bucket) in self.calls.buckets.iter().zip(0..) {
-            let octave: &mut u64 = &mut octaves[(u64::BITS - lowest_of(bucket).leading_zeros()) as usize];
+            let octave: &mut u64 =
+                &mut octaves[(u64::BITS - Buckets::DURATIONS.from(bucket).leading_zeros()) as usize];
             *octave = octave.saturating_add(*count);
         }
         octaves
@@ -126,13 +128,12 @@ fn time(ns: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wire::frames::latency::bucket_of;
 
     fn timed(durations: &[u64]) -> Timed {
         let buckets = vec![0; BUCKETS_LEN as usize];
         let mut calls = Calls { entries: 5, buckets, ..Calls::default() };
         for ns in durations {
-            calls.buckets[bucket_of(*ns) as usize] += 1;
+            calls.buckets[Buckets::DURATIONS.of(*ns) as usize] += 1;
             calls.total_ns += ns;
         }
         Timed::of(calls)

@@ -8,32 +8,44 @@
 //! Checked: model `hash` (mutants MAP-20, MAP-21, MAP-22, no-second-look), tests/semantics.rs,
 //!          tests/other_process.rs.
 
-use super::{BUSY, DATA, END, Hash, NEXT, SUM, TRIES, VERSION};
+use super::{BUSY, DATA, END, Entries, NEXT, SUM, TRIES, VERSION};
 use crate::Error;
-use crate::place::{Place, versioned};
+use crate::place::{Access, versioned};
 use crate::prim::{Acquire, AtomicU32, Relaxed, Release, fence, spin};
 
-pub struct Bucket<'a> {
+#[derive(Clone, Copy)]
+pub struct Bucket<M> {
     pub number: u32,
-    changes: &'a AtomicU32,
-    pub head: &'a AtomicU32,
+    place: M,
 }
 
 /// The right to change a chain; dropping it ends it.
-pub struct Locked<'a>(pub Bucket<'a>);
+pub struct Locked<M: Access>(pub Bucket<M>);
 
-impl Drop for Locked<'_> {
+impl<M: Access> Drop for Locked<M> {
     fn drop(&mut self) {
+        let changes = self.0.changes();
         // [MAP-20] What was done to the chain is visible to the next one. Pairs with [MAP-21], [MAP-29].
         #[cfg(not(mutant = "MAP-20"))]
         let order = Release;
         #[cfg(mutant = "MAP-20")]
         let order = Relaxed;
-        self.0.changes.store(self.0.changes.load(Relaxed).wrapping_add(1), order);
+        changes.store(changes.load(Relaxed).wrapping_add(1), order);
     }
 }
 
-impl<'a> Bucket<'a> {
+impl<M: Access> Bucket<M> {
+    #[inline(always)]
+    fn changes(&self) -> &AtomicU32 {
+        self.place.u32(0)
+    }
+
+    /// The first element's index, or the end.
+    #[inline(always)]
+    pub fn head(&self) -> &AtomicU32 {
+        self.place.u32(4)
+    }
+
     /// What `look` finds if the chain does not change meanwhile, or if it finds something.
     ///
     /// An element that is taken for another key of the same bucket may lead a reader past the one that it
@@ -42,25 +54,25 @@ impl<'a> Bucket<'a> {
     pub fn steady<T>(&self, look: impl FnOnce() -> Option<Option<T>>) -> Option<Option<T>> {
         // [MAP-29] Changes before this are seen; one that is under way has freed nothing yet.
         // Pairs with [MAP-20].
-        let before = self.changes.load(Acquire);
+        let before = self.changes().load(Acquire);
         let found = look()?;
         if found.is_some() {
             return Some(found);
         }
         fence(Acquire);
-        (self.changes.load(Relaxed) == before || cfg!(mutant = "no-second-look")).then_some(None)
+        (self.changes().load(Relaxed) == before || cfg!(mutant = "no-second-look")).then_some(None)
     }
 
     /// Takes the lock, trying at most so often.
-    pub fn lock(self, tries: u32) -> Option<Locked<'a>> {
+    pub fn lock(self, tries: u32) -> Option<Locked<M>> {
         for _ in 0..tries {
-            let old = self.changes.load(Relaxed);
+            let old = self.changes().load(Relaxed);
             // [MAP-21] Sees what the last one did. Pairs with [MAP-20].
             #[cfg(not(mutant = "MAP-21"))]
             let order = Acquire;
             #[cfg(mutant = "MAP-21")]
             let order = Relaxed;
-            if old & 1 == 0 && self.changes.compare_exchange_weak(old, old + 1, order, Relaxed).is_ok() {
+            if old & 1 == 0 && self.changes().compare_exchange_weak(old, old + 1, order, Relaxed).is_ok() {
                 return Some(Locked(self));
             }
             spin();
@@ -69,20 +81,26 @@ impl<'a> Bucket<'a> {
     }
 }
 
-impl Hash {
+impl<M: Access> Entries<M> {
     #[inline(always)]
-    pub(super) fn bucket<'a>(&self, number: u32) -> Bucket<'a> {
-        let at = self.chains.at(number as usize * 8);
-        Bucket { number, changes: at.u32(0), head: at.u32(4) }
+    pub(super) fn bucket(&self, number: u32) -> Bucket<M> {
+        Bucket { number, place: self.chains.at(number as usize * 8) }
     }
 
     #[inline(always)]
-    pub(super) fn bucket_of<'a>(&self, hash: u32) -> Bucket<'a> {
+    pub(super) fn bucket_of(&self, hash: u32) -> Bucket<M> {
         self.bucket(hash & self.mask)
     }
 
-    pub(super) fn lock<'a>(&self, hash: u32) -> Result<Locked<'a>, Error> {
+    pub(super) fn lock(&self, hash: u32) -> Result<Locked<M>, Error> {
         self.bucket_of(hash).lock(TRIES).ok_or_else(|| self.said_busy())
+    }
+
+    /// So many elements a look or a walk over this many buckets may meet: no chain is longer than there are keys, and hardly
+    /// any look is repeated.
+    #[inline(always)]
+    pub(super) fn steps(&self, buckets: u32) -> u64 {
+        16 * (u64::from(self.limit()) + u64::from(buckets)) + 4096
     }
 
     #[cold]
@@ -92,7 +110,7 @@ impl Hash {
     }
 
     #[inline(always)]
-    pub(super) fn matches(&self, element: Place, hash: u32, key: &[u8]) -> bool {
+    pub(super) fn matches(&self, element: M, hash: u32, key: &[u8]) -> bool {
         element.u32(SUM).load(Relaxed) == hash && element.at(DATA).equals(key)
     }
 
@@ -100,11 +118,12 @@ impl Hash {
     ///
     /// Safe whatever happens to elements meanwhile: a reader that was led astray starts again.
     #[inline(always)]
-    pub(super) fn find<T>(&self, key: &[u8], mut read: impl FnMut(Place, u32) -> T) -> Result<T, Error> {
+    pub(super) fn find<T>(&self, key: &[u8], mut read: impl FnMut(M, u32) -> T) -> Result<T, Error> {
         let hash = hash_of_key(key);
         let bucket = self.bucket_of(hash);
+        let mut steps = self.steps(1);
         for _ in 0..TRIES {
-            match bucket.steady(|| self.find_once(&bucket, hash, key, &mut read)) {
+            match bucket.steady(|| self.find_once(&bucket, hash, key, &mut steps, &mut read)) {
                 Some(found) => return found.ok_or(Error::NotFound),
                 None => spin(),
             }
@@ -116,20 +135,21 @@ impl Hash {
     #[inline(always)]
     fn find_once<T>(
         &self,
-        bucket: &Bucket<'_>,
+        bucket: &Bucket<M>,
         hash: u32,
         key: &[u8],
-        read: &mut impl FnMut(Place, u32) -> T,
+        steps: &mut u64,
+        read: &mut impl FnMut(M, u32) -> T,
     ) -> Option<Option<T>> {
         // [MAP-22] Sees what the element's maker wrote. Pairs with [MAP-23].
         #[cfg(not(mutant = "MAP-22"))]
         let order = Acquire;
         #[cfg(mutant = "MAP-22")]
         let order = Relaxed;
-        let mut index = bucket.head.load(order);
-        let mut steps = 0;
+        let mut index = bucket.head().load(order);
         while index & END == 0 {
-            if index == 0 || steps > self.limit {
+            *steps = steps.saturating_sub(1);
+            if index == 0 || *steps == 0 {
                 return None;
             }
             let element = self.element(index);
@@ -141,7 +161,6 @@ impl Hash {
             }
             // [MAP-27] As [MAP-22], for the next one. Pairs with [MAP-23], [MAP-24].
             index = element.u32(NEXT).load(order);
-            steps += 1;
         }
         // Another bucket's end: the element was taken for another key while we stood on it.
         (index == END | bucket.number).then_some(None)

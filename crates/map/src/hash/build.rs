@@ -6,7 +6,7 @@
 //! Keeps:   what cannot be is refused.
 //! Checked: tests/semantics.rs.
 
-use super::{BUCKETS, CACHE, COPIES, DATA, END, HEAD, Hash, KEY, KIND, LIMIT, LRU, PER_CPU, PLAIN, VALUE};
+use super::{CACHE, DATA, END, HEAD, Hash, LRU, PER_CPU, PLAIN, Shape};
 use crate::Error;
 use crate::credit::Credits;
 use crate::place::{Place, length, sized, words};
@@ -68,15 +68,11 @@ impl Hash {
     fn end(&mut self) -> Option<Ticket> {
         let (cache, offset) = self.home.take()?;
         self.clear();
-        let bytes = HEAD + Credits::size(self.cpus()) + (self.mask as usize + 1) * 8;
+        let bytes = HEAD + Credits::size(self.shape.cpus) + (self.mask as usize + 1) * 8;
         // SAFETY: taken by `build` with this size; the one handle of this process ends, and who attached elsewhere
         // has promised not to use the map any more.
         unsafe { cache.arena().give_back(offset, bytes) };
         Some(cache.destroy())
-    }
-
-    fn cpus(&self) -> u32 {
-        self.place.u32(COPIES).load(Relaxed)
     }
 }
 
@@ -142,17 +138,19 @@ impl HashBuilder {
         if self.limit == 0 {
             return Err(Error::Setup(objcache::Error::ZeroSize));
         }
-        let (key, value) = (length(self.key)?, length(self.value)?);
         let cpus = percpu::possible_cpus();
-        let stride =
-            if self.kind & PER_CPU != 0 { self.value.next_multiple_of(64) } else { words(self.value) };
-        let copies = if self.kind & PER_CPU != 0 { cpus as usize } else { 1 };
+        let (key, value) = (length(self.key)?, length(self.value)?);
+        let shape = Shape { key, value, limit: self.limit, cpus, kind: self.kind };
         let too_many = Error::Setup(objcache::Error::TooBig { size: self.limit as usize, most: 1 << 31 });
         let buckets = self.limit.checked_next_power_of_two().ok_or(too_many)?;
         let bytes = sized(HEAD + Credits::size(cpus), buckets as usize, 8)?;
-        let mut builder = ObjectCache::builder(sized(DATA + words(self.key), copies, stride)?)
-            .arena(arena)
-            .hurry(self.hurry);
+        let mut builder = ObjectCache::builder(sized(
+            DATA + words(self.key),
+            shape.copies() as usize,
+            shape.value_stride(),
+        )?)
+        .arena(arena)
+        .hurry(self.hurry);
         builder = builder.reserve(256.min(self.limit));
         if !self.on_demand {
             // Beyond the keys, one batch per CPU may lie on another CPU's list.
@@ -165,20 +163,12 @@ impl HashBuilder {
         let offset = arena.take(bytes)?;
         // SAFETY: taken just now; the cache keeps the arena.
         let place = unsafe { Place::new(arena.base()) }.at(offset);
-        let words = [
-            (BUCKETS, buckets),
-            (KEY, key),
-            (VALUE, value),
-            (LIMIT, self.limit),
-            (COPIES, cpus),
-            (KIND, self.kind),
-            (CACHE, cache.offset() as u32),
-        ];
-        words.into_iter().for_each(|(at, word)| place.u32(at).store(word, Relaxed));
+        shape.words().into_iter().for_each(|(at, word)| place.u32(at).store(word, Relaxed));
+        place.u32(CACHE).store(cache.offset() as u32, Relaxed);
         // SAFETY: the map keeps the cache, in `home`, for as long as it uses the view.
         let mut map = Hash::over(place, unsafe { cache.view_unbound() });
         map.credits.init(self.limit);
-        (0..buckets).for_each(|b| map.bucket(b).head.store(END | b, Relaxed));
+        (0..buckets).for_each(|b| map.bucket(b).head().store(END | b, Relaxed));
         map.home = Some((cache, offset));
         Ok(map)
     }

@@ -1,4 +1,4 @@
-//! Lookup, update, delete, add.
+//! Update, delete, add.
 //!
 //! For:     programs.
 //! State:   chains.
@@ -15,43 +15,6 @@ use core::ptr::NonNull;
 use objcache::Index;
 
 impl Hash {
-    /// Copies the value of a key; of a per-CPU hash that of the calling CPU.
-    ///
-    /// # Errors
-    /// NotFound, Length, Busy if the map changes under every try.
-    #[inline]
-    pub fn get(&self, key: &[u8], out: &mut [u8]) -> Result<(), Error> {
-        self.get_copy(key, self.my_copy(), out)
-    }
-
-    /// Copies the value that one CPU has for a key.
-    ///
-    /// # Errors
-    /// As [`get`](Self::get).
-    #[inline]
-    pub fn get_copy(&self, key: &[u8], copy: u32, out: &mut [u8]) -> Result<(), Error> {
-        Error::check(key.len(), self.key)?;
-        Error::check(out.len(), self.value)?;
-        // A division would cost more than the rest of a lookup.
-        let copy = if copy < self.copies { copy } else { copy % self.copies };
-        self.find(key, |element, _| {
-            self.use_it(element);
-            self.value_of(element, copy).read(out);
-        })
-    }
-
-    /// The sum over all copies of the first word of a key's value.
-    ///
-    /// # Errors
-    /// As [`get`](Self::get).
-    pub fn sum(&self, key: &[u8]) -> Result<u64, Error> {
-        Error::check(key.len(), self.key)?;
-        let word = |element, copy| self.value_of(element, copy).u64(0).load(Relaxed);
-        self.find(key, |element, _| {
-            (0..self.copies).fold(0, |sum: u64, c| sum.wrapping_add(word(element, c)))
-        })
-    }
-
     /// The address of a key's value, to be changed in place.
     ///
     /// # Errors
@@ -69,6 +32,22 @@ impl Hash {
         })
     }
 
+    /// The address of a key's value, which is made of `init` if the key is not there: one walk for a key that is.
+    ///
+    /// Of a per-CPU hash that of the calling CPU; those of others begin as zeros.
+    ///
+    /// # Errors
+    /// As [`update`](Self::update).
+    /// # Context
+    /// As [`value_ptr`](Self::value_ptr).
+    #[inline]
+    pub fn value_or_init(&self, key: &[u8], init: &[u8]) -> Result<NonNull<u8>, Error> {
+        Error::check(init.len(), self.value)?;
+        let copy = self.my_copy();
+        let made = |element| self.value_of(element, copy).write(init);
+        self.find_or_make(key, made).map(|(element, _)| self.value_of(element, copy).ptr())
+    }
+
     /// Adds to the first word of a key's value, which is made if it is not there.
     ///
     /// # Errors
@@ -77,27 +56,36 @@ impl Hash {
     /// As [`value_ptr`](Self::value_ptr).
     #[inline]
     pub fn add(&self, key: &[u8], n: u64) -> Result<(), Error> {
-        Error::check(key.len(), self.key)?;
         let copy = self.my_copy();
+        let first = |element| self.value_of(element, copy).u64(0).store(n, Relaxed);
+        let (element, is_new) = self.find_or_make(key, first)?;
+        if !is_new {
+            self.value_of(element, copy).u64(0).fetch_add(n, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// The element of a key, and whether it was made now: of zeros, and what `first` writes.
+    #[inline(always)]
+    fn find_or_make(&self, key: &[u8], first: impl Fn(Place)) -> Result<(Place, bool), Error> {
+        Error::check(key.len(), self.key)?;
         loop {
-            let added = self.find(key, |element, _| {
+            let found = self.find(key, |element, _| {
                 self.use_it(element);
                 element
             });
-            match added {
-                Ok(element) => {
-                    self.value_of(element, copy).u64(0).fetch_add(n, Relaxed);
-                    return Ok(());
-                }
+            match found {
                 Err(Error::NotFound) => {}
-                Err(error) => return Err(error),
+                found => return found.map(|element| (element, false)),
             }
             let made = self.make(key, Flag::NoExist, |element| {
                 self.zero(element);
-                self.value_of(element, copy).u64(0).store(n, Relaxed);
+                first(element);
             });
-            if made != Err(Error::Exists) {
-                return made;
+            match made {
+                // Somebody else was faster.
+                Err(Error::Exists) => {}
+                made => return made.map(|element| (element, true)),
             }
         }
     }
@@ -113,7 +101,7 @@ impl Hash {
         Error::check(key.len(), self.key)?;
         Error::check(value.len(), self.value)?;
         let copy = self.my_copy();
-        if self.kind & PER_CPU != 0 && flag != Flag::NoExist {
+        if self.shape.kind & PER_CPU != 0 && flag != Flag::NoExist {
             // In place: only this CPU's threads write to the copy.
             let done = self.find(key, |element, _| self.value_of(element, copy).write(value));
             if done != Err(Error::NotFound) {
@@ -126,6 +114,7 @@ impl Hash {
             }
             self.value_of(element, copy).write(value);
         })
+        .map(|_| ())
     }
 
     /// Removes a key.
@@ -144,20 +133,13 @@ impl Hash {
         Ok(())
     }
 
-    #[inline(always)]
-    fn use_it(&self, element: Place) {
-        if self.kind & LRU != 0 && element.u32(USED).load(Relaxed) == 0 {
-            element.u32(USED).store(1, Relaxed);
-        }
-    }
-
     fn zero(&self, element: Place) {
-        let (first, bytes) = (self.value_of(element, 0), self.copies as usize * self.value_stride());
+        let (first, bytes) = (self.value_of(element, 0), self.copies as usize * self.shape.value_stride());
         (0..bytes / 8).for_each(|n| first.u64(n * 8).store(0, Relaxed));
     }
 
     /// A new element for a key, in the place of the old one if there is one.
-    fn make(&self, key: &[u8], flag: Flag, fill: impl FnOnce(Place)) -> Result<(), Error> {
+    fn make(&self, key: &[u8], flag: Flag, fill: impl FnOnce(Place)) -> Result<Place, Error> {
         let hash = hash_of_key(key);
         let index = self.view.alloc().or_else(|| self.evict_and_alloc()).ok_or(Error::NoMemory)?;
         let element = self.element(index.get());
@@ -172,7 +154,7 @@ impl Hash {
                 if let Some(old) = old {
                     self.give_back(old);
                 }
-                Ok(())
+                Ok(element)
             }
             Err(error) => {
                 // SAFETY: nobody has seen the element.
@@ -197,10 +179,10 @@ impl Hash {
         // A new key goes to the front; a new value takes the old one's place, by one store.
         let (before, next) = match old {
             Some((before, old)) => (before, self.element(old).u32(NEXT).load(Relaxed)),
-            None => (0, locked.0.head.load(Relaxed)),
+            None => (0, locked.0.head().load(Relaxed)),
         };
         self.element(index).u32(NEXT).store(next, Relaxed);
-        let link = if before == 0 { locked.0.head } else { self.element(before).u32(NEXT) };
+        let link = if before == 0 { locked.0.head() } else { self.element(before).u32(NEXT) };
         // [MAP-23] The element is seen whole. Pairs with [MAP-22], [MAP-25], [MAP-27], [MAP-28].
         #[cfg(not(mutant = "MAP-23"))]
         let order = Release;
@@ -211,8 +193,8 @@ impl Hash {
     }
 
     /// The element of a key and the one before it, 0 for the first.
-    fn place_of(&self, locked: &Locked<'_>, hash: u32, key: &[u8]) -> Option<(u32, u32)> {
-        let (mut before, mut index) = (0, locked.0.head.load(Relaxed));
+    fn place_of(&self, locked: &Locked<Place>, hash: u32, key: &[u8]) -> Option<(u32, u32)> {
+        let (mut before, mut index) = (0, locked.0.head().load(Relaxed));
         while index & END == 0 {
             let element = self.element(index);
             if self.matches(element, hash, key) {
@@ -224,16 +206,16 @@ impl Hash {
     }
 
     /// Takes an element out of its chain; who stands on it still finds the way on.
-    fn unlink(&self, locked: &Locked<'_>, before: u32, index: u32) {
+    fn unlink(&self, locked: &Locked<Place>, before: u32, index: u32) {
         let next = self.element(index).u32(NEXT).load(Relaxed);
-        let link = if before == 0 { locked.0.head } else { self.element(before).u32(NEXT) };
+        let link = if before == 0 { locked.0.head() } else { self.element(before).u32(NEXT) };
         // [MAP-24] As [MAP-23], for what follows. Pairs with [MAP-27].
         link.store(next, Release);
     }
 
     fn give_back(&self, index: u32) {
         let Some(index) = Index::from_raw(index) else { return };
-        if self.kind & PLAIN != 0 {
+        if self.shape.kind & PLAIN != 0 {
             // SAFETY: unlinked by this thread; readers tell by the version.
             unsafe { self.view.free(index) };
         } else {
@@ -255,7 +237,7 @@ impl Hash {
     /// the caller's. False if this is no LRU map, or every bucket was in use.
     #[cold]
     fn evict(&self, locked: u32) -> bool {
-        if self.kind & LRU == 0 {
+        if self.shape.kind & LRU == 0 {
             return false;
         }
         // Twice round: the first time round every key may have been used.
@@ -275,8 +257,8 @@ impl Hash {
         false
     }
 
-    fn forget_one(&self, locked: &Locked<'_>) -> Option<u32> {
-        let (mut before, mut index) = (0, locked.0.head.load(Relaxed));
+    fn forget_one(&self, locked: &Locked<Place>) -> Option<u32> {
+        let (mut before, mut index) = (0, locked.0.head().load(Relaxed));
         while index & END == 0 {
             let element = self.element(index);
             if element.u32(USED).load(Relaxed) == 0 {

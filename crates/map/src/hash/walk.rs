@@ -8,7 +8,7 @@
 #![cfg(all(feature = "std", not(loom)))]
 
 use super::bucket::Bucket;
-use super::{DATA, END, Flag, Hash, NEXT, TRIES, VERSION};
+use super::{DATA, END, Entries, Flag, Hash, NEXT, TRIES, VERSION};
 use crate::Error;
 use crate::place::{Access, versioned};
 use core::sync::atomic::Ordering::Acquire;
@@ -17,33 +17,35 @@ use std::vec::Vec;
 /// A key with its value, of a per-CPU hash with all copies one behind the other.
 pub type Entry = (Vec<u8>, Vec<u8>);
 
-impl Hash {
+impl<M: Access> Entries<M> {
     /// The keys of one bucket, read until nothing changed in between.
-    fn entries_of(&self, bucket: u32) -> Result<Vec<Entry>, Error> {
+    fn entries_of(&self, bucket: u32, steps: &mut u64) -> Result<Vec<Entry>, Error> {
         for n in 0..TRIES {
             let bucket = self.bucket(bucket);
             let mut out = None;
             // Found by nobody, so that a change during the walk makes it begin again.
             let steady = bucket.steady::<()>(|| {
-                out = self.try_entries(&bucket);
+                out = self.try_entries(&bucket, steps);
                 out.is_some().then_some(None)
             });
             if let (Some(None), Some(entries)) = (steady, out) {
                 return Ok(entries);
             }
-            if n > 16 {
+            // For whoever scribbles there nobody waits.
+            if n > 16 && M::IS_TRUSTED {
                 std::thread::yield_now();
             }
         }
         Err(self.said_busy())
     }
 
-    fn try_entries(&self, bucket: &Bucket<'_>) -> Option<Vec<Entry>> {
+    fn try_entries(&self, bucket: &Bucket<M>, steps: &mut u64) -> Option<Vec<Entry>> {
         let mut out: Vec<Entry> = Vec::new();
         // [MAP-25] Sees what the first element's maker wrote. Pairs with [MAP-23].
-        let mut index = bucket.head.load(Acquire);
+        let mut index = bucket.head().load(Acquire);
         while index & END == 0 {
-            if index == 0 || out.len() as u32 > self.limit {
+            *steps = steps.saturating_sub(1);
+            if index == 0 || *steps == 0 || out.len() as u32 > self.limit() {
                 return None;
             }
             let element = self.element(index);
@@ -67,8 +69,9 @@ impl Hash {
     /// # Errors
     /// Busy if one bucket changes under every try; what came before was handed over.
     pub fn for_each(&self, mut each: impl FnMut(&[u8], &[u8])) -> Result<(), Error> {
+        let mut steps = self.steps(self.mask + 1);
         for bucket in 0..=self.mask {
-            self.entries_of(bucket)?.iter().for_each(|(key, value)| each(key, value));
+            self.entries_of(bucket, &mut steps)?.iter().for_each(|(key, value)| each(key, value));
         }
         Ok(())
     }
@@ -78,11 +81,11 @@ impl Hash {
     /// # Errors
     /// NotFound after the last; Length, Busy.
     pub fn next_key(&self, key: Option<&[u8]>) -> Result<Vec<u8>, Error> {
-        let mut bucket = 0;
+        let (mut bucket, mut steps) = (0, self.steps(self.mask + 1));
         if let Some(key) = key {
             Error::check(key.len(), self.key)?;
             let own = super::hash_of(key) & self.mask;
-            let entries = self.entries_of(own)?;
+            let entries = self.entries_of(own, &mut steps)?;
             if let Some(at) = entries.iter().position(|(k, _)| k == key) {
                 match entries.into_iter().nth(at + 1) {
                     Some((next, _)) => return Ok(next),
@@ -91,7 +94,7 @@ impl Hash {
             }
         }
         for bucket in bucket..=self.mask {
-            if let Some((first, _)) = self.entries_of(bucket)?.into_iter().next() {
+            if let Some((first, _)) = self.entries_of(bucket, &mut steps)?.into_iter().next() {
                 return Ok(first);
             }
         }
@@ -106,8 +109,9 @@ impl Hash {
         let mut out = Vec::new();
         // A cursor is the caller's number: one that is no bucket's begins anew.
         *cursor &= self.mask;
+        let mut steps = self.steps(self.mask + 1);
         while out.len() < most {
-            out.extend(self.entries_of(*cursor)?);
+            out.extend(self.entries_of(*cursor, &mut steps)?);
             *cursor = if *cursor == self.mask { 0 } else { *cursor + 1 };
             if *cursor == 0 {
                 break;
@@ -115,7 +119,9 @@ impl Hash {
         }
         Ok(out)
     }
+}
 
+impl Hash {
     /// As [`get_batch`](Self::get_batch), and removes them; a key that somebody else removed is left off.
     ///
     /// # Errors
@@ -143,7 +149,7 @@ impl Hash {
     /// Removes every key.
     pub fn clear(&self) {
         for bucket in 0..=self.mask {
-            for (key, _) in self.entries_of(bucket).unwrap_or_default() {
+            for (key, _) in self.entries_of(bucket, &mut self.steps(1)).unwrap_or_default() {
                 let _ = self.delete(&key);
             }
         }

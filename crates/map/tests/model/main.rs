@@ -8,7 +8,9 @@
 //! order in which they ran, so mutants of these live here; the processes of `tests/ring.rs` have them.
 #![cfg(loom)]
 
+mod frames;
 mod hash;
+mod queue;
 mod ring;
 mod versions;
 

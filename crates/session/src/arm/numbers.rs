@@ -21,7 +21,7 @@ pub(crate) struct Numbers {
 
 impl Numbers {
     pub fn of(sites: &[SitePlan]) -> Numbers {
-        const EACH: u32 = wire::frames::latency::CELLS * 8;
+        const EACH: u32 = wire::latency::CELLS * 8;
         let opened = sites.iter().filter_map(SitePlan::opens).zip(0..);
         let functions: BTreeMap<u32, u32> = opened.map(|(f, n)| (f, cell::FIRST_FREE + n * EACH)).collect();
         let cell = cell::FIRST_FREE + functions.len() as u32 * EACH;

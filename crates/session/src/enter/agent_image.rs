@@ -147,6 +147,15 @@ mod tests {
         }
     }
 
+    /// Maps and cells are used there without a check that could fail.
+    #[test]
+    fn the_agent_has_no_code_that_panics() {
+        let elf = ElfFile64::<Endianness>::parse(BLOB).unwrap();
+        let names = || elf.symbols().filter_map(|s| s.name().ok());
+        assert!(names().any(|name| name.contains("log2_histogram")), "it has its symbols");
+        assert_eq!(names().find(|name| name.contains("panic")), None);
+    }
+
     #[test]
     fn the_agent_makes_system_calls_at_the_doorbell_alone() {
         let elf = ElfFile64::<Endianness>::parse(BLOB).unwrap();

@@ -11,6 +11,7 @@
 
 use crate::enter::footing::Footing;
 use crate::facts::error::Broken;
+use map::{Checked, Frames, Ring};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::mem::offset_of;
@@ -20,8 +21,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use sys::mapping::SharedMapping;
 use wire::{
-    ARENA_MAGIC, ArenaHeader, COPY_CHILDREN, COPY_CPU0, ConsumerDesc, Directory, Doorbell, Entry, Kind,
-    NO_RSEQ, OBJECTS_MAX, REGIONS_MAX, RegionDesc, SiteDesc, Untrusted, VERSION, cell, frames, rings, table,
+    ARENA_MAGIC, ArenaHeader, COPY_CHILDREN, COPY_CPU0, ConsumerDesc, Directory, Doorbell, Entry, Event,
+    Kind, NO_RSEQ, OBJECTS_MAX, REGIONS_MAX, RegionDesc, SiteDesc, Untrusted, VERSION, cell, table,
 };
 
 const PAGE: usize = 4096;
@@ -62,9 +63,9 @@ impl Layout {
         let sites = directory.place(Kind::Sites, size_of::<SiteDesc>(), counts.hooks, 64);
         let consumers = directory.place(Kind::Consumers, size_of::<ConsumerDesc>(), counts.consumers, 64);
         let tables = usize::from(counts.has_frames);
-        let calls = directory.place(Kind::Calls, frames::LEN_BYTES, tables, PAGE);
+        let calls = directory.place(Kind::Calls, Frames::BYTES, tables, PAGE);
         let number = if counts.has_rings { cpus } else { 0 };
-        let rings = directory.place(Kind::Rings, rings::LEN_BYTES, number, PAGE);
+        let rings = directory.place(Kind::Rings, Event::RING_STRIDE, number, PAGE);
         let stride = (cell::FIRST_FREE as usize + counts.cell_bytes).next_multiple_of(PAGE);
         let counts = directory.place(Kind::Counts, stride, COPY_CPU0 + cpus, PAGE);
         Layout { directory, sites, consumers, calls, rings, counts, cpus }
@@ -154,7 +155,7 @@ impl Arena {
         header.objects[..entries.len()].copy_from_slice(entries);
         // SAFETY: the mapping is at least a page long and page aligned, and nobody else has it yet.
         unsafe { map.base().cast::<ArenaHeader>().write(header) };
-        Ok(Arena {
+        let arena = Arena {
             map,
             layout,
             remote: 0,
@@ -164,7 +165,12 @@ impl Arena {
             announced: Vec::new(),
             damaged: Mutex::default(),
             rings_not_believed: AtomicU64::new(0),
-        })
+        };
+        for at in (0..layout.cpus).filter_map(|cpu| layout.ring(cpu)) {
+            let ring = Ring::lay_out(arena.view(), at, Event::RING_BYTES);
+            ring.unwrap_or_else(|error| panic!("no ring at {at:#x} of the arena: {error}"));
+        }
+        Ok(arena)
     }
 
     /// All of it: what the target writes there is checked by who reads it.
@@ -176,8 +182,13 @@ impl Arena {
     }
 
     /// A CPU's ring of events, `None` if this arena has no rings.
-    pub fn ring(&self, cpu: usize) -> Option<Untrusted<'_>> {
-        self.view().part(self.layout.ring(cpu)?, rings::LEN_BYTES)
+    pub fn ring(&self, cpu: usize) -> Option<Ring<Checked<'_>>> {
+        Ring::made(self.view(), self.layout.ring(cpu)?, Event::RING_BYTES).ok()
+    }
+
+    /// The rings that there are.
+    pub fn rings(&self) -> impl Iterator<Item = Ring<Checked<'_>>> {
+        (0..self.layout.cpus).filter_map(|cpu| self.ring(cpu))
     }
 
     /// The words by which a thread of the target waits for us.
@@ -261,12 +272,10 @@ impl Arena {
         self.damaged.lock().unwrap_or_else(PoisonError::into_inner).len() as u64
     }
 
-    /// How many calls are open.
+    /// How many calls are open; exact once no thread of ours is in a hit.
     pub fn open_calls(&self) -> u64 {
-        let Entry { offset, len, .. } = self.layout.calls;
-        let frames = (offset as usize..(offset + len) as usize).step_by(size_of::<frames::Frame>());
-        // Exact once no thread of ours is in a hit; nothing is ordered by it.
-        frames.filter(|at| self.word(*at).load(Ordering::Relaxed) != 0).count() as u64
+        let frames = self.layout.frames().and_then(|at| Frames::in_untrusted(self.view(), at).ok());
+        frames.map_or(0, |frames| frames.in_use())
     }
 
     /// The same in forked children that are counted apart.

@@ -9,7 +9,7 @@
 use insn::{Placement, Rung, Unreachable};
 use std::ops::Range;
 use text::{Body, JUMP_LEN, Patch, Request, Threads, Trampoline, island_jump, jump};
-use wire::{HandlerKind, TRACE_GO, frames::latency};
+use wire::{HandlerKind, TRACE_GO, latency};
 
 /// What happens at each hit of a site.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,7 +127,7 @@ impl Consumer {
 const TRACE_CELLS: u32 = wire::TRACE_LOST + 1;
 
 /// Buckets of a histogram by powers of two: zero, and one for each bit.
-pub const HISTOGRAM_CELLS: u32 = 65;
+pub const HISTOGRAM_CELLS: u32 = map::Buckets::Log2.count();
 
 impl Action {
     /// Whether the program that the kernel runs for a site alone can do this.

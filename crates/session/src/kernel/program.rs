@@ -5,13 +5,12 @@
 //! Context: control. A program runs in a trap of the target's, in the kernel.
 //! Keeps:   P1 each end of a call that is begun or ended adds one to `ENTERED`, and one to what became of it.
 //!          P2 a call is known by its function and by the place of its return address on the stack, as in jumps' handlers
-//!             (wire::frames): nobody's return address is touched.
+//!             (map::Frames): nobody's return address is touched.
 //! Checked: tests below (the kernel's verifier takes each); testkit `kernel`.
 
 use crate::facts::site::{Consumer, SitePlan};
 use sys::bpf::{add_one, helper, instruction};
-use wire::frames::latency;
-use wire::rings::{ENTRY, EXIT};
+use wire::{Event, latency};
 
 /// Entry of the table that every hit adds one to, before its action.
 pub(super) const ENTERED: u32 = 0;
@@ -106,9 +105,9 @@ pub(super) fn program(maps: Maps, kind: Kind) -> Vec<u64> {
             code.extend(if ends { end(maps) } else { vec![] });
         }
         Kind::Trace(Ends { begins, ends }) => {
-            code.extend(if begins { trace(maps, ENTRY, 0) } else { vec![] });
+            code.extend(if begins { trace(maps, Event::ENTRY, 0) } else { vec![] });
             let behind = if begins { wire::TRACE_LOST + 1 } else { 0 };
-            code.extend(if ends { trace(maps, EXIT, behind) } else { vec![] });
+            code.extend(if ends { trace(maps, Event::EXIT, behind) } else { vec![] });
         }
     }
     code.push(instruction(0xb7, 0, 0, 0, 0)); // r0 = 0
@@ -249,7 +248,7 @@ fn end(maps: Maps) -> Vec<u64> {
     [entered(maps), key_and_stamp(), look_up(maps), seen].concat()
 }
 
-/// r0 = the entry of the bucket of r9 nanoseconds: `latency::bucket_of`.
+/// r0 = the entry of the bucket of r9 nanoseconds: `map::Buckets::DURATIONS`.
 fn bucket() -> Vec<u64> {
     const LONGEST: u64 = (1 << 40) - 1;
     let mut code = vec![
@@ -297,7 +296,7 @@ fn trace(maps: Maps, what: u64, behind: u32) -> Vec<u64> {
         number(0, 0),
         store(0, 7),
     ]);
-    let is_entry = what == ENTRY;
+    let is_entry = what == Event::ENTRY;
     if is_entry {
         for (n, register) in (4..).zip(ARGUMENTS) {
             code.extend([instruction(0x79, 1, 6, register, 0), store(1, n)]);

@@ -16,7 +16,6 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 use sys::Errno;
 use sys::ringbuf::Ring;
-use wire::rings::EXIT;
 
 /// Bytes of the ring: 14,563 records with their headers.
 const RING_LEN: u32 = 1 << 20;
@@ -61,7 +60,7 @@ impl Records {
         ring.take(|bytes| {
             let Some(words) = words(bytes) else { return };
             let [at, place, what, tid, first, second, third, _] = words;
-            let (function, is_exit) = (what as u32, what & !u64::from(u32::MAX) == EXIT);
+            let (function, is_exit) = (what as u32, what & !u64::from(u32::MAX) == wire::Event::EXIT);
             let mut event =
                 Event { stamp: stamp_of(at), place, function, is_exit, tid, values: [first, second, third] };
             let key = (place, function);

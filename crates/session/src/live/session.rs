@@ -23,8 +23,7 @@ use insn::Rung;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use wire::KernelSite;
-use wire::frames::latency;
+use wire::{KernelSite, latency};
 
 /// Probes in one process.
 #[derive(Debug)]
@@ -92,7 +91,7 @@ pub struct Calls {
     /// Returns whose entry was not seen: calls that began before the probes came or were not timed, and code that
     /// other functions jump into.
     pub unmatched: u64,
-    /// Calls that returned, by duration: [`wire::frames::latency`].
+    /// Calls that returned, by duration: [`map::Buckets::DURATIONS`].
     pub buckets: Vec<u64>,
 }
 
@@ -236,9 +235,7 @@ impl Session {
         }
         let functions = self.armed.iter().filter_map(|a| a.plan.traces()).max().map_or(0, |last| last + 1);
         let bounds = Bounds { since: self.since, now: clock::ticks, functions };
-        let rings: Vec<_> =
-            (0..self.regions.arena.layout.cpus).filter_map(|cpu| self.regions.arena.ring(cpu)).collect();
-        self.reader().take(rings.into_iter(), bounds, take)
+        self.reader().take(self.regions.arena.rings(), bounds, take)
     }
 
     fn reader(&self) -> MutexGuard<'_, Reader> {
