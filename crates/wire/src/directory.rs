@@ -24,7 +24,7 @@ pub enum Kind {
     Calls = 3,
     /// Rings of [`crate::Event`]s, a `map::Ring` for each CPU.
     Rings = 4,
-    /// Cells: copies of all of them.
+    /// Cells: `map::Copies` of all of them.
     Counts = 5,
 }
 

@@ -11,7 +11,7 @@
 
 use crate::enter::footing::Footing;
 use crate::facts::error::Broken;
-use map::{Checked, Frames, Ring};
+use map::{Checked, Copies, Frames, Ring};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::mem::offset_of;
@@ -191,6 +191,14 @@ impl Arena {
         (0..self.layout.cpus).filter_map(|cpu| self.ring(cpu))
     }
 
+    /// All copies of the cells.
+    fn counts(&self) -> Copies<Checked<'_>> {
+        let Entry { offset, each, .. } = self.layout.counts;
+        let copies =
+            Copies::in_untrusted(self.view(), offset as usize, each as usize, COPY_CPU0 + self.layout.cpus);
+        copies.unwrap_or_else(|error| panic!("no cells at {offset:#x} of the arena: {error}"))
+    }
+
     /// The words by which a thread of the target waits for us.
     pub fn doorbell(&self) -> &Doorbell {
         assert!(wire::DOORBELL + size_of::<Doorbell>() <= self.map.len_bytes());
@@ -249,8 +257,7 @@ impl Arena {
 
     /// What one copy has; what cannot be a count is none.
     fn count(&self, copy: usize, cell: u32) -> u64 {
-        // A statistics counter: nothing is ordered by it.
-        let found = self.word(self.layout.copy(copy) + cell as usize).load(Ordering::Relaxed);
+        let found = self.counts().get(copy, cell as usize);
         if found > COUNT_MAX {
             self.mark_damaged(copy, cell);
             return 0;
