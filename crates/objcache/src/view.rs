@@ -5,8 +5,8 @@
 //! Context: hit, signal, target. No lock, no system call, no allocation; what is not there is `None`, counted.
 //! Keeps:   V1 an object has one owner at a time. V2 free and free_rcu never fail and lose nothing.
 //!          V3 an object given to free_rcu is taken by nobody before the worker has seen a grace period.
-//!          V4 threads without rseq use the stacks alone, and get the same.
-//! Checked: tests/any_context.rs, `torture mem` (V1 to V4), `bench alloc` (cost).
+//!          V4 threads without rseq use the stacks alone, and get the same; so does one that is single-stepped.
+//! Checked: tests/any_context.rs, `torture mem` (V1 to V4), tests/stepped.rs (V4), `bench alloc` (cost).
 //! Source:  kernel `kernel/bpf/memalloc.c`. Departs: a CPU that has none takes a batch from its depot, then
 //!          from another CPU's, before it fails; the depots, not single lists, are what the worker fills.
 
@@ -21,6 +21,9 @@ use percpu::{RseqOffset, current_cpu};
 
 /// Where an arena's head has the number of its chunks.
 pub(crate) const CHUNKS_AT: usize = 8;
+
+/// How often a thread that finds nothing elsewhere tries its CPU's list again, where the kernel may have come between.
+const AGAIN: u32 = 3;
 
 /// The indexes of a chunk.
 pub(crate) const CHUNK_INDEXES: u32 = 64 * 1024 / 8;
@@ -252,7 +255,7 @@ impl<'a> View<'a> {
         })
     }
 
-    /// The CPU's list is empty, or closed, or the thread has no rseq: a batch from elsewhere.
+    /// The CPU's list is empty, or closed, or the kernel came between, or the thread has no rseq: a batch from elsewhere.
     #[cold]
     #[inline(never)]
     fn alloc_slow(&self) -> Option<Index> {
@@ -262,11 +265,18 @@ impl<'a> View<'a> {
             true => self.take(&c.depot, &c.depot_len).or_else(|| self.take(&c.loose, &c.loose_len)),
             false => self.take(&c.loose, &c.loose_len).or_else(|| self.take(&c.depot, &c.depot_len)),
         };
-        let found = (0..copies).find_map(|n| near(self.cell((cpu + n) % copies)));
-        if found.is_none() {
-            self.cell(cpu).failed.fetch_add(1, Relaxed);
+        if let Some(batch) = (0..copies).find_map(|n| near(self.cell((cpu + n) % copies))) {
+            return Some(self.split(cpu, batch));
         }
-        found.map(|batch| self.split(cpu, batch))
+        // There may be some on the list after all.
+        let late = (0..AGAIN).find_map(|_| self.pop::<FREE>());
+        let Some((i, cpu)) = late else {
+            self.cell(cpu).failed.fetch_add(1, Relaxed);
+            return None;
+        };
+        // SAFETY: the object was on the list and is ours now.
+        unsafe { self.items().link(i) }.make_live(cpu);
+        Some(Index(i))
     }
 
     /// Takes one object of a batch that is ours; the rest goes to the CPU's list, as far as it has room.
@@ -326,7 +336,7 @@ impl<'a> View<'a> {
         (batch.head(), Batch::new(head, batch.len() - 1 - done as u32))
     }
 
-    /// The CPU's list is full, or closed, or the thread has no rseq: half of it goes home.
+    /// The CPU's list is full, or closed, or the kernel came between, or the thread has no rseq: half of it goes home.
     #[cold]
     #[inline(never)]
     fn overflow(&self, index: u32, home: u32) {
@@ -341,7 +351,7 @@ impl<'a> View<'a> {
         unsafe { self.put(&home.depot, &home.depot_len, batch) };
     }
 
-    /// The CPU's list of objects to retire is full: it goes where the worker finds it.
+    /// The CPU's list of objects to retire is full, or the kernel came between: it goes where the worker finds it.
     #[cold]
     #[inline(never)]
     fn retire(&self, index: u32, home: u32) {

@@ -2,12 +2,14 @@
 //!
 //! For:     free lists of an object cache: one number out or in without a lock prefix.
 //! State:   none here; per CPU a [`List`]; one bound for all.
-//! Context: hit, signal, target. Never blocks. A signal handler may run between any two instructions.
+//! Context: hit, signal, target. Never blocks. A signal handler may run between any two instructions. An operation that
+//!          the kernel interrupts is given up: a thread that is single-stepped is interrupted in every one.
 //! Keeps:   L1 an operation that returns `Some` or true happened once, as if nothing had come between.
 //!          L2 one that returns `None` or false left the list as it was.
 //!          L3 once the bound is 0 and the process has been fenced for rseq, no operation is under way.
+//!          L4 no operation begins again.
 //! Checked: tests below (threads, migration; with signals, which fails without the stores to `rseq_cs`);
-//!          `torture mem`.
+//!          tests/stepped.rs (L4); `torture mem`.
 
 use crate::{RseqOffset, arch};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -61,7 +63,7 @@ impl<const CAP: usize> List<CAP> {
 /// fetched into the cache; any address will do.
 ///
 /// The [`List`] of CPU `c` is `DISP + (c << SHIFT)` bytes from `base`, the bound (a `u32`) `BOUND` bytes from
-/// it. Nothing is done without rseq, on a CPU not below the bound, or if the list is empty.
+/// it. Nothing is done without rseq, on a CPU not below the bound, if the list is empty, or if the kernel came between.
 ///
 /// # Safety
 /// * `offset` must fit the calling thread (contract of [`RseqOffset::new`]).
@@ -82,7 +84,7 @@ pub unsafe fn list_pop<const SHIFT: u32, const DISP: usize, const BOUND: isize>(
 }
 
 /// Puts a number, not 0, in front of the calling CPU's list, or on it; false if it was not put: the list is at its
-/// limit.
+/// limit, or the kernel came between.
 ///
 /// # Safety
 /// As [`list_pop`]; and behind the bound must be the limit (a `u32`), at most the `CAP` of the lists and
@@ -101,7 +103,8 @@ pub unsafe fn list_push<const SHIFT: u32, const DISP: usize, const BOUND: isize>
     unsafe { arch::rseq_list_push::<SHIFT, DISP, BOUND>(offset.get(), base, item) }
 }
 
-/// Puts numbers, none of them 0, on the calling CPU's list, as many as it has room for; how many.
+/// Puts numbers, none of them 0, on the calling CPU's list, as many as it has room for; how many. None if the kernel came
+/// between.
 ///
 /// # Safety
 /// As [`list_push`].
@@ -118,7 +121,8 @@ pub unsafe fn list_push_all<const SHIFT: u32, const DISP: usize, const BOUND: is
     (unsafe { arch::rseq_list_push_all::<SHIFT, DISP, BOUND>(offset.get(), base, at, count) }) as usize
 }
 
-/// Takes the last numbers of the calling CPU's list, as many as there are and `items` has room for; how many.
+/// Takes the last numbers of the calling CPU's list, as many as there are and `items` has room for; how many. None if the
+/// kernel came between.
 ///
 /// The front stays.
 ///

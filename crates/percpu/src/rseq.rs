@@ -2,10 +2,10 @@
 //!
 //! For:     reader counters, per-CPU caches and maps: an update without a lock prefix.
 //! State:   none here; `rseq_cs` of the calling thread is left pointing at a descriptor (README).
-//! Context: hit, signal, target. Never blocks, and no add begins again.
+//! Context: hit, signal, target. Never blocks, and no sequence begins again.
 //! Keeps:   P1 a sequence that returns true has updated the copy of the CPU it ran on, once.
 //!          P2 one that returns false has updated nothing.
-//!          P3 on a thread without rseq it always returns false; on one that is single-stepped an add does.
+//!          P3 on a thread without rseq it always returns false; on one that is single-stepped it does.
 //! Checked: tests below, tests/stepped.rs; `torture rcu` runs it for hours.
 
 use crate::arch;

@@ -11,12 +11,12 @@
 //!
 //! The area of a thread, from `fs:[offset]`: +0 cpu_id_start, +4 cpu_id (negative: not registered),
 //! +8 rseq_cs. Each sequence is: point `rseq_cs` at the descriptor, *start*, read cpu_id, check it,
-//! commit, *end*. The abort handler lies out of line behind the signature: an add gives up, a list's sequence starts again.
+//! commit, *end*. The abort handler lies out of line behind the signature: the sequence gives up.
 
 use core::arch::asm;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-/// Every sequence's descriptor and its start: up to `commit!` the kernel sends the thread to the abort handler. Uses `{t}` and `{off}`; `6` is where to start again.
+/// Every sequence's descriptor and its start: up to `commit!` the kernel sends the thread to the abort handler. Uses `{t}` and `{off}`.
 macro_rules! begin {
     () => {
         concat!(
@@ -26,7 +26,6 @@ macro_rules! begin {
             ".long 0, 0\n",
             ".quad 3f, 4f - 3f, 5f\n",
             ".popsection\n",
-            "6:\n",
             "lea {t}, [rip + 2b]\n",
             "mov qword ptr fs:[{off} + 8], {t}\n",
             "3:",

@@ -3,14 +3,15 @@
 //! For:     `list`.
 //! State:   none; the form of a sequence is that of the file above.
 //! Context: hit, signal, target. No stack use.
-//! Keeps:   X1 and X2 of the file above; a slot beyond a list's length may be written without a commit.
-//! Checked: tests of `list`: threads, migration, signals.
+//! Keeps:   X1 and X2 of the file above; a slot beyond a list's length may be written without a commit; no sequence
+//!          begins again.
+//! Checked: tests of `list`: threads, migration, signals; tests/stepped.rs.
 
 use core::arch::asm;
 
 // A list of one CPU: at DISP the front (8 bytes, 0 for none), a word (length in 16 bits, changes above), then its
 // slots of 4 bytes. The bound is at BOUND from `base`, the limit of the length behind it. Labels and outputs do not
-// go together yet, so 0 says that nothing was done. Where a sequence may change the front or the word, it chooses
+// go together yet, so 0 says that nothing was done, which is also where an abort leads (label 7). Where a sequence may change the front or the word, it chooses
 // the address and the value, and one instruction stores.
 
 // In: `off` area, `base` first byte of CPU 0.
@@ -55,7 +56,6 @@ pub unsafe fn rseq_list_pop<const SHIFT: u32, const DISP: usize, const BOUND: is
             "8:",
             "mov qword ptr [{a}], {w}",
             commit!(),
-            "jmp 6b",
             "7:",
             "xor {i:e}, {i:e}",
             "jmp 4b",
@@ -112,7 +112,6 @@ pub unsafe fn rseq_list_push<const SHIFT: u32, const DISP: usize, const BOUND: i
             "8:",
             "mov qword ptr [{n}], {w}",
             commit!(),
-            "jmp 6b",
             "7:",
             "xor {w:e}, {w:e}",
             "jmp 4b",
@@ -203,7 +202,6 @@ pub unsafe fn rseq_list_push_all<const SHIFT: u32, const DISP: usize, const BOUN
             "add {w}, {x}",
             "mov qword ptr [{t} + {disp} + 8], {w}",
             commit!(),
-            "jmp 6b",
             "7:",
             "xor {k:e}, {k:e}",
             "jmp 4b",
@@ -261,7 +259,6 @@ pub unsafe fn rseq_list_pop_all<const SHIFT: u32, const DISP: usize, const BOUND
             "sub {w}, {k}",
             "mov qword ptr [{t} + {disp} + 8], {w}",
             commit!(),
-            "jmp 6b",
             "7:",
             "xor {k:e}, {k:e}",
             "jmp 4b",

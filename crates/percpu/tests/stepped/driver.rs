@@ -1,7 +1,5 @@
-//! An add in a thread that is single-stepped: every sequence that it enters is interrupted.
-#![cfg(all(target_arch = "x86_64", not(miri)))]
+//! A child of this process that is single-stepped: every sequence that it enters is interrupted.
 
-use percpu::Counter;
 use sys::ptrace;
 use sys::wait::{ALL, Status, wait};
 
@@ -14,31 +12,25 @@ unsafe extern "C" {
 const SIGSTOP: i32 = 19;
 const SIGTRAP: i32 = 5;
 const SIGKILL: i32 = 9;
-const ADDS: u64 = 50;
-/// Instructions from one stop to the end, several times over. (An add that begins again whenever it is interrupted
-/// makes steps for ever.)
-const STEPS_MOST: u32 = 100_000;
 
-#[test]
+/// Does it in a forked child, an instruction at a time; panics if it is not done, or not right, after so many steps.
+///
+/// It may call nothing that could wait for another thread of the parent.
 #[expect(clippy::disallowed_methods, reason = "the child is this test's own, and reaped by it alone")]
-fn an_add_of_a_single_stepped_thread_ends_and_is_counted() {
-    let counter = Counter::new();
-    // Whatever is found out at the first add is found out here.
-    counter.add(1);
+pub fn stepped(steps_most: u32, is_right: impl FnOnce() -> bool) {
     // SAFETY: the child calls nothing that could wait for another thread of its parent.
     let pid = unsafe { fork() };
     if pid == 0 {
         let is_traced = ptrace::trace_me().is_ok();
         // SAFETY: stops this thread; its tracer lets it go on.
         unsafe { raise(SIGSTOP) };
-        (0..ADDS).for_each(|_| counter.add(3));
-        let is_right = is_traced && counter.sum() == 1 + 3 * ADDS;
+        let status = if is_traced && is_right() { 7 } else { 8 };
         // SAFETY: ends the child.
-        unsafe { _exit(if is_right { 7 } else { 8 }) };
+        unsafe { _exit(status) };
     }
     let next = || wait(pid, ALL).unwrap().map(|(_, status)| status);
     assert_eq!(next(), Some(Status::Signal(SIGSTOP)));
-    for step in 0..STEPS_MOST {
+    for step in 0..steps_most {
         ptrace::step(pid, 0).unwrap();
         match next() {
             Some(Status::Signal(SIGTRAP)) => {}
@@ -49,5 +41,5 @@ fn an_add_of_a_single_stepped_thread_ends_and_is_counted() {
     }
     let _ = ptrace::cont(pid, SIGKILL);
     let _ = next();
-    panic!("no end after {STEPS_MOST} steps");
+    panic!("no end after {steps_most} steps");
 }
