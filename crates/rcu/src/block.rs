@@ -33,6 +33,8 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"nprcu\0\0\x01");
 pub(crate) const CHECKED: u32 = 1;
 /// Option: no process-wide fence exists, so every fenceless reader fences itself.
 pub(crate) const READER_FENCES: u32 = 2;
+/// Option, of a broken block: no reader records its flavour. (Bits 2 and 3 say which rank's leavers are to be named.)
+pub(crate) const UNRECORDED: u32 = 16;
 
 /// What all readers read and only grace periods write; and behind it what only updaters touch.
 #[repr(C, align(128))]

@@ -7,7 +7,7 @@
 //!          Y2 a domain whose readers must fence themselves says so in a report.
 //! Checked: `tests/restrictions.rs`, `tests/no_membarrier.rs`.
 
-use crate::block::Block;
+use crate::block::{Block, UNRECORDED};
 use crate::domain::block_layout;
 use crate::gp::Broken;
 use crate::lock::Lock;
@@ -215,7 +215,9 @@ impl Builder {
         // owner alone. The rseq offset is the C library's or none.
         let block = unsafe { Block::init_with_seats(at, &options, seats) };
         if unrecorded {
-            // The seed's third bug: readers run, and the grace period does not know how.
+            // Readers run, and the grace period does not know how; also those that take the slow way, because they have
+            // no seat or because the kernel came between.
+            block.head().options.fetch_or(UNRECORDED, Relaxed);
             block.head().recorded.store(0, Relaxed);
         }
         Ok(block)

@@ -11,7 +11,7 @@
 //!          not per CPU, and opens the fast path: until then readers find no rseq offset.
 
 use crate::block::{
-    Block, CHECKED, COPY0, LOCKS, RANK_STRIDE, READER_FENCES, Rank, SHIFT, UNLOCKS, place_of,
+    Block, CHECKED, COPY0, LOCKS, RANK_STRIDE, READER_FENCES, Rank, SHIFT, UNLOCKS, UNRECORDED, place_of,
 };
 use crate::prim::{self, Relaxed};
 use crate::{Flavour, FlavourSet, Misuse, Reader};
@@ -283,6 +283,9 @@ impl<'a> Block<'a> {
         }
         if declared.0 == 0 && FlavourSet::DECLARED_ONLY.has(asked) {
             return Err(Misuse::Undeclared { asked });
+        }
+        if self.has_option(UNRECORDED) {
+            return Ok(());
         }
         let mut old = self.recorded();
         while !old.has(asked) && cfg!(not(mutant = "unrecorded")) {
