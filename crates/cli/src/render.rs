@@ -577,6 +577,9 @@ fn left_behind(receipt: &Receipt) -> Vec<String> {
 fn residue(residue: &Residue) -> String {
     match residue {
         Residue::Foreign { site } => format!("{site} was changed by somebody else"),
+        Residue::Raised { site } => {
+            format!("the count of tracers of {site} is one too high: it could not be written")
+        }
         Residue::Held { by } => format!("memory still held by thread {by}"),
         Residue::Displaced => "our memory was unmapped by somebody else: nothing was touched".into(),
         Residue::Child { pid, why } => format!("child {pid} NOT freed: {why}"),

@@ -9,7 +9,7 @@
 //!          U2 so it is if we die between any two writes: the note says beforehand what is to be done and from which
 //!             value, and the number itself then shows whether it was. A forked child has its own note with its own
 //!             number.
-//! Checked: tests below; testkit `marks`, `endings`.
+//! Checked: tests below; `inject`; testkit `marks`, `endings`.
 
 use crate::facts::error::Broken;
 use crate::find::memory::Memory;
@@ -87,6 +87,13 @@ pub(crate) fn raise(memory: &Memory, entry: u64, at: u64) -> Result<(), Broken> 
 /// One tracer less, if the trampoline at `entry` has raised it. A count that the program has cleared stays 0.
 pub(crate) fn lower(memory: &Memory, entry: u64) -> Result<(), Broken> {
     lower_by(memory, place(entry))
+}
+
+/// The semaphore of which the trampoline at `entry` has a note, if that can be read.
+pub(crate) fn whose(memory: &Memory, entry: u64) -> Option<u64> {
+    let mut word = [0; 8];
+    memory.read(place(entry), &mut word).ok()?;
+    noted(u64::from_le_bytes(word))
 }
 
 fn raise_by(memory: &Memory, place: u64, at: u64) -> Result<(), Broken> {

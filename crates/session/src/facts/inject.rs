@@ -69,10 +69,14 @@ pub(crate) mod tests {
     use std::io::{BufRead, BufReader};
     use std::os::unix::fs::FileExt;
     use std::process::{Child, Command, Stdio};
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
     use std::time::Duration;
 
     static CALLS: AtomicU64 = AtomicU64::new(0);
+
+    /// The count of tracers of a mark that is said to be at a site; another tracer has raised it already.
+    static MARK: AtomicU16 = AtomicU16::new(OTHERS);
+    const OTHERS: u16 = 5;
 
     #[unsafe(no_mangle)]
     #[inline(never)]
@@ -105,7 +109,7 @@ pub(crate) mod tests {
         };
         std::hint::black_box(injected_idle as extern "C" fn(u64) -> u64);
         let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(spin)).collect();
-        println!("\nspinning {}", threads.len());
+        println!("\nspinning {} {}", threads.len(), MARK.as_ptr().addr());
         // Until whoever started it is gone.
         let mut line = String::new();
         let _ = std::io::stdin().read_line(&mut line);
@@ -113,7 +117,7 @@ pub(crate) mod tests {
     }
 
     /// It ends when its input does.
-    pub(crate) struct Subject(Child);
+    pub(crate) struct Subject(Child, u64);
 
     impl Subject {
         pub(crate) fn start() -> Subject {
@@ -123,8 +127,9 @@ pub(crate) mod tests {
             command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
             let mut child = command.spawn().unwrap();
             let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-            assert!(lines.map_while(Result::ok).any(|line| line.starts_with("spinning")));
-            let subject = Subject(child);
+            let said = lines.map_while(Result::ok).find(|line| line.starts_with("spinning")).unwrap();
+            let mark = said.rsplit(' ').next().unwrap().parse().unwrap();
+            let subject = Subject(child, mark);
             // While a thread is being started its signals are blocked.
             while subject.seen().0.iter().any(|fact| fact.contains("SigBlk") && !fact.ends_with("0000")) {
                 std::thread::sleep(Duration::from_millis(5));
@@ -141,7 +146,15 @@ pub(crate) mod tests {
             sites(self.pid(), &["u::injected_idle"])
         }
 
-        /// Mappings, what is executable of them, open files, and each thread's signal mask.
+        /// The mark's count of tracers.
+        fn count(&self) -> u16 {
+            let memory = File::open(format!("/proc/{}/mem", self.pid())).unwrap();
+            let mut count = [0; 2];
+            memory.read_exact_at(&mut count, self.1).unwrap();
+            u16::from_le_bytes(count)
+        }
+
+        /// Mappings, what is executable of them, open files, each thread's signal mask, and the mark's count.
         pub(crate) fn seen(&self) -> (Vec<String>, Vec<Vec<u8>>) {
             let pid = self.pid();
             let text = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
@@ -164,6 +177,7 @@ pub(crate) mod tests {
                 names
             };
             facts.extend(names("fd"));
+            facts.push(format!("count of the mark {}", self.count()));
             for tid in names("task") {
                 // One of the harness's may end while we look.
                 let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status"));
@@ -208,13 +222,17 @@ pub(crate) mod tests {
     #[test]
     fn whichever_step_fails_the_process_is_afterwards_as_it_was() {
         let subject = Subject::start();
-        let sites = sites(subject.pid(), &["u::injected_long", "u::injected_other"]);
+        let mut sites = sites(subject.pid(), &["u::injected_long", "u::injected_other"]);
+        sites[0].semaphore = Some(subject.1);
         let before = subject.seen();
         let (mut refused, mut late) = (0, 0);
         for n in 1.. {
             fail_at(n);
             match Session::attach(subject.pid(), sites.clone()) {
-                Ok(session) => late += leave(session),
+                Ok(session) => {
+                    assert_eq!(subject.count(), OTHERS + 1, "step {n}");
+                    late += leave(session);
+                }
                 Err(broken) => {
                     assert!(!matches!(broken, crate::Broken::NotUndone { .. }), "step {n}: {broken}");
                     refused += 1;
@@ -228,7 +246,7 @@ pub(crate) mod tests {
             assert!(after.1 == before.1, "step {n}: code differs");
             if is_over {
                 assert!(
-                    refused > 15 && late > 3,
+                    refused > 18 && late > 3,
                     "of {n} steps {refused} in attaches and {late} in detaches failed"
                 );
                 return;

@@ -151,8 +151,7 @@ impl Leaving<'_> {
             }
             let left = chain::leave(memory, &mut pages, link, code.bytes(link.tail, text::JUMP_LEN))?;
             if link.has_semaphore && left != Left::Foreign {
-                // Its page may be gone with the module's data; then there is no count either.
-                let _ = semaphore::lower(memory, link.entry);
+                receipt.residues.extend(lowered(memory, &mut pages, link));
             }
             match left {
                 Left::Restored => restored.push(link),
@@ -180,6 +179,17 @@ impl Leaving<'_> {
         }
         Ok(())
     }
+}
+
+/// The count of a mark's tracers is one less. What could not be done is named.
+fn lowered(memory: &Memory, pages: &mut Pages<'_>, link: &Link<'_>) -> Option<Residue> {
+    // A second try goes on where the first one came to: that is noted.
+    let tries = || semaphore::lower(memory, link.entry).or_else(|_| semaphore::lower(memory, link.entry));
+    // Its page may be gone with the module's data; then there is no count either. And the note is gone with our memory, if
+    // a detach that failed had come so far.
+    let failed =
+        tries().is_err() && semaphore::whose(memory, link.entry).is_some_and(|at| pages.is_mapped(at));
+    failed.then(|| Residue::Raised { site: link.name.to_owned() })
 }
 
 /// A thread that a signal met on the jump in an island, with its handler still running, comes back to the site instead:

@@ -157,13 +157,19 @@ impl Hunt<'_> {
         });
         receipt.longest_stall = receipt.longest_stall.max(own.longest_stall);
         let is_verified = own.is_verified();
+        let is_raised = own.residues.iter().any(|r| matches!(r, Residue::Raised { .. }));
+        let why = if is_raised {
+            "the count of a mark is one too high"
+        } else {
+            "its code differs from the file's"
+        };
         receipt.children += usize::from(left.is_ok() && is_verified);
         // Foreign sites are the parent's too, and named there.
         receipt.residues.extend(own.residues.into_iter().filter(|r| matches!(r, Residue::Held { .. })));
         match left {
             // What is held was said; it is not gone after again.
             Ok(()) if is_verified => drop(self.clean.insert(pid)),
-            Ok(()) => drop(self.not_freed.insert(pid, "its code differs from the file's".into())),
+            Ok(()) => drop(self.not_freed.insert(pid, why.into())),
             Err(_) if process::is_over(pid) => {}
             // It has executed a program meanwhile.
             Err(Broken::Replaced { .. }) => drop(self.clean.insert(pid)),

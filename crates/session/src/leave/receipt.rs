@@ -30,6 +30,11 @@ pub enum Residue {
         /// Its name.
         site: String,
     },
+    /// The count of tracers of a mark, one too high: it could not be written.
+    Raised {
+        /// The mark's name.
+        site: String,
+    },
     /// Our memory, because a thread is in it or will come back to it.
     Held {
         /// The thread.
@@ -191,6 +196,8 @@ mod tests {
     fn a_child_with_probes_takes_verified_away_and_held_memory_does_not() {
         let child = Residue::Child { pid: 7, why: String::new() };
         let with = |residue| Receipt { residues: vec![residue], ..left() };
+        let raised = Residue::Raised { site: "U:m".into() };
+        assert!(!with(raised).is_verified());
         assert!(!with(child).is_verified() && with(Residue::Held { by: 7 }).is_verified());
         assert_eq!(with(Residue::Held { by: 7 }).held_by(), Some(7));
     }
