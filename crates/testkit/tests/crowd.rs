@@ -130,7 +130,7 @@ fn one(target: &Target, pid: &str, random: &mut Random, end: Instant) -> Result<
 
 #[test]
 fn two_of_mixed_verbs_harm_neither_the_process_nor_one_another() -> Result<()> {
-    crowd(2, 16, Duration::from_secs(rounds(3, 600) as u64), 1)
+    crowd(2, rounds(16, 64), Duration::from_secs(rounds(3, 600) as u64), 1)
 }
 
 #[test]

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use testkit::{
-    Link, Nanoprobe, Outcome, Program, Result, Running, Snapshot, Target, Tracing, number, rounds, wait_until,
+    Link, Nanoprobe, Outcome, Program, Result, Running, Snapshot, Target, Tracing, kill_guard_of, number,
+    rounds, wait_until,
 };
 
 /// After the death of a controller.
@@ -82,7 +83,7 @@ fn process_whose_first_thread_has_ended_is_recovered_when_all_of_ours_were_kille
     let (target, mut running) = parting()?;
     let pid = running.pid_text();
     let tracing = count_work(&target, &running)?;
-    testkit::kill_guard_of(running.pid())?;
+    kill_guard_of(running.pid())?;
     tracing.kill_with_children()?;
     ask(&mut running, "leave", "left")?;
     running.wait_state('Z')?;
@@ -156,6 +157,27 @@ fn children_are_freed_when_the_engine_was_killed() -> Result<()> {
     tracing.finish()?;
     let line = ask(&mut running, "chained", "chained ")?;
     assert_eq!((number(&line, "clean")?, number(&line, "dirty")?), (20, 0), "{line}");
+    Ok(())
+}
+
+#[test]
+fn what_a_dead_engine_left_is_cleared_away_by_one_of_many_that_find_it_at_once() -> Result<()> {
+    let (target, mut running) = parting()?;
+    let (spec, pid) = (target.spec("work"), running.pid_text());
+    for round in 0..rounds(12, 300) {
+        let mut tracing = Nanoprobe::find()?.start(["count", "u:libc:*alloc*", &spec, "-p", &pid])?;
+        tracing.attached()?;
+        kill_guard_of(running.pid())?;
+        tracing.kill_with_children()?;
+        let words = ["count", &spec, "-p", &pid, "--for", "1ms"];
+        let all: Result<Vec<_>> = (0..6).map(|_| Nanoprobe::find()?.start(words)).collect();
+        for other in all? {
+            let outcome = other.finish()?;
+            assert_eq!(outcome.code(), Some(0), "round {round}: {outcome}");
+        }
+    }
+    ask(&mut running, "run 100", "ran ")?;
+    assert!(!has_ours(running.pid()));
     Ok(())
 }
 

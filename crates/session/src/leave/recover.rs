@@ -33,6 +33,9 @@ use sys::nr;
 use text::JUMP_LEN;
 use wire::{KernelSite, TrampolineHeader};
 
+/// How often others may change what we look at, before what cannot be read is an error.
+const OTHERS_MAX: usize = 16;
+
 /// Frees `pid` of the probes and the page protection of controllers that are gone; a receipt for each.
 ///
 /// # Errors
@@ -53,14 +56,36 @@ pub(crate) fn recover_quickly(pid: i32) -> Result<Vec<Receipt>, Broken> {
     apart(|| recover_here(pid))
 }
 
+/// Another may find the same orphan, and take it away while it is read here: what is left is then looked at anew.
 fn recover_here(pid: i32) -> Result<Vec<Receipt>, Broken> {
-    let memory = Memory::open(pid)?;
-    let mappings = image_maps(pid)?;
-    let orphans = Footing::all(&memory, &mappings).into_iter().filter(|f| !f.is_alive());
     let mut receipts = unwatch::recover(pid)?;
+    for _ in 0..OTHERS_MAX {
+        let mappings = image_maps(pid)?;
+        let done = recover_orphans(pid, &mappings, &mut receipts);
+        if done.is_ok() || ours(&mappings).eq(ours(&image_maps(pid)?)) {
+            return done.map(|()| receipts);
+        }
+    }
+    recover_orphans(pid, &image_maps(pid)?, &mut receipts).map(|()| receipts)
+}
+
+/// What is mapped of nanoprobes.
+fn ours(mappings: &[image::Mapping]) -> impl Iterator<Item = (u64, u64)> {
+    let ours = mappings.iter().filter(|m| is_ours(m));
+    ours.map(|m| (m.range.start.0, m.range.end.0))
+}
+
+fn is_ours(mapping: &image::Mapping) -> bool {
+    let marker = format!("/memfd:{}", wire::ARENA_NAME);
+    mapping.path.as_os_str().as_encoded_bytes().starts_with(marker.as_bytes())
+}
+
+fn recover_orphans(pid: i32, mappings: &[image::Mapping], receipts: &mut Vec<Receipt>) -> Result<(), Broken> {
+    let memory = Memory::open(pid)?;
+    let orphans = Footing::all(&memory, mappings).into_iter().filter(|f| !f.is_alive());
     for orphan in orphans {
-        let foothold = Foothold::find(&memory, &mappings)?;
-        let links = links(&memory, &orphan.footing, Originals::of(pid, &mappings));
+        let foothold = Foothold::find(&memory, mappings)?;
+        let links = links(&memory, &orphan.footing, Originals::of(pid, mappings));
         // Its controller may have left in order after we looked, or another have recovered it, and a newcomer's be read.
         if !orphan.footing.stands(&image_maps(pid)?) {
             continue;
@@ -82,13 +107,11 @@ fn recover_here(pid: i32) -> Result<Vec<Receipt>, Broken> {
         receipt.took = began.elapsed();
         receipts.push(receipt);
     }
-    Ok(receipts)
+    Ok(())
 }
 
 /// Whether there is anything of a nanoprobe in a process, be its controller dead or alive.
 pub fn is_marked(pid: i32) -> bool {
-    let marker = format!("/memfd:{}", wire::ARENA_NAME);
-    let is_ours = |m: &image::Mapping| m.path.as_os_str().as_encoded_bytes().starts_with(marker.as_bytes());
     image_maps(pid).is_ok_and(|mappings| mappings.iter().any(is_ours)) || !open_arenas(pid).is_empty()
 }
 
