@@ -28,10 +28,24 @@ pub fn is_over(pid: u32) -> bool {
     if !Path::new("/proc/self/stat").exists() {
         return false;
     }
-    match tasks(pid) {
-        Ok(tids) => tids.iter().all(|tid| has_ended(&format!("/proc/{pid}/task/{tid}/stat"))),
-        Err(error) => is_absence(&error),
+    /// A thread that is no longer there may have taken another's number, as one does that executes a program.
+    const TRIES: usize = 64;
+    for _ in 0..TRIES {
+        let tids = match tasks(pid) {
+            Ok(tids) => tids,
+            Err(error) => return is_absence(&error),
+        };
+        let seen: Vec<_> =
+            tids.iter().map(|tid| std::fs::read(format!("/proc/{pid}/task/{tid}/stat"))).collect();
+        let has_ended = |stat: &[u8]| matches!(state(stat), Some(b'Z' | b'X'));
+        if seen.iter().any(|stat| stat.as_ref().map_or_else(|e| !is_absence(e), |stat| !has_ended(stat))) {
+            return false;
+        }
+        if seen.iter().all(Result::is_ok) {
+            return true;
+        }
     }
+    false
 }
 
 fn tasks(pid: u32) -> std::io::Result<Vec<u32>> {

@@ -55,10 +55,10 @@ impl Identity {
         if let Some(e) = fs::File::open(&stat).err().filter(|e| !is_absent(e)) {
             return Broken::unreadable(stat, &e);
         }
-        let is_same = process::start_time(pid) == self.start_time;
-        match is_same && !process::is_over(pid) {
-            true => Broken::Replaced { pid, name: process::name(pid) },
-            false => Broken::Gone { pid },
+        let is_other = process::start_time(pid).is_some_and(|time| Some(time) != self.start_time);
+        match is_other || process::is_over(pid) {
+            true => Broken::Gone { pid },
+            false => Broken::Replaced { pid, name: process::name(pid) },
         }
     }
 }

@@ -298,7 +298,7 @@ pub(crate) fn check(pid: i32) -> Result<Status, Broken> {
         return Err(if is_kernel_thread(pid) {
             Broken::KernelThread { pid, name }
         } else {
-            Broken::Gone { pid }
+            lost(pid, Errno::ESRCH)
         });
     }
     if status.tracer != 0 && status.tracer != sys::gettid().cast_signed() {
@@ -309,6 +309,15 @@ pub(crate) fn check(pid: i32) -> Result<Status, Broken> {
         return Err(Broken::NotX86_64 { pid, name });
     }
     Ok(status)
+}
+
+/// What to say of a process of which a thread was lost: that it has ended only if it has.
+pub(crate) fn lost(pid: i32, errno: Errno) -> Broken {
+    if is_over(pid) {
+        Broken::Gone { pid }
+    } else {
+        Broken::Call { what: "a step in a thread of the process", errno }
+    }
 }
 
 fn is_32_bit(pid: i32) -> bool {

@@ -115,6 +115,11 @@ impl<'a> Hijack<'a> {
         made
     }
 
+    /// The process that it works in.
+    pub fn pid(&self) -> i32 {
+        self.memory.pid
+    }
+
     /// Makes one call.
     ///
     /// # Errors

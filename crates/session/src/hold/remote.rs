@@ -67,13 +67,14 @@ impl<'a> Remote<'a> {
         let foothold = foothold.renewed(memory)?;
         let tid = choose(world, memory)?;
         suspend_seccomp(pid, tid)?;
-        let gone = |_| Broken::Gone { pid };
-        let thread = world.threads_mut().find(|t| t.tid == tid).ok_or(Broken::Gone { pid })?;
+        let gone = |errno| process::lost(pid, errno);
+        let missing = || gone(Errno::ESRCH);
+        let thread = world.threads_mut().find(|t| t.tid == tid).ok_or_else(missing)?;
         deliver_raised(thread).map_err(gone)?;
         let others = world.threads().filter(|t| t.tid != tid).map(|t| t.regs.rsp);
         let others: Vec<u64> = others.chain(world.sleepers().map(|s| s.at.sp)).collect();
         let mask = ptrace::sigmask(tid).map_err(gone)?;
-        let thread = world.threads_mut().find(|t| t.tid == tid).ok_or(Broken::Gone { pid })?;
+        let thread = world.threads_mut().find(|t| t.tid == tid).ok_or_else(missing)?;
         leave_sequence(memory, thread)?;
         Ok(Remote { hijack: Hijack::prepare(memory, &foothold, tid, (thread.regs, mask), &others) })
     }
@@ -113,7 +114,7 @@ impl<'a> Remote<'a> {
                 None => Broken::Remote { call, errno },
             },
             Unmade::Raised(signal) => Broken::Raised { call, tid: self.hijack.tid, signal },
-            Unmade::Gone => Broken::Gone { pid: self.hijack.tid },
+            Unmade::Gone => process::lost(self.hijack.pid(), Errno::ESRCH),
         }
     }
 }
@@ -122,7 +123,7 @@ impl<'a> Remote<'a> {
 pub(crate) fn leave_sequence(memory: &Memory, thread: &mut Thread) -> Result<bool, Broken> {
     let standing = Standing::of(memory, thread.tid, &thread.regs);
     let regs = standing.abandon(memory, thread.tid, thread.regs);
-    let regs: Regs = regs.map_err(|_| Broken::Gone { pid: memory.pid })?;
+    let regs: Regs = regs.map_err(|_| process::lost(memory.pid, Errno::ESRCH))?;
     let has_moved = regs != thread.regs;
     if has_moved {
         thread.set_regs(regs);
@@ -170,7 +171,7 @@ fn choose(world: &World, memory: &Memory) -> Result<i32, Broken> {
         }
     }
     match best {
-        None => Err(Broken::Gone { pid }),
+        None => Err(process::lost(pid, Errno::ESRCH)),
         Some((Fault::Foreign { cs }, tid)) => Err(Broken::ForeignCode { pid, tid, cs }),
         Some((Fault::Unsound, tid)) => Err(Broken::Unsound { pid, tid }),
         Some((_, tid)) => Ok(tid),

@@ -191,7 +191,7 @@ impl World {
 
     /// Of a process whose first thread stands already; a library may have started others.
     fn held(pid: i32) -> Result<World, Broken> {
-        let regs = ptrace::regs(pid).map_err(|_| Broken::Gone { pid })?;
+        let regs = ptrace::regs(pid).map_err(|errno| process::lost(pid, errno))?;
         let thread = Thread { tid: pid, group: pid, regs, changed: false, asked: Instant::now() };
         let mut world = World::new(pid, false);
         world.threads.insert(pid, thread);
@@ -217,7 +217,9 @@ impl World {
                 // Nobody is left, or nobody who could work for us.
                 return Err(match world.sleepers.values().next() {
                     Some(s) => Broken::WontStop { tid: s.tid, state: 'D', waited_ms: 0 },
-                    None => Broken::Gone { pid },
+                    None if process::is_over(pid) => Broken::Gone { pid },
+                    // Its threads came and went, as they do in an exec.
+                    None => Broken::WontStop { tid: pid, state: 'R', waited_ms: 0 },
                 });
             };
             if !sharers.newcomers(*thread)? {

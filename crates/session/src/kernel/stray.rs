@@ -29,23 +29,31 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Waits until the breakpoints of `sites` are out, takes out those that nobody else will, and returns the addresses of
 /// those that are still there.
 pub(crate) fn mend(memory: &Memory, sites: &[KernelSite]) -> Vec<u64> {
+    let left = unowned(memory, sites);
+    for site in &left {
+        take_out(memory, site);
+    }
+    // Another may have come meanwhile.
+    unowned(memory, &left).into_iter().map(|site| site.site).collect()
+}
+
+/// Those that still stand after some time, and are no other's.
+fn unowned(memory: &Memory, sites: &[KernelSite]) -> Vec<KernelSite> {
     let end = Instant::now() + PATIENCE;
     let mut pause = Duration::from_micros(100);
     let mut left = standing(memory, sites);
-    while !left.is_empty() && Instant::now() < end {
+    while !left.is_empty() {
+        // After the look at the text: a record is there before its breakpoint.
         let owners = others(memory);
         left.retain(|site| !owners.contains(&site.site));
-        if left.is_empty() {
+        if left.is_empty() || Instant::now() > end {
             break;
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(20));
         left = standing(memory, &left);
     }
-    for site in &left {
-        take_out(memory, site);
-    }
-    standing(memory, &left).into_iter().map(|site| site.site).collect()
+    left
 }
 
 /// Those whose text is not the file's, where it begins with a breakpoint.

@@ -73,7 +73,7 @@ impl<'a> Pages<'a> {
             let bytes = self.memory.read_vec(at, PAGE as usize)?;
             vacant.insert(Page { bytes, dirty: Vec::new() });
         }
-        self.pages.get_mut(&at).ok_or(Broken::Gone { pid: self.memory.pid })
+        self.pages.get_mut(&at).ok_or(Broken::Call { what: "read of a page", errno: sys::Errno::EFAULT })
     }
 
     /// Whether there is still something at `addr`: the module may have been unmapped since.
