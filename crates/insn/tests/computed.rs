@@ -96,6 +96,60 @@ fn calls_and_returns_to_sums_leave_no_window_either() {
 }
 
 #[test]
+fn jumps_and_calls_by_way_of_a_thunk_are_jumps_to_its_register() {
+    // Behind the function, a function of its own.
+    let thunks: [(&str, &[u8]); 6] = [
+        ("jmp rax", &[0xff, 0xe0]),
+        ("endbr64; lfence; notrack jmp rax", &[0xf3, 0x0f, 0x1e, 0xfa, 0x0f, 0xae, 0xe8, 0x3e, 0xff, 0xe0]),
+        // call 1f; pause; lfence; jmp -7; 1: mov [rsp],rax; ret
+        (
+            "a retpoline",
+            &[0xe8, 7, 0, 0, 0, 0xf3, 0x90, 0x0f, 0xae, 0xe8, 0xeb, 0xf9, 0x48, 0x89, 0x04, 0x24, 0xc3],
+        ),
+        ("push rax; ret", &[0x50, 0xc3]),
+        ("jmp +0; jmp rax", &[0xeb, 0, 0xff, 0xe0]),
+        ("add rax,rcx; jmp rax", &[0x48, 0x01, 0xc8, 0xff, 0xe0]),
+    ];
+    for (form, thunk) in thunks {
+        assert!(is_vague_by(&NARROW_SUM, 0xe9, thunk), "jmp to {form}");
+        // A pointer, in a function that forms the address of a place in it, but no sum.
+        let pointer = [&LEA_RDX_LABEL[..], &[0x48, 0x8b, 0x07]].concat();
+        assert_eq!(is_vague_by(&pointer, 0xe9, thunk), form.starts_with("add"), "jmp to {form}, a pointer");
+    }
+    for (form, thunk) in &thunks[..3] {
+        assert!(is_vague_by(&NARROW_SUM, 0xe8, thunk), "call of {form}");
+    }
+    // An ordinary function: mov rax,[rdi]; jmp [rax+8]; and one that returns.
+    assert!(!is_vague_by(&NARROW_SUM, 0xe9, &[0x48, 0x8b, 0x07, 0xff, 0x60, 8]));
+    assert!(!is_vague_by(&NARROW_SUM, 0xe9, &[0x31, 0xc0, 0xc3]));
+}
+
+/// Whether the function behind `head` and a jump or call to `thunk` is vague.
+fn is_vague_by(head: &[u8], opcode: u8, thunk: &[u8]) -> bool {
+    const LENGTH: usize = 0x100;
+    let way = [opcode, 0, 0, 0, 0];
+    let mut bytes = function(&[head, &way[..]].concat());
+    let (at, to) = (head.len() + way.len(), LENGTH);
+    bytes[at - 4..at].copy_from_slice(&((to - at) as u32).to_le_bytes());
+    bytes.resize(LENGTH, 0xcc);
+    bytes.extend(thunk);
+    bytes.extend([0xcc; 16]);
+    let code = [Code { base: BASE, bytes: &bytes }];
+    let flow = Flow::analyse(&code, &[BASE, BASE + LENGTH as u64], &[], &|_| vec![]);
+    let site = BASE + at as u64 + 0x21;
+    match place(&flow, &code, &asked(site, BASE + LENGTH as u64)) {
+        Ok(placement) => {
+            assert_eq!(placement.rung, Rung::Window);
+            false
+        }
+        Err(Refusal::NoRung { why_not, .. }) => why_not
+            .iter()
+            .any(|(rung, why)| *rung == Rung::Window && matches!(why, Reason::ComputedJump { .. })),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
 fn a_jump_to_which_several_ways_lead_is_understood_on_all_of_them_or_leaves_no_window() {
     let sum: &[u8] = &NARROW_SUM;
     // sum; jmp +3; mov rax,[rdi]; jmp rax

@@ -6,6 +6,7 @@
 //! Keeps:   G1 a register is taken for a pointer only if each instruction back to where it was loaded, given by a caller
 //!          or returned by a call is read, falls through, and moves or masks the register at most.
 //!          G2 a sum is of words only if one part was loaded from 32 bits of memory.
+//!          G3 a jump or call to code elsewhere that jumps by a register is taken for one to that register.
 //! Checked: tests/computed.rs, one case for each form.
 
 use iced_x86::{
@@ -22,6 +23,10 @@ const LOOK_BACK: usize = 48;
 
 /// How many instructions before a return are looked at for what it returns to.
 const RETURN_LOOK_BACK: usize = 12;
+
+/// How many instructions of a thunk are read, and how far its call may lead.
+const THUNK_INSNS: usize = 8;
+const RETPOLINE_BYTES: u64 = 32;
 
 /// What a jump's register holds. The later, the less is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,6 +93,22 @@ impl Trail {
                 Some(Made { sum: Sum::Unknown, from: jump.ip() })
             }
             _ => None,
+        }
+    }
+
+    /// What a direct jump or call, the last instruction, leads by, if it leads out of `own` to code that jumps by a register.
+    pub(super) fn made_by_thunk(&self, code: &Code<'_>, jump: &Instruction, own: Range<u64>) -> Option<Made> {
+        let to = jump.near_branch64();
+        if jump.op0_kind() != OpKind::NearBranch64 || own.contains(&to) {
+            return None;
+        }
+        let is_call = jump.flow_control() == FlowControl::Call;
+        if is_call && !may_be_thunk(code.from_addr(to)) {
+            return None;
+        }
+        match thunk(code, to)? {
+            Thunk::Given(register) => Some(self.made(code, register, 0)),
+            Thunk::Sum => Some(Made { sum: Sum::Other, from: jump.ip() }),
         }
     }
 
@@ -229,6 +250,70 @@ impl Trail {
         }
         Made { sum, from }
     }
+}
+
+/// What code jumps by to which others jump or which they call.
+enum Thunk {
+    /// A register as they left it.
+    Given(Register),
+    /// Something that it adds up itself.
+    Sum,
+}
+
+/// Whether code begins with a jump to a register, or with a call as retpolines do: a cheap guess, never wrongly no.
+fn may_be_thunk(bytes: &[u8]) -> bool {
+    const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+    let bytes = bytes.strip_prefix(&ENDBR64).unwrap_or(bytes);
+    // jmp or call; their prefixes; lfence and nops.
+    matches!(bytes, [0xff | 0xe8 | 0xf2 | 0xf3 | 0x3e | 0x0f | 0x90 | 0x66, ..] | [0x40..=0x4f, 0xff, ..])
+}
+
+/// What the code at `to` jumps by, if it does little else; what it has loaded as a whole is looked at where it stands.
+fn thunk(code: &Code<'_>, to: u64) -> Option<Thunk> {
+    let (mut at, mut is_sum, mut pushed) = (to, false, None);
+    let made = |register, is_sum| Some(if is_sum { Thunk::Sum } else { Thunk::Given(register) });
+    for _ in 0..THUNK_INSNS {
+        let insn = decode_raw(code.from_addr(at), at)?;
+        at = insn.next_ip();
+        let is_near = insn.op0_kind() == OpKind::NearBranch64;
+        match insn.flow_control() {
+            FlowControl::Next => {}
+            // As a retpoline begins: its return address is put in another's place.
+            FlowControl::Call if is_near && insn.near_branch64().wrapping_sub(at) <= RETPOLINE_BYTES => {
+                at = insn.near_branch64();
+                continue;
+            }
+            FlowControl::UnconditionalBranch if is_near => {
+                at = insn.near_branch64();
+                continue;
+            }
+            FlowControl::IndirectBranch if insn.op0_kind() == OpKind::Register => {
+                return made(insn.op0_register(), is_sum);
+            }
+            FlowControl::Return => return made(pushed?, is_sum),
+            _ => return None,
+        }
+        let is_top = insn.memory_base() == Register::RSP && insn.memory_displacement64() == 0;
+        match insn.mnemonic() {
+            Mnemonic::Nop | Mnemonic::Endbr64 | Mnemonic::Lfence | Mnemonic::Pause => {}
+            Mnemonic::Push if insn.op0_register().is_gpr64() => pushed = Some(insn.op0_register()),
+            Mnemonic::Mov if is_top && insn.op1_register().is_gpr64() => pushed = Some(insn.op1_register()),
+            Mnemonic::Lea | Mnemonic::Add if insn.op0_register() == Register::RSP => {}
+            Mnemonic::Add
+            | Mnemonic::Sub
+            | Mnemonic::Lea
+            | Mnemonic::Movsxd
+            | Mnemonic::Movzx
+            | Mnemonic::Movsx
+            | Mnemonic::Shl
+                if insn.op0_register().is_gpr() =>
+            {
+                is_sum = true;
+            }
+            _ => return None,
+        }
+    }
+    None
 }
 
 /// One of two registers.

@@ -7,7 +7,8 @@
 //!          the set, and so is every byte of code that an instruction refers to relative to rip.
 //!          G2 every address outside code that a `lea` forms, and every absolute base of a scaled load or
 //!          jump, is in the list: it may be a jump table.
-//!          G3 every jump and call to a register, and every return to what the function has pushed, is in the list.
+//!          G3 every jump and call to a register, also by way of a thunk elsewhere, and every return to what the function
+//!             has pushed, is in the list.
 //!          G4 every way into a function that is no call is in the list of entries.
 //! Checked: flow tests; tests/objdump.rs compares all direct targets of libc with `objdump -d`.
 
@@ -61,12 +62,15 @@ pub(crate) fn sweep(
         let made = match insn.flow_control() {
             FlowControl::IndirectBranch | FlowControl::IndirectCall => trail.made_by(code, &insn),
             FlowControl::Return => trail.made_for_return(code),
+            FlowControl::Call | FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
+                trail.made_by_thunk(code, &insn, ways.start..ways.end)
+            }
             _ => None,
         };
         if let Some(made) = made {
-            let is_call = insn.flow_control() == FlowControl::IndirectCall;
+            let is_call = matches!(insn.flow_control(), FlowControl::IndirectCall | FlowControl::Call);
             met.tables.add_jump(insn.ip(), made, is_call);
-            if insn.flow_control() == FlowControl::Return {
+            if !is_call {
                 met.entries.add_computed(ways.start);
             }
         }
