@@ -1,13 +1,17 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(not(any(feature = "std", test)), no_std)]
 
+mod steps;
+
 mod arch;
 #[cfg(feature = "std")]
 mod counter;
 mod cpu;
+pub mod emit;
 mod fence;
 mod list;
 mod rseq;
+pub mod table;
 
 #[cfg(feature = "std")]
 pub use counter::Counter;

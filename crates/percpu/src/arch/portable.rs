@@ -60,6 +60,22 @@ pub unsafe fn rseq_list_pop_all<const SHIFT: u32, const DISP: usize, const BOUND
     0
 }
 
+pub unsafe fn table_add<const AREA: usize, const TABLE: usize>(_: *const u8, _: u64, _: u64, _: u64) -> bool {
+    false
+}
+
+pub unsafe fn table_count<const AREA: usize, const TABLE: usize, const CELL: usize>(
+    _: *const u8,
+    _: u64,
+    _: *const u8,
+) -> bool {
+    false
+}
+
+pub fn cpu_by_segment() -> u64 {
+    0
+}
+
 pub fn cpu() -> u32 {
     0
 }

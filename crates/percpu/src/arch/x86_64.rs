@@ -26,8 +26,7 @@ macro_rules! begin {
             ".long 0, 0\n",
             ".quad 3f, 4f - 3f, 5f\n",
             ".popsection\n",
-            "lea {t}, [rip + 2b]\n",
-            "mov qword ptr fs:[{off} + 8], {t}\n",
+            $crate::step_name!("{t}", "2b", "{off}"),
             "3:",
         )
     };
@@ -48,8 +47,10 @@ macro_rules! commit {
 }
 
 mod list;
+mod table;
 
 pub use list::*;
+pub use table::*;
 
 // In: `off` area, `base` + DISP the cell of CPU 0.
 // Out: nothing. Clobbered: one scratch register, flags. Leaves through `slow` without a write, also where the kernel has
@@ -67,7 +68,7 @@ pub unsafe fn rseq_inc<const SHIFT: u32, const DISP: usize>(off: isize, base: *m
             "test {t:e}, {t:e}",
             "js {slow}",
             "shl {t:e}, {shift}",
-            "inc qword ptr [{base} + {t} + {disp}]",
+            crate::step_inc!("{base} + {t}", "{disp}"),
             commit!(),
             "jmp {slow}",
             ".popsection",
