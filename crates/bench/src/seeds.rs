@@ -13,6 +13,7 @@ mod consumers;
 mod measure;
 mod published;
 mod table;
+mod tracer;
 
 use crate::command;
 use published::Table;
@@ -20,7 +21,8 @@ use published::Table;
 /// How to run.
 struct Options {
     calls: u64,
-    runs: usize,
+    /// `None`: as many as are usual with the series.
+    runs: Option<usize>,
     consumers: usize,
 }
 
@@ -28,37 +30,39 @@ struct Options {
 enum Subject {
     Tables(&'static [Table]),
     Consumers,
+    Tracer,
 }
 
 const HELP: &str = "\
-nanoprobe bench seeds uprobe|srcu-lite|consumers [OPTION]...
+nanoprobe bench seeds uprobe|srcu-lite|consumers|tracer [OPTION]...
 uprobe, srcu-lite: prints the tables that a kernel series published, for the CPU counts
 that this machine has too, and the registry's hit path under the same protections: M/s of
 wall time, median of the runs. consumers: what a hit costs with 1, 2, 4 and 8 consumers,
-and the same handlers called without a registry.
+and the same handlers called without a registry. tracer: the tables again with the probe
+in another process, as `nanoprobe bench trig-NAME` has it, by each flavour of its readers.
 
-Ours is in process: the registry's hit path with consumers that count, no trap and no
+But for tracer, ours is in process: the registry's hit path with consumers that count, no trap and no
 trampoline. The kernel's figures hold a trap, on another machine. Compare along a row of
 ours, not with the row above. Fails unless each consumer counted every call.
 
   --calls N       calls per run and thread (20000): short, so that most runs are
-                  not interrupted by other load
-  --runs N        runs of each column, taken in turns (101)
+                  not interrupted by other load; tracer runs for two seconds
+  --runs N        runs of each column, taken in turns (101; tracer 5)
   --consumers N   consumers on the probe, in the tables (1)
 
 Example: nanoprobe bench seeds srcu-lite --runs 301
 ";
 
 /// The series that there are.
-const SERIES: [&str; 4] = ["uprobe", "srcu-lite", "consumers", "hwbp"];
+const SERIES: [&str; 5] = ["uprobe", "srcu-lite", "consumers", "tracer", "hwbp"];
 
 /// Runs the series that the arguments name; the exit status.
 pub fn main(args: &[String]) -> i32 {
     let is_named = |wanted: &[&str]| args.iter().any(|arg| wanted.contains(&arg.as_str()));
-    if is_named(&SERIES[..3]) {
+    if is_named(&SERIES[..4]) {
         return uprobe_seeds_main(args);
     }
-    if is_named(&SERIES[3..]) {
+    if is_named(&SERIES[4..]) {
         return crate::breakpoint::seeds_main(args);
     }
     if is_named(&["-h", "--help"]) {
@@ -78,12 +82,13 @@ fn uprobe_seeds_main(args: &[String]) -> i32 {
     command::carry_out("seeds", parse(args), |(subject, options), out| match subject {
         Subject::Tables(tables) => tables.iter().try_for_each(|t| table::print(t, &options, out)),
         Subject::Consumers => consumers::print(&options, out),
+        Subject::Tracer => published::SRCU_LITE.iter().try_for_each(|t| tracer::print(t, &options, out)),
     })
 }
 
 fn parse(args: &[String]) -> Result<Option<(Subject, Options)>, lexopt::Error> {
     use lexopt::prelude::*;
-    let mut options = Options { calls: 20_000, runs: 101, consumers: 1 };
+    let mut options = Options { calls: 20_000, runs: None, consumers: 1 };
     let mut subject = None;
     let mut parser = lexopt::Parser::from_args(args);
     while let Some(arg) = parser.next()? {
@@ -91,8 +96,9 @@ fn parse(args: &[String]) -> Result<Option<(Subject, Options)>, lexopt::Error> {
             Value(name) if name == "uprobe" => subject = Some(Subject::Tables(published::UPROBE)),
             Value(name) if name == "srcu-lite" => subject = Some(Subject::Tables(published::SRCU_LITE)),
             Value(name) if name == "consumers" => subject = Some(Subject::Consumers),
+            Value(name) if name == "tracer" => subject = Some(Subject::Tracer),
             Long("calls") => options.calls = parser.value()?.parse::<u64>()?.max(1),
-            Long("runs") => options.runs = parser.value()?.parse::<usize>()?.max(1),
+            Long("runs") => options.runs = Some(parser.value()?.parse::<usize>()?.max(1)),
             Long("consumers") => options.consumers = parser.value()?.parse::<usize>()?.max(1),
             Short('h') | Long("help") => {
                 print!("{HELP}");
@@ -101,8 +107,15 @@ fn parse(args: &[String]) -> Result<Option<(Subject, Options)>, lexopt::Error> {
             other => return Err(other.unexpected()),
         }
     }
-    let subject = subject.ok_or("which seed: uprobe, srcu-lite or consumers")?;
+    let subject = subject.ok_or("which seed: uprobe, srcu-lite, consumers or tracer")?;
     Ok(Some((subject, options)))
+}
+
+impl Options {
+    /// How often each column of a table runs in process.
+    fn runs(&self) -> usize {
+        self.runs.unwrap_or(101)
+    }
 }
 
 /// The load average of the last minute.
@@ -128,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_short_run_prints_each_table_with_a_row_for_one_cpu() {
-        let options = Options { calls: 100, runs: 2, consumers: 3 };
+        let options = Options { calls: 100, runs: Some(2), consumers: 3 };
         for tables in [published::UPROBE, published::SRCU_LITE] {
             let mut out = Vec::new();
             tables.iter().for_each(|t| table::print(t, &options, &mut out).unwrap());
@@ -152,7 +165,7 @@ mod tests {
     #[test]
     fn consumers_are_counted_under_every_protection_and_without_a_registry() {
         let mut out = Vec::new();
-        consumers::print(&Options { calls: 100, runs: 2, consumers: 1 }, &mut out).unwrap();
+        consumers::print(&Options { calls: 100, runs: Some(2), consumers: 1 }, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         let lines = |name: &str| text.lines().filter(|line| line.starts_with(name)).count();
         probe::Protection::ALL.iter().for_each(|p| assert_eq!(lines(&format!("{p} ")), 4, "{text}"));

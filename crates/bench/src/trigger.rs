@@ -23,6 +23,7 @@ mod run;
 mod shared;
 
 pub use producer::target_main;
+pub use session::Flavour;
 
 use options::{Options, Wanted};
 use report::Report;
@@ -58,6 +59,21 @@ pub fn trigger_main(args: &[String]) -> i32 {
         }
     }
     status
+}
+
+/// Million calls per second of so many pinned threads through the probe that a benchmark is about, with readers of this
+/// flavour; the middle of the seconds.
+///
+/// # Errors
+/// Why there is no such probe, or that it did not count every call.
+pub fn mega_hits(name: &str, flavour: Flavour, cpus: usize) -> std::io::Result<f64> {
+    let benchmark =
+        benchmark::named(name).ok_or_else(|| std::io::Error::other(format!("no benchmark {name}")))?;
+    let options = Options { producers: cpus, cpus: (0..cpus).collect(), flavour, ..Options::shortest() };
+    let outcome = run::run(&benchmark, &options, |_| Ok(())).map_err(std::io::Error::other)?;
+    outcome.check().map_err(std::io::Error::other)?;
+    let rates = outcome.phase().map(phase::Phase::rates).unwrap_or_default();
+    Ok(crate::Summary::of(&rates).median)
 }
 
 fn run_one(

@@ -50,6 +50,27 @@ fn every_target_and_both_ways_of_counting_are_exact_on_two_threads() {
 }
 
 #[test]
+fn readers_of_each_flavour_count_every_call() {
+    for flavour in ["fast", "normal", "sigsafe"] {
+        let got =
+            bench(&format!("-w1 -d1 -p2 -a -f json --flavour {flavour} trig-uprobe-nop trig-uretprobe-push"));
+        let (out, err) = (text(&got.stdout), text(&got.stderr));
+        assert!(got.status.success(), "{out}{err}");
+        assert_eq!(out.lines().count(), 2);
+        for line in out.lines() {
+            let object: serde_json::Value = serde_json::from_str(line).expect("one object a line");
+            assert_eq!(object["hits"], object["calls"]);
+            let name = object["flavour"].as_str().unwrap_or_default();
+            assert_eq!(
+                name,
+                if flavour == "fast" { "lite" } else { flavour },
+                "fast and lite are the same code"
+            );
+        }
+    }
+}
+
+#[test]
 fn without_a_probe_there_is_a_rate_and_nothing_to_compare() {
     let got = bench("-w1 -d1 -q trig-syscall-count");
     let out = text(&got.stdout);

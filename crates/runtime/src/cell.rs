@@ -1,4 +1,4 @@
-//! Adding to a cell of the copy of the CPU that we run on.
+//! Adding to a cell of the copy of the CPU that we run on: `percpu::table`, and what is done where that leads to none.
 //!
 //! For:     handlers and the reader's counts.
 //! State:   cells in the arena; the table page leads to the copy.
@@ -9,7 +9,8 @@
 //! Checked: testkit `counting` with `hist` (exact over 8 threads), `bench trig-uprobe-nop` (hits = calls).
 //! Source:  rseq(2).
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::mem::offset_of;
+use percpu::table::{add_locked, try_add, try_add_locked, try_count};
 use wire::{ConsumerDesc, SiteDesc, table};
 
 /// A way to add to a cell.
@@ -40,92 +41,32 @@ pub struct Rseq;
 #[derive(Debug)]
 pub struct Locked;
 
-/// The section, around what commits, which may use `{copy}`, `{o}` and its own operands; `{slow}` for who has no copy.
-///
-/// In: the copy that the trampoline found, the site. Clobbers: {c}, {o}, flags. Stack: none.
-/// The steps: name the section; read the CPU; see that the copy is still that of this CPU, and that no fork has wiped the
-/// table; commit. The copy's address waits for no load, and few registers are used: what no handler of a site
-/// writes is not saved there.
-macro_rules! section {
-    ($copy:expr, $site:expr, [$($commit:literal),*], $slow:block, $($operands:tt)*) => {
-        core::arch::asm!(
-            ".pushsection __rseq_cs, \"aw\"",
-            ".balign 32",
-            "77:",
-            ".long 0, 0",
-            ".quad 3f, 4f - 3f, 6f",
-            ".popsection",
-            // Not to the start: a thread that is single-stepped would be interrupted again, for ever.
-            ".pushsection .text.rseq_abort, \"ax\"",
-            ".long 0x53053053",
-            "6:",
-            "jmp {slow}",
-            ".popsection",
-            "test {copy}, {copy}",
-            "jz {slow}",
-            "mov {o}, [{site} + {rseq_offset}]",
-            "lea {c}, [rip + 77b]",
-            "mov fs:[{o} + 8], {c}",
-            "3:",
-            "movzx {c:e}, word ptr fs:[{o} + 4]",
-            "mov {o}, [{site} + {table}]",
-            "mov {c}, [{o} + {c}*8]",
-            "mov {c:l}, 0", // the rank of readers, which may have changed since
-            "cmp {c}, {copy}",
-            "jne {slow}",
-            $($commit,)*
-            "4:",
-            copy = in(reg) $copy,
-            site = in(reg) $site,
-            rseq_offset = const core::mem::offset_of!(SiteDesc, rseq_offset),
-            table = const core::mem::offset_of!(SiteDesc, table),
-            c = out(reg) _,
-            o = out(reg) _,
-            slow = label $slow,
-            $($operands)*
-            options(nostack),
-        )
-    };
-}
+/// Where a site's description says where the threads' areas are, and where the table is.
+const AREA: usize = offset_of!(SiteDesc, rseq_offset);
+const TABLE: usize = offset_of!(SiteDesc, table);
+const CELL: usize = offset_of!(ConsumerDesc, cell);
 
 impl Adder for Rseq {
     #[inline(always)]
     unsafe fn add(copy: u64, site: &SiteDesc, cell: u32, n: u64) {
-        // SAFETY: a copy that is none is an entry of no CPU, and a thread in doubt touches no area. Else the area and the
-        // table's entries are sound (contract), and the table has an entry for any 16 bits.
-        // The kernel sends the thread to `6:` if it is preempted, migrated or signalled before
-        // the add, so no other thread's add to this copy is lost. The descriptor's memory lives as
-        // long as this code; who unmaps it clears the threads' rseq_cs first (session/detach.rs).
-        unsafe {
-            section!(
-                copy,
-                site,
-                ["add [{copy} + {cell}], {n}"],
-                {
-                    // SAFETY: the contract of this function.
-                    unsafe { add_shared(site, cell, n) }
-                },
-                cell = in(reg) u64::from(cell),
-                n = in(reg) n,
-            );
+        let desc = core::ptr::from_ref(site).cast();
+        // SAFETY: a copy that is none is no entry's, and a thread in doubt has 0. Else the area and the table's entries are
+        // sound (contract), and the table has an entry for any 16 bits (wire::table). The section's descriptor lives as long
+        // as this code; who unmaps it clears the threads' rseq_cs first (session/leave/detach.rs).
+        if !unsafe { try_add::<AREA, TABLE>(desc, copy, u64::from(cell), n) } {
+            // SAFETY: the contract of this function.
+            unsafe { add_shared(site, cell, n) };
         }
     }
 
     #[inline(always)]
     unsafe fn count(copy: u64, site: &SiteDesc, consumer: &ConsumerDesc) {
+        let desc = core::ptr::from_ref(site).cast();
+        let it = core::ptr::from_ref(consumer).cast();
         // SAFETY: as for `add`, with the consumer's cell.
-        unsafe {
-            section!(
-                copy,
-                site,
-                ["mov {o:e}, [{consumer} + {cell}]", "inc qword ptr [{copy} + {o}]"],
-                {
-                    // SAFETY: the contract of this function.
-                    unsafe { add_shared(site, consumer.cell, 1) }
-                },
-                consumer = in(reg) consumer,
-                cell = const core::mem::offset_of!(ConsumerDesc, cell),
-            );
+        if !unsafe { try_count::<AREA, TABLE, CELL>(desc, copy, it) } {
+            // SAFETY: the contract of this function.
+            unsafe { add_shared(site, consumer.cell, 1) };
         }
     }
 
@@ -138,21 +79,17 @@ impl Adder for Rseq {
 impl Adder for Locked {
     #[inline(always)]
     unsafe fn add(_: u64, site: &SiteDesc, cell: u32, n: u64) {
-        let entry = (site.table + cpu() * 8) as *const u64;
-        // SAFETY: the table has an entry for any such number (contract).
-        let copy = unsafe { entry.read() };
-        match copy {
+        // SAFETY: the table has an entry for any 16 bits, and its copies hold the cell (contract).
+        if !unsafe { try_add_locked(site.table, u64::from(cell), n) } {
             // SAFETY: the contract of this function.
-            0 => unsafe { add_shared(site, cell, n) },
-            // SAFETY: a non-zero entry is the address of a copy that holds `cell`, and a rank (contract).
-            entry => unsafe { add_locked(entry & !(table::COPY_ALIGN - 1), cell, n) },
+            unsafe { add_shared(site, cell, n) };
         }
     }
 
     #[inline(always)]
-    unsafe fn count(copy: u64, site: &SiteDesc, consumer: &ConsumerDesc) {
+    unsafe fn count(_: u64, site: &SiteDesc, consumer: &ConsumerDesc) {
         // SAFETY: passed on from the caller.
-        unsafe { Self::add(copy, site, consumer.cell, 1) };
+        unsafe { Self::add(0, site, consumer.cell, 1) };
     }
 
     #[inline(always)]
@@ -169,21 +106,6 @@ impl Adder for Locked {
     }
 }
 
-/// The CPU that the thread was on a moment ago, below 4096.
-#[inline(always)]
-fn cpu() -> u64 {
-    /// Selector of the segment whose limit is the node and the CPU: GDT_ENTRY_CPUNODE, privilege 3.
-    const CPU_SEGMENT: u64 = 15 << 3 | 3;
-    let mut number = CPU_SEGMENT;
-    // In: the selector. Out: the limit, or the selector if there is no such segment. Clobbers: flags.
-    // SAFETY: lsl reads a descriptor and touches no memory of ours. `rdpid` would be faster, but not every processor that
-    // Linux runs on has it; `rdtscp` traps where a program had the time stamp counter taken away.
-    unsafe {
-        core::arch::asm!("lsl {n:e}, {n:e}", n = inout(reg) number, options(nomem, nostack));
-    }
-    number & 0xfff
-}
-
 /// Adds to the shared copy, or to the children's if a fork wiped the table page.
 ///
 /// # Safety
@@ -193,7 +115,7 @@ unsafe fn add_shared(site: &SiteDesc, cell: u32, n: u64) {
     // SAFETY: passed on from the caller.
     let copy = unsafe { shared_copy(site) }.unwrap_or(site.children);
     // SAFETY: both are addresses of copies that hold `cell` (contract).
-    unsafe { add_locked(copy, cell, n) }
+    unsafe { add_locked(copy, u64::from(cell), n) }
 }
 
 /// Address of the copy that threads without a CPU share; `None` in a forked child, whose table page was wiped.
@@ -208,15 +130,4 @@ pub(crate) unsafe fn shared_copy(site: &SiteDesc) -> Option<u64> {
         0 => None,
         copy => Some(copy),
     }
-}
-
-/// # Safety
-/// `copy` must be the address of a copy that holds `cell`.
-#[inline(always)]
-unsafe fn add_locked(copy: u64, cell: u32, n: u64) {
-    let cell = (copy + u64::from(cell)) as *const AtomicU64;
-    // SAFETY: the cell is an aligned u64 in the arena, only ever accessed atomically (contract).
-    let cell = unsafe { &*cell };
-    // A statistics counter: the reader sums after the threads were stopped.
-    cell.fetch_add(n, Ordering::Relaxed);
 }

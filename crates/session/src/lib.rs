@@ -34,3 +34,4 @@ pub use plan::{
     Explained, FileCoverage, Images, Listed, Pace, Plan, PlanError, RefusedSite, Verb, coverage, explain,
     list, plan, plan_with,
 };
+pub use text::Flavour;

@@ -19,9 +19,6 @@ pub(crate) const RBX: Reg = Reg(3);
 pub(crate) const RSI: Reg = Reg(6);
 pub(crate) const RDI: Reg = Reg(7);
 
-/// Selector of the segment whose limit is the node and the CPU: GDT_ENTRY_CPUNODE, privilege 3.
-const CPU_SEGMENT: u32 = 15 << 3 | 3;
-
 /// Bytes under construction.
 pub(crate) struct Code {
     pub bytes: Vec<u8>,
@@ -54,21 +51,9 @@ impl Code {
         Ok(())
     }
 
-    /// `mov fs:[offset], reg`
-    pub fn store_fs(&mut self, offset: i32, reg: Reg) {
-        self.put(&[0x64, 0x48, 0x89, reg.0 << 3 | 4, 0x25]);
-        self.put(&offset.to_le_bytes());
-    }
-
     /// `mov reg, fs:[offset]`
     pub fn load_fs(&mut self, reg: Reg, offset: i32) {
         self.put(&[0x64, 0x48, 0x8b, reg.0 << 3 | 4, 0x25]);
-        self.put(&offset.to_le_bytes());
-    }
-
-    /// `movzx reg, word fs:[offset]`
-    pub fn load_fs_word(&mut self, reg: Reg, offset: i32) {
-        self.put(&[0x64, 0x0f, 0xb7, reg.0 << 3 | 4, 0x25]);
         self.put(&offset.to_le_bytes());
     }
 
@@ -88,36 +73,9 @@ impl Code {
         self.put(&[0x48, 0x8d, 0x44 | dst.0 << 3, other.0 << 3 | dst.0, 1]);
     }
 
-    /// `lea reg, [rip + target]`
-    pub fn lea_rip(&mut self, reg: Reg, target: u64) -> Result<(), Unreachable> {
-        self.relative(&[0x48 | (reg.0 >> 3) << 2, 0x8d, (reg.0 & 7) << 3 | 5], target)
-    }
-
     /// `mov reg, [rip + target]`
     pub fn load_rip(&mut self, reg: Reg, target: u64) -> Result<(), Unreachable> {
         self.relative(&[0x48, 0x8b, reg.0 << 3 | 5], target)
-    }
-
-    /// `mov dst, [base + index*8]`
-    pub fn load_index8(&mut self, dst: Reg, base: Reg, index: Reg) {
-        self.put(&[0x48, 0x8b, dst.0 << 3 | 4, 0xc0 | index.0 << 3 | base.0]);
-    }
-
-    /// `mov dst, [base + offset]`
-    pub fn load(&mut self, dst: Reg, base: Reg, offset: u32) {
-        self.put(&[0x48, 0x8b, 0x80 | dst.0 << 3 | base.0]);
-        self.put(&offset.to_le_bytes());
-    }
-
-    /// `mov [base + offset], src`
-    pub fn store(&mut self, base: Reg, offset: u32, src: Reg) {
-        self.put(&[0x48, 0x89, 0x80 | src.0 << 3 | base.0]);
-        self.put(&offset.to_le_bytes());
-    }
-
-    /// `lea reg, [reg + 1]`
-    pub fn add_one(&mut self, reg: Reg) {
-        self.put(&[0x48, 0x8d, 0x40 | reg.0 << 3 | reg.0, 1]);
     }
 
     /// `lea rsp, [rsp + amount]`, which leaves the flags.
@@ -187,33 +145,6 @@ impl Code {
     pub fn set_rax(&mut self, value: u64) {
         self.put(&[0x48, 0xb8]);
         self.put(&value.to_le_bytes());
-    }
-
-    /// The CPU number into ecx: `rdpid rcx`, or where that is missing `lsl` of the segment in whose limit Linux keeps it.
-    /// Neither traps where the time stamp counter does, as `rdtscp` would.
-    pub fn cpu_to_ecx(&mut self, has_rdpid: bool) {
-        match has_rdpid {
-            true => self.put(&[0xf3, 0x0f, 0xc7, 0xf9]),
-            false => {
-                self.set_32(RCX, CPU_SEGMENT);
-                self.put(&[0x0f, 0x03, 0xc9]);
-            }
-        }
-        // and ecx, 0xfff: the node number stands above the CPU's.
-        self.put(&[0x81, 0xe1, 0xff, 0x0f, 0, 0]);
-    }
-
-    /// `lock inc qword [base + offset]`
-    pub fn locked_inc(&mut self, base: Reg, offset: u32) {
-        self.put(&[0xf0, 0x48, 0xff, 0x80 | base.0]);
-        self.put(&offset.to_le_bytes());
-    }
-
-    /// `mov reg, 0`, the low byte alone, of rax, rcx, rdx or rbx: what was a multiple of 256 before is so again. Leaves the
-    /// flags.
-    pub fn clear_low_byte(&mut self, reg: Reg) {
-        debug_assert!(reg.0 < 4);
-        self.put(&[0xb0 | reg.0, 0]);
     }
 
     /// `test rax, rax`

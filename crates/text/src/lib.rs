@@ -14,5 +14,6 @@ pub mod xol;
 pub use live::OwnText;
 pub use patch::{JUMP_LEN, Patch, island_jump, jump, jump_target};
 pub use trampoline::{
-    Body, PcPlace, RED_ZONE, Request, Rollback, SLOW_LEN, SavedReg, Threads, Trampoline, slow_routines,
+    Body, Flavour, PcPlace, RED_ZONE, Request, Rollback, SLOW_LEN, SavedReg, Threads, Trampoline, Ways,
+    slow_routines,
 };

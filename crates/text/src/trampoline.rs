@@ -19,6 +19,7 @@ use insn::{
     Displaced, Hook, Origin, Placement, RegSet, Unreachable, relocate_len_bound, relocate_part,
     relocate_taken,
 };
+use percpu::emit::{Form, Places, TooFar, Way, emit};
 use wire::{NO_CHAIN, TRAMPOLINE_MAGIC, TrampolineHeader, table};
 
 mod hit;
@@ -37,12 +38,9 @@ const SLOW: usize = ENTRY - HEADER_LEN - 15;
 /// What a function may keep below its stack pointer.
 pub const RED_ZONE: u16 = 128;
 /// The bytes that the kernel wants before an abort address.
-const RSEQ_SIGNATURE: u32 = 0x5305_3053;
+const RSEQ_SIGNATURE: u32 = percpu::SIGNATURE;
 /// Where a thread's block has another word, from the thread pointer: memory that is all alike, or all 0, is no block.
 const NOT_SELF: i32 = 8;
-/// Offsets in the rseq area.
-const RSEQ_CPU_ID: i32 = 4;
-const RSEQ_CS: i32 = 8;
 
 /// What a trampoline does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,12 +76,55 @@ pub struct Request<'a> {
     pub table: u64,
     /// Address of the region's [`slow_routines`].
     pub slow: u64,
+    /// How hits count.
+    pub ways: Ways,
+    /// What to do at each of the placement's hooks. A count stands alone and before the first instruction.
+    pub bodies: &'a [Body],
+}
+
+/// How the hits of a process count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ways {
     /// Where the threads' rseq areas are; `None`: locked adds.
     pub threads: Option<Threads>,
     /// The processor has `rdpid`.
     pub has_rdpid: bool,
-    /// What to do at each of the placement's hooks. A count stands alone and before the first instruction.
-    pub bodies: &'a [Body],
+    /// Of the general path's readers; the same in all of a session.
+    pub flavour: Flavour,
+}
+
+/// How a hit of the general path is told from outside to be over, and what that costs it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Flavour {
+    /// Plain adds and no fence: who waits for readers makes one in their stead.
+    #[default]
+    Lite,
+    /// Plain adds, a full fence behind the first and one before the second: who waits needs none.
+    Normal,
+    /// Locked adds, which are fences too.
+    Sigsafe,
+}
+
+impl Flavour {
+    /// The flavour of this name, as `rcu` calls them; a fast reader is a lite one here.
+    pub fn named(name: &str) -> Option<Flavour> {
+        Some(match name {
+            "lite" | "fast" => Flavour::Lite,
+            "normal" => Flavour::Normal,
+            "sigsafe" => Flavour::Sigsafe,
+            _ => return None,
+        })
+    }
+}
+
+impl core::fmt::Display for Flavour {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Flavour::Lite => "lite",
+            Flavour::Normal => "normal",
+            Flavour::Sigsafe => "sigsafe",
+        })
+    }
 }
 
 /// How the threads of a process keep what is their own.
@@ -162,7 +203,7 @@ impl Trampoline {
         let mut b = Builder::new(request);
         for (stage, body) in request.bodies.iter().enumerate() {
             b.begin(stage)?;
-            match (*body, request.threads) {
+            match (*body, request.ways.threads) {
                 (Body::Count { cell }, Some(threads)) => b.count_restartable(cell, threads)?,
                 (Body::Count { cell }, None) => b.count_locked(cell)?,
                 (Body::Hit { desc, uses }, _) => b.hit(desc, uses)?,
@@ -443,23 +484,11 @@ impl<'a> Builder<'a> {
     ///
     /// In: nothing. Clobbers: rax, rcx, both saved. Stack: 16 bytes below the red zone.
     fn count_restartable(&mut self, cell: u32, threads: Threads) -> Result<(), Unreachable> {
-        let rseq = threads.rseq_offset;
         self.skip_red_zone();
         self.push(RAX);
         self.push(RCX);
         let slow = self.check_thread(threads)?;
-        self.code.lea_rip(RAX, self.request.at)?;
-        self.code.store_fs(rseq + RSEQ_CS, RAX);
-        let start = self.code.pos();
-        self.code.load_fs_word(RAX, rseq + RSEQ_CPU_ID);
-        self.code.lea_rip(RCX, self.request.table + table::CPU0 as u64)?;
-        self.code.load_index8(RCX, RCX, RAX);
-        self.code.short(0xe3, slow);
-        self.code.clear_low_byte(RCX); // the readers' rank
-        self.code.load(RAX, RCX, cell);
-        self.code.add_one(RAX);
-        self.code.store(RCX, cell, RAX);
-        let end = self.code.pos();
+        let (start, end) = self.add(Form::Count, 0, Some(threads), cell, slow)?;
         self.counted_from_here();
         let counted = self.now.clone();
         self.pop(RCX);
@@ -498,14 +527,7 @@ impl<'a> Builder<'a> {
         if !self.hook().flags_dead {
             self.push_flags();
         }
-        self.code.cpu_to_ecx(self.request.has_rdpid);
-        self.code.lea_rip(RAX, self.request.table + table::CPU0 as u64)?;
-        self.code.load_index8(RAX, RAX, RCX);
-        self.code.test_rax();
-        self.code.short(0x74, SLOW); // jz
-        self.code.clear_low_byte(RAX); // the readers' rank
-        self.code.locked_inc(RAX, cell);
-        let end = self.code.pos();
+        let (_, end) = self.add(Form::Count, 0, None, cell, SLOW)?;
         self.counted_from_here();
         let counted = self.now.clone();
         if !self.hook().flags_dead {
@@ -515,6 +537,35 @@ impl<'a> Builder<'a> {
         self.pop(RAX);
         self.leave_red_zone();
         self.slow(cell, end, counted)
+    }
+
+    /// Places one of percpu's adds here, with this section's descriptor if threads have one, and the slow way at `slow` in
+    /// the block. Returns where its section starts, and where it ends.
+    fn add(
+        &mut self,
+        form: Form,
+        section: usize,
+        threads: Option<Threads>,
+        cell: u32,
+        slow: usize,
+    ) -> Result<(usize, usize), Unreachable> {
+        let request = self.request;
+        let way = match threads {
+            Some(threads) => {
+                Way::Restartable { area: threads.rseq_offset, descriptor: request.at + section as u64 * 32 }
+            }
+            None => Way::Locked { has_rdpid: request.ways.has_rdpid },
+        };
+        let from = self.code.pos();
+        let places = Places {
+            at: request.at + from as u64,
+            table: request.table + table::CPU0 as u64,
+            slow: request.at + slow as u64,
+        };
+        let far = |TooFar { from, to }| Unreachable { from, to };
+        let add = emit(form, way, cell, &places).map_err(far)?;
+        self.code.put(add.bytes());
+        Ok((from + add.start, self.code.pos()))
     }
 
     /// The out-of-line part: the cell into rcx, the region's routine, back behind the count.

@@ -7,7 +7,7 @@
 use insn::{Asked, Code, Flow, Placement, place};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use text::{Body, Request, Threads, Trampoline, slow_routines};
+use text::{Body, Flavour, Request, Threads, Trampoline, Ways, slow_routines};
 use wire::{
     COPY_CHILDREN, COPY_CPU0, COPY_NONE, COPY_SHARED, COPY_UNKNOWN, ConsumerDesc, SiteDesc, cell, table,
 };
@@ -128,7 +128,7 @@ impl World {
     }
 
     /// Builds the trampoline and calls it as the function.
-    fn call(&self, threads: Option<Threads>, body: Body) {
+    fn call(&self, ways: Ways, body: Body) {
         let placement = placement();
         let at = |offset: usize| (self.base + offset) as u64;
         let request = Request {
@@ -139,8 +139,7 @@ impl World {
             short_original: None,
             table: at(0),
             slow: at(SLOW),
-            threads,
-            has_rdpid: false,
+            ways,
             bodies: &[body],
         };
         let trampoline = Trampoline::build(&request).unwrap();
@@ -156,13 +155,13 @@ impl World {
     }
 
     /// One hit of the general path, in which `event` happens. Returns what the handler was given.
-    fn hit(&self, threads: Option<Threads>, event: Event) -> u64 {
+    fn hit(&self, ways: Ways, event: Event) -> u64 {
         let consumer = self.consumer();
         let site = ARENA - size_of::<SiteDesc>();
         self.word(site).store(consumer, Relaxed);
         *NOW.lock().unwrap() = Now { base: self.base, event, copy: None };
         // r8 to r11: the handler is compiled for an ordinary processor and program.
-        self.call(threads, Body::Hit { desc: (self.base + site) as u64, uses: 0x0f00.into() });
+        self.call(ways, Body::Hit { desc: (self.base + site) as u64, uses: 0x0f00.into() });
         NOW.lock().unwrap().copy.expect("the handler was called")
     }
 
@@ -183,8 +182,8 @@ fn placement() -> Placement {
     place(&flow, &codes, &asked).unwrap()
 }
 
-/// With rseq where this process has it; with a block that is not known; without rseq.
-fn flavours() -> Vec<(&'static str, Option<Threads>)> {
+/// With rseq where this process has it; with a block that is not known; without rseq: by readers of each flavour.
+fn ways() -> Vec<(&'static str, Ways)> {
     let rseq_offset = percpu::RseqOffset::detect().get() as i32;
     let mut all = vec![("locked", None)];
     if rseq_offset != 0 {
@@ -192,7 +191,9 @@ fn flavours() -> Vec<(&'static str, Option<Threads>)> {
         // The word there is none of the block's addresses of itself.
         all.push(("doubt", Some(Threads { rseq_offset, self_offset: 0x28 })));
     }
-    all
+    let flavours = [Flavour::Lite, Flavour::Normal, Flavour::Sigsafe];
+    let of = |(name, threads)| flavours.map(|flavour| (name, Ways { threads, has_rdpid: false, flavour }));
+    all.into_iter().flat_map(of).collect()
 }
 
 /// What one reader of a rank leaves behind if it entered so often and left so often.
@@ -203,7 +204,7 @@ fn expected(rank: u64, entered: u64, left: u64) -> [u64; 4] {
 #[test]
 fn a_hit_whose_rank_changes_inside_leaves_the_rank_that_it_entered() {
     let _one = ONE_AT_A_TIME.lock();
-    for (name, threads) in flavours() {
+    for (name, ways) in ways() {
         for rank in [0, 1] {
             for event in [Event::Nothing, Event::Rank(1 - rank)] {
                 for has_copies in [true, false] {
@@ -212,8 +213,8 @@ fn a_hit_whose_rank_changes_inside_leaves_the_rank_that_it_entered() {
                     if !has_copies {
                         world.clear_entries();
                     }
-                    let copy = world.hit(threads, event);
-                    let at = format!("{name}, rank {rank}, {event:?}, copies {has_copies}");
+                    let copy = world.hit(ways, event);
+                    let at = format!("{name}, {}, rank {rank}, {event:?}, copies {has_copies}", ways.flavour);
                     assert_eq!(world.readers(), [expected(rank, 1, 1), [0; 4]], "{at}");
                     match (name, has_copies) {
                         ("doubt", _) => assert_eq!(copy, COPY_UNKNOWN, "{at}"),
@@ -233,14 +234,14 @@ fn a_hit_whose_rank_changes_inside_leaves_the_rank_that_it_entered() {
 #[test]
 fn a_reader_that_is_forked_inside_is_counted_by_its_parent_alone() {
     let _one = ONE_AT_A_TIME.lock();
-    for (name, threads) in flavours() {
+    for (name, ways) in ways() {
         for rank in [0, 1] {
             let world = World::new();
             world.set_rank(rank);
-            world.hit(threads, Event::Fork);
+            world.hit(ways, Event::Fork);
             assert_eq!(world.readers(), [expected(rank, 1, 0), [0; 4]], "{name}");
             // What the child does from then on is counted in the children's copy, whose rank may change too.
-            world.hit(threads, Event::Rank(1 - rank));
+            world.hit(ways, Event::Rank(1 - rank));
             assert_eq!(world.readers(), [expected(rank, 1, 0), expected(rank, 1, 1)], "{name}");
         }
     }
@@ -249,11 +250,11 @@ fn a_reader_that_is_forked_inside_is_counted_by_its_parent_alone() {
 #[test]
 fn a_count_goes_to_its_cell_in_either_rank() {
     let _one = ONE_AT_A_TIME.lock();
-    for (name, threads) in flavours() {
+    for (name, ways) in ways() {
         for rank in [0, 1] {
             let world = World::new();
             world.set_rank(rank);
-            (0..100).for_each(|_| world.call(threads, Body::Count { cell: COUNTED }));
+            (0..100).for_each(|_| world.call(ways, Body::Count { cell: COUNTED }));
             assert_eq!(world.sum(0..COPY_CPU0 + CPUS, COUNTED), 100, "{name}, rank {rank}");
             assert_eq!(world.readers(), [[0; 4]; 2], "{name}: a count is no reader");
         }

@@ -44,7 +44,7 @@ fn print_block(kind: Kind, types: usize, options: &Options, out: &mut impl Write
     let bare = (kind == Kind::Entry).then_some(None);
     let mut lines: Vec<Line> = Protection::ALL.into_iter().map(Some).chain(bare).map(line).collect();
     let at_first = load();
-    for _ in 0..options.runs {
+    for _ in 0..options.runs() {
         lines.iter_mut().try_for_each(|line| run(line, options.calls))?;
     }
     writeln!(out, "{:<13} {:>8} {:>8} {:>8} {:>8} {:>8} {:>10}", "by", 1, 2, 4, 8, "8 by 1", "each more")?;

@@ -28,7 +28,7 @@ pub fn print(table: &Table, options: &Options, out: &mut impl Write) -> Result<(
     writeln!(out, "lite by srcu, median of the runs: {}\n", compared.concat().join(", "))
 }
 
-fn line(out: &mut impl Write, head: &str, cells: impl Iterator<Item = String>) -> Result<()> {
+pub fn line(out: &mut impl Write, head: &str, cells: impl Iterator<Item = String>) -> Result<()> {
     write!(out, "{head:<17}")?;
     cells.into_iter().try_for_each(|cell| write!(out, " {cell:>13}"))?;
     writeln!(out)
@@ -40,7 +40,7 @@ fn print_row(table: &Table, row: &Row, options: &Options, out: &mut impl Write) 
     let subjects: Vec<_> = table.columns.iter().map(subject).collect();
     let mut results = vec![Vec::new(); subjects.len()];
     let at_first = load();
-    for _ in 0..options.runs {
+    for _ in 0..options.runs() {
         for (subject, results) in subjects.iter().zip(&mut results) {
             results.push(subject.run(row.cpus, options.calls).map_err(std::io::Error::other)?);
         }

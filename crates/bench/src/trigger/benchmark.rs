@@ -7,7 +7,7 @@
 //! Checked: options' tests.
 
 use super::functions::Function;
-use session::Verb;
+use session::{Flavour, Verb};
 
 /// One benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +92,13 @@ pub const ALL: [Benchmark; 17] = [
     },
     row("uprobe-count", Function::Nop, Some(Verb::Count), "counter compiled into the trampoline, 1-byte nop"),
 ];
+
+impl Benchmark {
+    /// Which readers its hits are, in words for the line of a run: none if a count is all that a hit is.
+    pub fn readers(&self, flavour: Flavour) -> String {
+        if self.probe == Some(Verb::Count) { String::new() } else { format!(", {flavour} readers") }
+    }
+}
 
 /// The benchmark with this name, `trig-` before it or not.
 pub fn named(name: &str) -> Option<Benchmark> {

@@ -9,6 +9,7 @@
 
 use super::benchmark::{self, Benchmark};
 use crate::{command, pin};
+use session::Flavour;
 
 /// How to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub struct Options {
     pub cpus: Vec<usize>,
     /// The kernel's turn too.
     pub vs_kernel: bool,
+    /// Of the general path's readers.
+    pub flavour: Flavour,
     /// One object a line.
     pub json: bool,
     /// Nothing but one line a benchmark.
@@ -59,6 +62,8 @@ nanoseconds of processor time that the probe adds to a call; fails unless hits =
   -c, --consumers N  must be 0; for scripts
   -a, --affinity     producer i stays on CPU i
       --prod-affinity LIST   or on these CPUs, for example 0,2-3
+      --flavour NAME of the general path's readers: lite (the same as fast; what is left
+                     out), normal or sigsafe; a compiled count has none
       --vs kernel    the same functions under a kernel uprobe too, and the ratio (needs root)
   -f, --format json  one object a line
   -q, --quiet        one line a benchmark
@@ -68,6 +73,7 @@ nanoseconds of processor time that the probe adds to a call; fails unless hits =
 Examples:
   nanoprobe bench -w1 -d3 -p2 -a trig-uprobe-nop
   nanoprobe bench -w1 -d3 -a --vs kernel trig-uprobe-nop5 trig-uprobe-push
+  nanoprobe bench -w1 -d3 -a --flavour normal trig-uprobe-nop
   nanoprobe bench -q -w1 -d1 -f json trig-usermode-count
   nanoprobe bench refscale --nreaders 2 lite fast
 ";
@@ -80,17 +86,7 @@ pub fn parse(args: &[String]) -> Result<Wanted, lexopt::Error> {
     use lexopt::prelude::*;
     let mut parser = lexopt::Parser::from_args(args);
     let mut is_pinned = false;
-    let mut options = Options {
-        warm: 1,
-        seconds: 5,
-        producers: 1,
-        cpus: Vec::new(),
-        vs_kernel: false,
-        json: false,
-        quiet: false,
-        verbose: false,
-        benchmarks: Vec::new(),
-    };
+    let mut options = Options { seconds: 5, ..Options::shortest() };
     while let Some(arg) = parser.next()? {
         match arg {
             Short('w') | Long("warmup") => options.warm = positive("-w", &mut parser, MOST_SECONDS)?,
@@ -112,6 +108,7 @@ pub fn parse(args: &[String]) -> Result<Wanted, lexopt::Error> {
                 "kernel" => options.vs_kernel = true,
                 other => return Err(format!("--vs {other}: there is only --vs kernel").into()),
             },
+            Long("flavour") => options.flavour = flavour(&parser.value()?.string()?)?,
             Short('f') | Long("format") => options.json = crate::refscale::json(&parser.value()?.string()?)?,
             Short('q') | Long("quiet") => options.quiet = true,
             Short('v') | Long("verbose") => options.verbose = true,
@@ -131,6 +128,22 @@ pub fn parse(args: &[String]) -> Result<Wanted, lexopt::Error> {
 }
 
 impl Options {
+    /// One thread, anywhere, and as few samples as there can be.
+    pub fn shortest() -> Options {
+        Options {
+            warm: 1,
+            seconds: 1,
+            producers: 1,
+            cpus: Vec::new(),
+            vs_kernel: false,
+            flavour: Flavour::default(),
+            json: false,
+            quiet: false,
+            verbose: false,
+            benchmarks: Vec::new(),
+        }
+    }
+
     /// Samples that a phase takes, those of the warm-up included.
     pub fn samples(&self) -> usize {
         self.warm + self.seconds + 1
@@ -141,6 +154,11 @@ fn positive(flag: &str, parser: &mut lexopt::Parser, most: usize) -> Result<usiz
     let text = parser.value()?.to_string_lossy().into_owned();
     let number = text.parse::<usize>().ok().filter(|n| (1..=most).contains(n));
     number.ok_or_else(|| format!("{flag} {text}: must be a number from 1 to {most}").into())
+}
+
+fn flavour(name: &str) -> Result<Flavour, lexopt::Error> {
+    let found = Flavour::named(name);
+    found.ok_or_else(|| format!("--flavour {name}: there are lite, fast, normal and sigsafe").into())
 }
 
 /// `0,2-3`
@@ -210,7 +228,7 @@ mod tests {
     fn every_example_of_the_help_parses() {
         let lines = HELP.lines().filter_map(|l| l.trim().strip_prefix("nanoprobe bench "));
         let ours: Vec<&str> = lines.filter(|l| l.starts_with('-')).collect();
-        assert_eq!(ours.len(), 3);
+        assert_eq!(ours.len(), 4);
         ours.iter().for_each(|line| assert!(matches!(words(line), Ok(Wanted::Run(_))), "{line}"));
     }
 
@@ -219,6 +237,8 @@ mod tests {
         let options = run("trig-uprobe-ret uprobe-count");
         assert_eq!((options.warm, options.seconds, options.producers), (1, 5, 1));
         assert!(options.cpus.is_empty() && !options.vs_kernel && !options.json);
+        assert_eq!(options.flavour, Flavour::Lite);
+        assert_eq!(run("--flavour sigsafe uprobe-nop").flavour, Flavour::Sigsafe);
         assert_eq!(options.benchmarks.len(), 2);
     }
 
@@ -227,6 +247,7 @@ mod tests {
         for (line, words_in_it) in [
             ("-w0 trig-uprobe-nop", "from 1"),
             ("-p x trig-uprobe-nop", "-p x"),
+            ("--flavour lit trig-uprobe-nop", "sigsafe"),
             ("-c1 trig-uprobe-nop", "only 0"),
             ("--vs bpftime trig-uprobe-nop", "--vs kernel"),
             ("trig-uprobe-nosuch", "trig-uprobe-nop5"),

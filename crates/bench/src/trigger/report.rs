@@ -77,7 +77,12 @@ impl Report {
             Some((_, site)) => {
                 let count = if site.has_rseq { "rseq" } else { "locked adds" };
                 let (symbol, first) = (function.symbol(), function.instruction());
-                writeln!(out, "probed     {symbol} ({first}): rung {}, counts by {count}", site.rung)?;
+                let readers = outcome.benchmark.readers(site.flavour);
+                writeln!(
+                    out,
+                    "probed     {symbol} ({first}): rung {}, counts by {count}{readers}",
+                    site.rung
+                )?;
             }
         }
         self.rates("rate", phase, out)?;
@@ -186,6 +191,7 @@ fn object(outcome: &Outcome, phase: &Phase, producers: usize) -> Value {
         object["added_ns"] = rounded(ours.added_ns());
         object["rung"] = json!(site.rung);
         object["has_rseq"] = json!(site.has_rseq);
+        object["flavour"] = json!(site.flavour.to_string());
     }
     if let Some(((one, _), ratio)) = outcome.one.as_ref().zip(outcome.ratio_to_one()) {
         object["consumers"] = json!(outcome.benchmark.consumers);
@@ -229,7 +235,13 @@ mod tests {
         let sample = |index, hits| Iteration { index, hits, took: Duration::from_secs(1) };
         let samples = vec![sample(1, 12_333_000), sample(2, 12_359_000)];
         let phase = Phase { samples, cpu_ns: vec![5.0, 6.0, 7.0], hits: 40, calls: 40 };
-        let site = Site { rung: "nop".into(), has_rseq: true, entered: 40, each: vec![40] };
+        let site = Site {
+            rung: "nop".into(),
+            flavour: session::Flavour::Lite,
+            has_rseq: true,
+            entered: 40,
+            each: vec![40],
+        };
         Outcome {
             benchmark: benchmark::named("uprobe-nop").unwrap(),
             plain: None,

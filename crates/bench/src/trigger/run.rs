@@ -15,7 +15,7 @@ use super::options::Options;
 use super::phase::{BASELINE, Iteration, Length, Phase};
 use super::shared::Shared;
 use image::{ElfImage, ImageAddr, Spec};
-use session::{Action, Consumer, Session, SitePlan, Verb};
+use session::{Action, Consumer, Flavour, Session, SitePlan, Verb};
 
 /// What one way of probing has shown.
 #[derive(Clone, Debug)]
@@ -38,6 +38,8 @@ impl Probed {
 pub struct Site {
     /// Rung of the ladder.
     pub rung: String,
+    /// Of the readers.
+    pub flavour: Flavour,
     /// Counts under rseq, not by locked adds.
     pub has_rseq: bool,
     /// Hits that came by the general path.
@@ -141,13 +143,14 @@ pub fn run(
     let mut before = unprobed(&mut traced, benchmark)?;
     let mut sites = sites;
     if benchmark.consumers > 1 {
-        let (phase, stood) = ours(&mut traced, benchmark, sites.clone(), length, &mut |_| Ok(()))?;
+        let (phase, stood) =
+            ours(&mut traced, benchmark, sites.clone(), length, options.flavour, &mut |_| Ok(()))?;
         let after = unprobed(&mut traced, benchmark)?;
         outcome.one = Some((Probed { phase, unprobed_ns: [before, after] }, stood));
         before = after;
         sites.iter_mut().for_each(|site| repeat(site, benchmark));
     }
-    let (phase, stood) = ours(&mut traced, benchmark, sites, length, &mut progress)?;
+    let (phase, stood) = ours(&mut traced, benchmark, sites, length, options.flavour, &mut progress)?;
     let after = unprobed(&mut traced, benchmark)?;
     outcome.ours = Some((Probed { phase, unprobed_ns: [before, after] }, stood));
     if options.vs_kernel {
@@ -203,11 +206,12 @@ fn ours(
     benchmark: &Benchmark,
     sites: Vec<SitePlan>,
     length: Length,
+    flavour: Flavour,
     progress: &mut impl FnMut(&Iteration) -> std::io::Result<()>,
 ) -> Result<(Phase, Site), TriggerError> {
     let planned = sites.len();
     let rungs: Vec<String> = sites.iter().map(|s| s.placement.rung.to_string()).collect();
-    let mut session = Session::attach(traced.pid(), sites).map_err(TriggerError::Session)?;
+    let mut session = Session::attach_by(traced.pid(), sites, flavour).map_err(TriggerError::Session)?;
     if let Some((_, missed)) = session.missed().first() {
         return Err(TriggerError::Missed(missed.to_string()));
     }
@@ -215,7 +219,7 @@ fn ours(
     let phase = Phase::run(traced, benchmark.function, length, &hits, progress)?;
     let each = session.sites().flat_map(|s| s.hits_of_each()).collect();
     let (has_rseq, entered) = (session.has_rseq(), session.entered());
-    let site = Site { rung: rungs.join(" and "), has_rseq, entered, each };
+    let site = Site { rung: rungs.join(" and "), flavour, has_rseq, entered, each };
     let receipt = session.detach().map_err(TriggerError::Session)?;
     match receipt.is_verified() && receipt.is_unmapped() && receipt.restored == planned {
         true => Ok((phase, site)),
@@ -230,7 +234,8 @@ mod tests {
 
     fn outcome(hits: u64, entered: u64) -> Outcome {
         let phase = Phase { samples: vec![], cpu_ns: vec![5.0, 7.0, 6.0], hits, calls: 10 };
-        let site = Site { rung: "nop".into(), has_rseq: true, entered, each: vec![hits] };
+        let site =
+            Site { rung: "nop".into(), flavour: Flavour::Lite, has_rseq: true, entered, each: vec![hits] };
         let kernel = Phase { cpu_ns: vec![401.0], hits: 10, ..phase.clone() };
         Outcome {
             benchmark: benchmark::named("uprobe-nop").unwrap(),

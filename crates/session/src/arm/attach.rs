@@ -40,7 +40,7 @@ use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::time::{Duration, Instant};
 use sys::ptrace;
-use text::Body;
+use text::{Body, Flavour};
 use wire::{ConsumerDesc, SiteDesc, TrampolineHeader};
 
 impl Session {
@@ -49,11 +49,19 @@ impl Session {
     /// # Errors
     /// Why the process as a whole cannot be entered; single sites are missed with a reason instead.
     pub fn attach(pid: i32, sites: Vec<SitePlan>) -> Result<Session, Broken> {
-        let _hurry = Hurry::begin();
-        apart(|| Session::attach_here(pid, sites))
+        Session::attach_by(pid, sites, Flavour::default())
     }
 
-    fn attach_here(pid: i32, sites: Vec<SitePlan>) -> Result<Session, Broken> {
+    /// The same with readers of another flavour: what a hit pays for who waits until it is over.
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach).
+    pub fn attach_by(pid: i32, sites: Vec<SitePlan>, flavour: Flavour) -> Result<Session, Broken> {
+        let _hurry = Hurry::begin();
+        apart(|| Session::attach_here(pid, sites, flavour))
+    }
+
+    fn attach_here(pid: i32, sites: Vec<SitePlan>, flavour: Flavour) -> Result<Session, Broken> {
         descriptor::reserve()?;
         let is_timed = |s: &SitePlan| s.opens().or(s.traces()).is_some();
         let is_timing = sites.iter().any(is_timed);
@@ -80,7 +88,7 @@ impl Session {
         let mut stall = setup.stall;
         setup.ns_per_tick = ns_per_tick;
         let regions = setup.regions.take().ok_or(Broken::NoSyscall)?;
-        let mut session = Session::new(memory, mappings, regions, setup.foothold.clone());
+        let mut session = Session::new(memory, mappings, regions, setup.foothold.clone(), flavour);
         session.rebuild(&mut setup, sites)?;
         if let Err(why) = session.prepare_kernel(by_kernel) {
             return Err(session.give_up(why));
@@ -156,7 +164,7 @@ impl Session {
     pub(crate) fn rebuild(&mut self, setup: &mut SetUp, sites: Vec<SitePlan>) -> Result<(), Broken> {
         self.rseq_offset = setup.rseq_offset;
         let self_offset = setup.self_offset;
-        self.threads = setup.rseq_offset.map(|rseq_offset| text::Threads { rseq_offset, self_offset });
+        self.ways.threads = setup.rseq_offset.map(|rseq_offset| text::Threads { rseq_offset, self_offset });
         self.ns_per_tick = setup.ns_per_tick;
         self.tid_offset = setup.tid_offset;
         self.regions.arena.describe(&self.regions.footing(self.rseq_offset));
@@ -193,7 +201,7 @@ impl Session {
                 None => return self.missed.push((plan, Missed::NoRoom)),
             },
         };
-        match Armed::build(plan, at, region.table, region.slow, self.threads, first_cell, &bodies) {
+        match Armed::build(plan, at, region.table, region.slow, self.ways, first_cell, &bodies) {
             Ok(armed) => {
                 if armed.plan.placement.pun.is_none() {
                     region.next = armed.trampoline.end().next_multiple_of(64);

@@ -8,7 +8,7 @@
 
 use insn::{Placement, Rung, Unreachable};
 use std::ops::Range;
-use text::{Body, JUMP_LEN, Patch, Request, Threads, Trampoline, island_jump, jump};
+use text::{Body, JUMP_LEN, Patch, Request, Trampoline, Ways, island_jump, jump};
 use wire::{HandlerKind, TRACE_GO, latency};
 
 /// What happens at each hit of a site.
@@ -370,7 +370,7 @@ impl Armed {
         at: u64,
         table: u64,
         slow: u64,
-        threads: Option<Threads>,
+        ways: Ways,
         cell: u32,
         bodies: &[Body],
     ) -> Result<Armed, (Box<SitePlan>, Unreachable)> {
@@ -382,8 +382,7 @@ impl Armed {
             short_original: plan.short_original(),
             table,
             slow,
-            threads,
-            has_rdpid: has_rdpid(),
+            ways,
             bodies,
         };
         let built = Trampoline::build(&request).and_then(|t| {
@@ -468,7 +467,7 @@ fn short_patch(plan: &SitePlan) -> Option<Patch> {
 }
 
 /// Whether this processor has the `rdpid` instruction.
-fn has_rdpid() -> bool {
+pub(crate) fn has_rdpid() -> bool {
     let leaf = std::arch::x86_64::__cpuid_count(7, 0);
     std::arch::x86_64::__cpuid(0).eax >= 7 && leaf.ecx & (1 << 22) != 0
 }

@@ -12,7 +12,7 @@ use crate::enter::region::Regions;
 use crate::enter::setup::RECORD_LEN;
 use crate::facts::calls::{Event, OpenCalls};
 use crate::facts::error::Broken;
-use crate::facts::site::{Action, Armed, Consumer, Missed, SitePlan};
+use crate::facts::site::{Action, Armed, Consumer, Missed, SitePlan, has_rdpid};
 use crate::find::memory::Memory;
 use crate::find::process;
 use crate::hold::foothold::Foothold;
@@ -33,7 +33,7 @@ pub struct Session {
     pub(crate) regions: Regions,
     pub(crate) foothold: Foothold,
     pub(crate) rseq_offset: Option<i32>,
-    pub(crate) threads: Option<text::Threads>,
+    pub(crate) ways: text::Ways,
     pub(crate) ns_per_tick: u64,
     pub(crate) tid_offset: u64,
     pub(crate) armed: Vec<Armed>,
@@ -171,6 +171,7 @@ impl Session {
         mappings: Vec<Mapping>,
         regions: Regions,
         foothold: Foothold,
+        flavour: text::Flavour,
     ) -> Session {
         Session {
             memory,
@@ -178,7 +179,7 @@ impl Session {
             regions,
             foothold,
             rseq_offset: None,
-            threads: None,
+            ways: text::Ways { threads: None, has_rdpid: has_rdpid(), flavour },
             ns_per_tick: 0,
             tid_offset: 0,
             armed: Vec::new(),

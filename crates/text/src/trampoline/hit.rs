@@ -23,9 +23,10 @@
 //! not saved. And chains of loads: the rseq area's address in a register instead of fs, or each add with a look-up of
 //! its own, cost 0.6 to 2 ns (2026-11).
 
-use super::{Builder, HEADER_LEN, RED_ZONE, Rollback, SavedReg, Threads, slow};
+use super::{Builder, Flavour, HEADER_LEN, RED_ZONE, Rollback, SavedReg, Threads, slow};
 use crate::assemble::{Code, RAX, RBX, RCX, RDI, RDX, RSI, Reg};
 use insn::{RegSet, Unreachable};
+use percpu::emit::Form;
 use wire::{ConsumerDesc, SiteDesc, cell, table};
 
 /// Offset of the entry: two rseq sections for each body stand before it.
@@ -89,7 +90,7 @@ impl Builder<'_> {
             self.code.store_rsp(SLOT_FLAGS, RAX);
             self.step(|now| now.flags = Some(SLOT_FLAGS));
         }
-        let doubt = match self.request.threads {
+        let doubt = match self.request.ways.threads {
             Some(threads) => Some(self.ask_for_a_block(threads)?),
             None => None,
         };
@@ -97,9 +98,11 @@ impl Builder<'_> {
         if let Some(stub) = doubt {
             self.doubtful(stub)?;
         }
+        self.fence();
         // Once entered, the hit runs to its end: its consumers and its leaving count too.
         self.run_only();
         self.walk(desc);
+        self.fence();
         self.count_left()?;
         self.counted_from_here();
         self.restore(uses)
@@ -171,60 +174,52 @@ impl Builder<'_> {
         }
     }
 
-    /// The reader's first count, which leaves the copy in rbx; rax, rcx and the flags are free.
+    /// `None` where readers are counted by locked adds.
+    fn threads_of_readers(&self) -> Option<Threads> {
+        self.request.ways.threads.filter(|_| self.request.ways.flavour != Flavour::Sigsafe)
+    }
+
+    /// What who waits for readers need not do for them: the count before it is ordered before all that the hit reads, or
+    /// that before the count behind it. Locked counts are such fences by themselves.
+    fn fence(&mut self) {
+        if self.threads_of_readers().is_some() && self.request.ways.flavour == Flavour::Normal {
+            self.code.put(&[0xf0, 0x83, 0x4c, 0x24, 0xf8, 0]); // lock or dword [rsp - 8], 0
+        }
+    }
+
+    /// The reader's first count, which leaves the table's entry in rbx; rax, rcx and the flags are free.
     fn count_entered(&mut self) -> Result<(), Unreachable> {
-        let Some(threads) = self.request.threads else {
-            return self.enter_locked();
-        };
-        let (start, stub) = self.begin_section(0, threads)?;
-        self.code.load_index8(RBX, RCX, RAX);
-        self.code.put(&[0x48, 0x85, 0xdb]); // test rbx, rbx
-        self.code.jump_if_zero(self.request.at + (stub + STUB_SLOW) as u64)?;
-        self.end_section(0, start, stub, cell::READERS_ENTERED);
+        let slow = self.count(Form::Enter, cell::READERS_ENTERED)?;
         // From there on all adds of the hit are locked.
-        self.enter_slowly(stub + STUB_SLOW)
+        self.enter_slowly(slow)
     }
 
     /// The second count, into the same copy if we are on its CPU still and its rank has not changed.
     fn count_left(&mut self) -> Result<(), Unreachable> {
-        let Some(threads) = self.request.threads else {
-            return self.leave_locked();
-        };
         // Who has no copy leaves slowly: of a thread in doubt no area is named.
+        let slow = self.stub_of(1) + STUB_SLOW;
         self.code.put(&[0x48, 0x83, 0xfb, 0x7f]); // cmp rbx, 127
-        let stub = self.stub_of(1);
-        self.code.jump_if_not_above(self.request.at + (stub + STUB_SLOW) as u64)?;
-        let (start, stub) = self.begin_section(1, threads)?;
-        self.code.put(&[0x48, 0x39, 0x1c, 0xc1]); // cmp [rcx + rax*8], rbx
-        self.code.jump_if_not_zero(self.request.at + (stub + STUB_SLOW) as u64)?;
-        self.end_section(1, start, stub, cell::READERS_LEFT);
-        self.leave_slowly(stub + STUB_SLOW)
+        self.code.jump_if_not_above(self.request.at + slow as u64)?;
+        self.count(Form::Leave, cell::READERS_LEFT)?;
+        self.leave_slowly(slow)
+    }
+
+    /// One of the two, with a section of its own where it is restartable. Returns where its slow way is to stand.
+    fn count(&mut self, form: Form, cell: u32) -> Result<usize, Unreachable> {
+        let second = usize::from(form == Form::Leave);
+        let (section, stub) = (2 * self.stage + second, self.stub_of(second));
+        let (slow, threads) = (stub + STUB_SLOW, self.threads_of_readers());
+        let (start, end) = self.add(form, section, threads, cell, slow)?;
+        if threads.is_some() {
+            self.descriptor(section, start, end, slow);
+            self.code.bytes[stub..slow].copy_from_slice(&super::RSEQ_SIGNATURE.to_le_bytes());
+        }
+        Ok(slow)
     }
 
     /// Where the slow way of this section stands, behind the signature.
     fn stub_of(&self, section: usize) -> usize {
         stubs(self.request.bodies.len()) + (2 * self.stage + section) * STUB
-    }
-
-    /// Names the section and reads the CPU into rax; the table in rcx. Returns where the section starts, and its stub.
-    fn begin_section(&mut self, section: usize, threads: Threads) -> Result<(usize, usize), Unreachable> {
-        let descriptor = (2 * self.stage + section) as u64 * 32;
-        self.code.lea_rip(RAX, self.request.at + descriptor)?;
-        self.code.store_fs(threads.rseq_offset + super::RSEQ_CS, RAX);
-        let start = self.code.pos();
-        self.code.load_fs_word(RAX, threads.rseq_offset + super::RSEQ_CPU_ID);
-        self.code.lea_rip(RCX, self.request.table + table::CPU0 as u64)?;
-        Ok((start, self.stub_of(section)))
-    }
-
-    /// Adds one to the cell of the entry in rbx, which commits. Where the kernel sends a thread that it interrupted is left
-    /// to be written.
-    fn end_section(&mut self, section: usize, start: usize, stub: usize, cell: u32) {
-        self.code.put(&[0x48, 0xff, 0x83]); // inc qword [rbx + cell]
-        self.code.put(&cell.to_le_bytes());
-        let end = self.code.pos();
-        self.descriptor(2 * self.stage + section, start, end, stub + STUB_SLOW);
-        self.code.bytes[stub..stub + STUB_SLOW].copy_from_slice(&super::RSEQ_SIGNATURE.to_le_bytes());
     }
 
     /// Writes the slow way of entering at `at`, which comes back to here.
@@ -246,33 +241,6 @@ impl Builder<'_> {
         code.jump_to(self.request.at + self.code.pos() as u64)?;
         self.code.bytes[at..at + code.bytes.len()].copy_from_slice(&code.bytes);
         Ok(())
-    }
-
-    /// Entering in processes without rseq: a locked add to the copy of the CPU that we were on; its entry in rbx.
-    fn enter_locked(&mut self) -> Result<(), Unreachable> {
-        let stub = self.stub_of(0);
-        self.table_and_cpu()?;
-        self.code.load_index8(RBX, RAX, RCX);
-        self.code.put(&[0x48, 0x85, 0xdb]); // test rbx, rbx
-        self.code.jump_if_zero(self.request.at + stub as u64)?;
-        self.code.locked_inc(RBX, cell::READERS_ENTERED);
-        self.enter_slowly(stub)
-    }
-
-    /// Leaving in processes without rseq: as in the others, and a forked child is known by its table.
-    fn leave_locked(&mut self) -> Result<(), Unreachable> {
-        let stub = self.stub_of(1);
-        self.table_and_cpu()?;
-        self.code.put(&[0x48, 0x39, 0x1c, 0xc8]); // cmp [rax + rcx*8], rbx
-        self.code.jump_if_not_zero(self.request.at + stub as u64)?;
-        self.code.locked_inc(RBX, cell::READERS_LEFT);
-        self.leave_slowly(stub)
-    }
-
-    /// The table into rax, the CPU into rcx.
-    fn table_and_cpu(&mut self) -> Result<(), Unreachable> {
-        self.code.cpu_to_ecx(self.request.has_rdpid);
-        self.code.lea_rip(RAX, self.request.table + table::CPU0 as u64)
     }
 
     fn restore(&mut self, uses: RegSet) -> Result<(), Unreachable> {

@@ -73,6 +73,16 @@ fn exit_placement(code: &[u8], len: u64, is_both: bool) -> Placement {
     both
 }
 
+/// How hits may count.
+const WAYS: [(Option<Threads>, bool, Flavour, &str); 6] = [
+    (Some(THREADS), true, Flavour::Lite, "rseq"),
+    (None, true, Flavour::Lite, "rdpid"),
+    (None, false, Flavour::Lite, "lsl"),
+    (Some(THREADS), true, Flavour::Normal, "rseq"),
+    (Some(THREADS), true, Flavour::Sigsafe, "sigsafe"),
+    (None, true, Flavour::Normal, "rdpid"),
+];
+
 struct Case {
     name: &'static str,
     uses: u16,
@@ -98,9 +108,7 @@ fn cases() -> Vec<Case> {
                 continue;
             }
             let bodies = vec![body; placement.hooks.len()];
-            for (threads, has_rdpid, name) in
-                [(Some(THREADS), true, "rseq"), (None, true, "rdpid"), (None, false, "lsl")]
-            {
+            for (threads, has_rdpid, flavour, name) in WAYS {
                 let request = Request {
                     at: AT,
                     placement: &placement,
@@ -109,8 +117,7 @@ fn cases() -> Vec<Case> {
                     short_original: None,
                     table: TABLE,
                     slow: SLOW_AT,
-                    threads,
-                    has_rdpid,
+                    ways: Ways { threads, has_rdpid, flavour },
                     bodies: &bodies,
                 };
                 let trampoline = Trampoline::build(&request).unwrap();
