@@ -5,10 +5,10 @@
 //! Context: control.
 //! Keeps:   1. After checking there is none of the forms marked *written*.
 //!          2. Each expression of a checked tree has an id of its own, also in a macro that is used twice.
-//! Checked: tests/tree.rs walks every checked script of our tests.
+//! Checked: the tests of visit.rs, over every script of our tests.
 
 use crate::builtin::Builtin;
-pub use crate::probes::{AttachPoint, Location, Provider, Spec};
+pub use crate::probes::{AttachPoint, Location, Provider, Spec, WatchAt};
 pub use crate::source::Span;
 
 /// Which expression: an index into [`crate::Checked::types`].
@@ -53,7 +53,8 @@ pub enum ExprKind {
     Bool(bool),
     /// A string literal, its escapes undone, without the NUL at its end.
     Str(Vec<u8>),
-    /// *Written*: a bare name: builtin, macro, macro parameter, enumerator, `#define`.
+    /// *Written*: a bare name: builtin, macro, macro parameter, enumerator, `#define`. In a checked tree: one of the words
+    /// that some functions take (`ustack(perf)`, `nsecs(boot)`, `pid(init)`), or the field of `container_of`.
     Ident(String),
     /// *Written*: `$1`.
     Positional(u32),

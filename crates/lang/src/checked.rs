@@ -8,7 +8,7 @@
 //!          3. Where a value goes into a variable, a map, a key, or meets another operand, its type is the place's,
 //!             or converts to it: a narrower integer, a shorter string, the same of a tuple's parts, an aggregation
 //!             read as an integer. The lowering converts; there are no casts in the tree that were not written.
-//! Checked: tests/tree.rs.
+//! Checked: the tests of visit.rs.
 
 use crate::ast::{Expr, ExprId, MapId, Probe, VarId};
 use crate::config::Config;

@@ -4,7 +4,7 @@
 //! State:   the values.
 //! Context: control.
 //! Keeps:   1. The environment wins over the block.
-//! Checked: tests/config.rs.
+//! Checked: tests/language.rs.
 
 use crate::types::StackMode;
 

@@ -4,7 +4,7 @@
 //! State:   none.
 //! Context: control.
 //! Keeps:   1. The form is bpftrace's: place, level, message; the line of the script; the caret line; hints.
-//! Checked: tests/errors.rs.
+//! Checked: tests/check.rs.
 
 use crate::source::{Sources, Span};
 

@@ -3,18 +3,32 @@
 
 pub mod ast;
 mod builtin;
+mod cdecl;
+mod check;
 mod checked;
 mod config;
 mod diagnostic;
+mod expand;
+mod fmt;
+mod fold;
 pub mod format;
+mod imports;
+mod infer;
+mod names;
+mod options;
 mod probes;
+mod resolve;
 mod source;
+mod syntax;
 pub mod types;
+mod visit;
 mod world;
 
 pub use builtin::Builtin;
+pub use check::{Refused, Request, check};
 pub use checked::{Checked, Map, MapKind, Opt, OptValue, Var};
 pub use config::{Config, MissingProbes, Unstable};
 pub use diagnostic::{Diagnostic, Level};
+pub use fmt::formatted;
 pub use source::{FileId, Place, SourceFile, Sources, Span};
 pub use world::{Nowhere, World};

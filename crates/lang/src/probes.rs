@@ -5,7 +5,7 @@
 //! Context: control.
 //! Keeps:   1. Text that is no known form is an error that names the provider or the missing part.
 //!          2. Kernel providers are parsed and kept as [`Spec::Kernel`]; what can run them is not decided here.
-//! Checked: tests/probes.rs.
+//! Checked: tests/language.rs.
 
 use crate::source::Span;
 

@@ -4,7 +4,7 @@
 //! State:   the texts, by [`FileId`]; the first is the script, the others its imports.
 //! Context: control.
 //! Keeps:   1. A [`Span`] that the parser made lies in its file's text.
-//! Checked: tests/errors.rs (lines, columns, carets).
+//! Checked: tests/check.rs (lines, columns, carets).
 
 /// Which text of [`Sources`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Default)]

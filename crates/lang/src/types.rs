@@ -5,7 +5,7 @@
 //! Context: control.
 //! Keeps:   1. Sizes are those of values in a map: integers of their width, strings and buffers of their capacity.
 //!          2. Integers of tuples and records are aligned to their size, as in C.
-//! Checked: tests/sizes.rs.
+//! Checked: tests/language.rs.
 
 use std::sync::Arc;
 
@@ -76,6 +76,25 @@ pub struct Int {
     pub size: u8,
     /// With a sign.
     pub signed: bool,
+    /// While types are inferred: of a positive literal, which takes its sign from what it meets.
+    pub(crate) flexible: bool,
+}
+
+#[allow(missing_docs)]
+impl Int {
+    pub const I8: Int = Int::new(1, true);
+    pub const I16: Int = Int::new(2, true);
+    pub const I32: Int = Int::new(4, true);
+    pub const I64: Int = Int::new(8, true);
+    pub const U8: Int = Int::new(1, false);
+    pub const U16: Int = Int::new(2, false);
+    pub const U32: Int = Int::new(4, false);
+    pub const U64: Int = Int::new(8, false);
+
+    /// Of so many bytes, with or without a sign.
+    pub const fn new(size: u8, signed: bool) -> Int {
+        Int { size, signed, flexible: false }
+    }
 }
 
 /// How a stack is taken and printed.

@@ -4,7 +4,7 @@
 //! State:   the implementor's.
 //! Context: control.
 //! Keeps:   1. The checker never opens a traced file itself.
-//! Checked: tests/world.rs.
+//! Checked: tests/language.rs.
 
 use crate::ast::AttachPoint;
 use crate::types::{CTypes, StructId, Type};
@@ -44,6 +44,12 @@ pub trait World {
     /// Why it can't be read.
     fn import(&mut self, path: &std::path::Path) -> Result<Vec<(std::path::PathBuf, String)>, String> {
         Err(format!("{} can't be imported here", path.display()))
+    }
+
+    /// The text of a header by the name in `#include <...>`; its constants are taken from it.
+    fn header(&mut self, name: &str) -> Option<String> {
+        let _ = name;
+        None
     }
 
     /// The id of a cgroup by its path, for `cgroupid`.
