@@ -137,8 +137,8 @@ fn an_error_shows_the_line_and_the_caret() {
     );
     assert_eq!(
         refused("begin { @g[1, \"hi\"] = 2; if (has_key(@g, (1, 2))) { } }"),
-        "stdin:1:29-49: ERROR: Argument mismatch for @g: trying to access with arguments: '(int8,int8)' when map \
+        "stdin:1:30-49: ERROR: Argument mismatch for @g: trying to access with arguments: '(int8,int8)' when map \
          expects arguments: '(int8,string[3])'\n\
-         begin { @g[1, \"hi\"] = 2; if (has_key(@g, (1, 2))) { } }\n                            ~~~~~~~~~~~~~~~~~~~~\n"
+         begin { @g[1, \"hi\"] = 2; if (has_key(@g, (1, 2))) { } }\n                             ~~~~~~~~~~~~~~~~~~~\n"
     );
 }
