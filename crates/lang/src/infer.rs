@@ -9,6 +9,7 @@
 
 mod access;
 mod aggregate;
+mod branch;
 mod builtins;
 mod operators;
 pub(crate) mod promote;
@@ -32,6 +33,9 @@ use std::collections::{HashMap, HashSet};
 
 /// Passes before inference gives up.
 const PASSES_MAX: u32 = 300;
+
+/// Said of a variable when nothing with a type is assigned to it; often for another reason, which is then said alone.
+pub(crate) const NO_TYPE: &str = "Could not resolve the type of this variable";
 
 /// What is asked of the rest of the checker.
 pub(crate) struct Around<'a> {
@@ -220,7 +224,7 @@ impl<'a> Infer<'a> {
                 }
                 let ty = self.vars[var.id.0 as usize].ty.clone();
                 if ty == Type::None {
-                    self.error(expr.span, "Could not resolve the type of this variable");
+                    self.error(expr.span, NO_TYPE);
                 }
                 ty
             }
