@@ -59,6 +59,8 @@ pub enum Command {
     Explain(ExplainArgs),
     /// Free a process of probes whose nanoprobe was killed (a new attach does it too)
     Recover(RecoverArgs),
+    /// Run a script in bpftrace's language: run FILE.bt, or nanoprobe -e 'PROGRAM'
+    Run(RestArgs),
     /// Run, assemble or print an eBPF program by itself
     Bpf(crate::bpf::BpfArgs),
     /// What a probe costs, in the kernel's bench format: bench -w1 -d3 -p2 -a trig-uprobe-nop

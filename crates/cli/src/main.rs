@@ -16,6 +16,7 @@ mod out;
 mod probes;
 mod render;
 mod run;
+mod script;
 mod shown;
 mod stop;
 mod trace;
@@ -27,6 +28,10 @@ use out::Out;
 use std::process::exit;
 
 fn main() {
+    let all: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    if let Some(words) = script::words(&all) {
+        exit(script::main(words));
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -50,6 +55,7 @@ fn main() {
         Command::List(args) => look::list(&args),
         Command::Explain(args) => look::explain(&args),
         Command::Recover(args) => look::recover(args.pid),
+        Command::Run(rest) => script::main(&rest.words),
         Command::Bench(rest) => bench::bench_main(&rest.words),
         Command::Bpf(args) => bpf::bpf(args),
         Command::Torture(rest) => torture::torture_main(&rest.words),

@@ -1,5 +1,5 @@
 #![doc = include_str!("../README.md")]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod ast;
 mod builtin;
@@ -14,10 +14,13 @@ mod fold;
 pub mod format;
 mod imports;
 mod infer;
+mod lower;
 mod names;
 mod options;
 mod probes;
+pub mod program;
 mod resolve;
+pub mod run;
 mod source;
 mod syntax;
 pub mod types;
@@ -30,5 +33,6 @@ pub use checked::{Checked, Map, MapKind, Opt, OptValue, Var};
 pub use config::{Config, MissingProbes, Unstable};
 pub use diagnostic::{Diagnostic, Level};
 pub use fmt::formatted;
+pub use lower::{Options, lower};
 pub use source::{FileId, Place, SourceFile, Sources, Span};
 pub use world::{Nowhere, World};

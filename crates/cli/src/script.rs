@@ -1,0 +1,388 @@
+//! Scripts: `nanoprobe -e`, `nanoprobe run FILE`, and everything under the name `bpftrace`.
+//!
+//! For:     main.
+//! State:   none.
+//! Context: control.
+//! Keeps:   S1 nothing runs before the whole script was checked and every probe of it can be had; what cannot is named.
+//! Checked: tests/script.rs, tests below.
+
+mod options;
+
+use lang::program::{Event, Script};
+use lang::run::{Buffering, Format, Machine, Mode, Out, Settings, out_error};
+use lang::{Checked, Request, World};
+use options::Options;
+use std::fs::File;
+use std::io::{IsTerminal, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+/// The version of bpftrace whose language this is.
+const LANGUAGE: &str = "v0.26.1";
+/// No script is longer.
+const SCRIPT_MAX: u64 = 16 << 20;
+/// Names that probes of the kernel begin with.
+const OF_KERNEL: [&str; 10] = [
+    "kprobe:",
+    "kretprobe:",
+    "fentry:",
+    "fexit:",
+    "tracepoint:",
+    "rawtracepoint:",
+    "iter:",
+    "software:",
+    "hardware:",
+    "profile:",
+];
+
+/// The words of a script's command line, if this is one.
+pub fn words(all: &[String]) -> Option<&[String]> {
+    let name = all.first().and_then(|name| Path::new(name).file_name());
+    if name.is_some_and(|name| name == "bpftrace") {
+        return Some(&all[1..]);
+    }
+    match all.get(1).map(String::as_str) {
+        Some("run") => Some(&all[2..]),
+        Some(word) if word.starts_with("-e") => Some(&all[1..]),
+        _ => None,
+    }
+}
+
+/// The exit code.
+pub fn main(words: &[String]) -> i32 {
+    let options = match options::parse(words) {
+        Ok(options) => options,
+        Err(why) => {
+            eprintln!("ERROR: {why}");
+            options::USAGE.lines().for_each(|line| eprintln!("{line}"));
+            return 1;
+        }
+    };
+    match run(&options) {
+        Ok(code) => code,
+        Err(why) => {
+            why.trim_end().lines().for_each(|line| eprintln!("{line}"));
+            1
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<i32, String> {
+    if options.wants_version {
+        println!("bpftrace {LANGUAGE} (nanoprobe {})", env!("CARGO_PKG_VERSION"));
+        return Ok(0);
+    }
+    if options.wants_info {
+        println!("{}", info());
+        return Ok(0);
+    }
+    let is_idle = options.program.is_none() && options.file.is_none();
+    if options.wants_help || (is_idle && !options.is_list && options.fmt.is_none()) {
+        println!("{}", options::USAGE);
+        return Ok(i32::from(!options.wants_help));
+    }
+    let settings = settings(options)?;
+    let format = format(options)?;
+    let buffering = buffering(options)?;
+    let (checked, script) = prepare(options)?;
+    if !options.stages.is_empty() {
+        print_stages(options, &checked, &script);
+        return Ok(0);
+    }
+    if options.is_list {
+        script.probes.iter().for_each(|probe| println!("{}", probe.name));
+        return Ok(0);
+    }
+    refuse_targets(&script, settings.mode)?;
+    let settings = Settings {
+        prints_maps: checked.config.print_maps_on_exit,
+        trailer: checked.config.str_trunc_trailer.clone(),
+        cat_max: checked.config.max_cat_bytes,
+        ..settings
+    };
+    let out = output(options, format, buffering)?;
+    let child = options.command.as_deref().map(start).transpose()?;
+    let machine = Machine::new(script, settings, out, Box::new(std::io::stderr()));
+    let ended = machine.run(child);
+    match ended.failure {
+        Some(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(141),
+        Some(error) => Err(format!("ERROR: output can't be written: {}", out_error(&error))),
+        None => Ok(ended.code),
+    }
+}
+
+/// Checks and lowers the script; warnings are said.
+fn prepare(options: &Options) -> Result<(Checked, Script), String> {
+    let (name, text) = match (&options.program, options.file.as_ref().or(options.search.as_ref())) {
+        (Some(text), _) => ("stdin".to_owned(), text.clone()),
+        (None, Some(file)) => (file.clone(), read(file)?),
+        (None, None) => {
+            return Err("ERROR: no script to list the probes of; -l takes -e PROGRAM or a file".into());
+        }
+    };
+    let dir = options.file.as_ref().and_then(|file| Path::new(file).parent().map(Path::to_owned));
+    let request = Request {
+        name,
+        text,
+        dir: dir.unwrap_or_default(),
+        params: options.params.clone(),
+        named: options.named.clone(),
+        env: std::env::vars().filter(|(name, _)| name.starts_with("BPFTRACE_")).collect(),
+        headers: options.headers.clone(),
+        safe: !options.is_unsafe,
+        has_target: options.pid.is_some() || options.command.is_some(),
+    };
+    let mut checked = lang::check(&request, &mut Files).map_err(|refused| refused.show())?;
+    if !options.no_warnings && !options.is_list {
+        for warning in &checked.warnings {
+            warning.show(&checked.sources).lines().for_each(|line| eprintln!("{line}"));
+        }
+    }
+    filter(&mut checked, options)?;
+    let lowering = lang::Options {
+        says_failures: options.says_failures,
+        ncpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
+        time_map: std::env::var("BPFTRACE_DUMMY_TS_MAP").ok(),
+    };
+    match lang::lower(&checked, lowering) {
+        Ok(script) => Ok((checked, script)),
+        Err(error) => Err(error.show(&checked.sources)),
+    }
+}
+
+fn read(file: &str) -> Result<String, String> {
+    let mut bytes = Vec::new();
+    let opened: Result<Box<dyn Read>, _> = match file {
+        "-" => Ok(Box::new(std::io::stdin())),
+        file => File::open(file).map(|file| Box::new(file) as Box<dyn Read>),
+    };
+    let done = opened.and_then(|from| from.take(SCRIPT_MAX).read_to_end(&mut bytes));
+    done.map_err(|error| format!("ERROR: failed to open file '{file}': {}", out_error(&error)))?;
+    String::from_utf8(bytes).map_err(|_| format!("ERROR: '{file}' is not a text in UTF-8"))
+}
+
+/// Leaves out the probes that `--probe-filter` does not name.
+fn filter(checked: &mut Checked, options: &Options) -> Result<(), String> {
+    let Some(filter) = &options.filter else { return Ok(()) };
+    let filter = regex::Regex::new(filter)
+        .map_err(|error| format!("ERROR: --probe-filter is no regular expression: {error}"))?;
+    let mut matched = 0;
+    for probe in &mut checked.probes {
+        probe.points.retain(|point| {
+            let is_special = matches!(point.spec, lang::ast::Spec::Begin | lang::ast::Spec::End);
+            let is_kept = filter.is_match(&point.text);
+            matched += usize::from(is_kept && !is_special);
+            is_kept || is_special
+        });
+    }
+    if matched == 0 { Err("ERROR: no probe matches --probe-filter".into()) } else { Ok(()) }
+}
+
+fn settings(options: &Options) -> Result<Settings, String> {
+    let follows = options.pid.as_deref().map(|text| {
+        let pid = options::pid(text).map_err(|why| format!("ERROR: {why}"))?;
+        match Path::new(&format!("/proc/{pid}")).exists() {
+            true => Ok(pid),
+            false => Err(format!("ERROR: there is no process {pid}")),
+        }
+    });
+    let mode = match options.mode.as_deref() {
+        None => Mode::Trace,
+        Some("test") => Mode::Test,
+        Some("bench") => Mode::Bench,
+        Some(other) => return Err(format!("ERROR: invalid mode: {other}; there are test and bench")),
+    };
+    Ok(Settings {
+        is_quiet: options.is_quiet,
+        no_warnings: options.no_warnings,
+        is_unsafe: options.is_unsafe,
+        notifies: std::env::var_os("__BPFTRACE_NOTIFY_PROBES_ATTACHED").is_some(),
+        follows: follows.transpose()?,
+        mode,
+        times_from_1970: std::env::var_os("BPFTRACE_DUMMY_TS_MAP").is_some(),
+        is_dry: options.is_dry,
+        ..Settings::default()
+    })
+}
+
+fn format(options: &Options) -> Result<Format, String> {
+    match options.format.as_deref() {
+        None | Some("text") => Ok(Format::Text),
+        Some("json") => Ok(Format::Json),
+        Some(other) => Err(format!("ERROR: Invalid output format \"{other}\"; valid formats: text, json")),
+    }
+}
+
+fn buffering(options: &Options) -> Result<Buffering, String> {
+    match options.buffering.as_deref() {
+        None | Some("line") => Ok(Buffering::Line),
+        Some("full") => Ok(Buffering::Full),
+        Some("none") => Ok(Buffering::None),
+        Some(_) => Err("ERROR: -B must be either 'line', 'full', or 'none'.".into()),
+    }
+}
+
+fn output(options: &Options, format: Format, buffering: Buffering) -> Result<Out, String> {
+    match &options.output {
+        None => {
+            let is_terminal = std::io::stdout().is_terminal();
+            Ok(Out::new(Box::new(std::io::stdout()), format, buffering, is_terminal))
+        }
+        Some(path) => {
+            let file = File::create(path).map_err(|error| {
+                format!("ERROR: Failed to open output file: \"{}\": {}", path.display(), out_error(&error))
+            })?;
+            Ok(Out::new(Box::new(file), format, buffering, false))
+        }
+    }
+}
+
+/// One line for each probe that this version cannot have.
+fn refuse_targets(script: &Script, mode: Mode) -> Result<(), String> {
+    let say = |probe: &lang::program::Probe| {
+        let Event::Target(name) = &probe.event else { return None };
+        let is_kernel = OF_KERNEL.iter().any(|kind| name.starts_with(kind));
+        Some(match is_kernel {
+            true => format!("ERROR: {name}: probes of the kernel are not in this version"),
+            false => format!(
+                "ERROR: {name}: programs in a target are not in this version; nanoprobe count, hist, lat, trace and \
+                 watch probe it"
+            ),
+        })
+    };
+    let refused: Vec<String> = script.probes.iter().filter_map(say).collect();
+    if !refused.is_empty() && mode == Mode::Trace {
+        return Err(refused.join("\n"));
+    }
+    let is_run = |probe: &lang::program::Probe| !matches!(probe.event, Event::Test(_) | Event::Bench(_));
+    if mode == Mode::Trace && !script.probes.iter().any(is_run) {
+        return Err("ERROR: No probes to attach".into());
+    }
+    Ok(())
+}
+
+fn print_stages(options: &Options, checked: &Checked, script: &Script) {
+    let has = |name: &str| options.stages.iter().any(|stage| stage == name || stage == "all");
+    if has("ast") {
+        checked.probes.iter().for_each(|probe| println!("{probe:#?}"));
+    }
+    if has("dis") || has("codegen") || has("codegen-opt") {
+        for probe in &script.probes {
+            println!("{}:\n{}", probe.name, probe.program);
+        }
+    }
+}
+
+/// Starts the command of `-c`.
+fn start(command: &str) -> Result<(Child, Box<dyn FnOnce()>), String> {
+    let words = split(command);
+    let Some((program, args)) = words.split_first() else {
+        return Err("ERROR: -c takes a command".into());
+    };
+    let child = Command::new(program).args(args).spawn();
+    let child = child.map_err(|error| format!("ERROR: {program} can't be started: {}", out_error(&error)))?;
+    Ok((child, Box::new(|| {})))
+}
+
+/// Words as a shell splits them, with quotes and backslashes.
+fn split(command: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    let mut chars = command.chars();
+    while let Some(c) = chars.next() {
+        match (c, quote) {
+            ('\'' | '"', None) => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (c, Some(q)) if c == q => quote = None,
+            ('\\', None | Some('"')) => word.get_or_insert_default().extend(chars.next()),
+            (c, None) if c.is_whitespace() => words.extend(word.take()),
+            (c, _) => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    words
+}
+
+fn info() -> String {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let probes = ["begin", "end", "interval", "self", "test", "bench"].map(|name| format!("  {name}: yes"));
+    let absent = [
+        "uprobe",
+        "uretprobe",
+        "usdt",
+        "watchpoint",
+        "profile",
+        "software",
+        "hardware",
+        "kprobe",
+        "kprobe_session",
+        "fentry",
+        "tracepoint",
+    ];
+    let absent = absent.map(|name| format!("  {name}: no"));
+    format!(
+        "System\n  version: {}\n\nBuild\n  version: {LANGUAGE} (nanoprobe {})\n  backend: interpreter in the controller\n\nProbe types\n{}\n{}",
+        release.trim(),
+        env!("CARGO_PKG_VERSION"),
+        probes.join("\n"),
+        absent.join("\n")
+    )
+}
+
+/// What the checker asks of the outside: files to import.
+struct Files;
+
+impl World for Files {
+    fn import(&mut self, path: &Path) -> Result<Vec<(PathBuf, String)>, String> {
+        use std::os::unix::fs::PermissionsExt;
+        let why = |error: std::io::Error| format!("{}: {}", path.display(), out_error(&error));
+        let meta = std::fs::metadata(path).map_err(why)?;
+        let dir = if meta.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
+        let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+        let mode = std::fs::metadata(dir).map_err(why)?.permissions().mode();
+        if mode & 0o002 != 0 && mode & 0o1000 == 0 {
+            return Err(format!(
+                "{} can be written by everybody, so nothing is imported from it",
+                dir.display()
+            ));
+        }
+        let mut files = vec![path.to_owned()];
+        if meta.is_dir() {
+            let entries = std::fs::read_dir(path).map_err(why)?;
+            let is_script = |path: &PathBuf| path.extension().is_some_and(|ext| ext == "bt" || ext == "h");
+            files = entries.flatten().map(|entry| entry.path()).filter(is_script).collect();
+            files.sort();
+        }
+        let text = |path: PathBuf| {
+            let mut text = String::new();
+            let done = File::open(&path).and_then(|file| file.take(SCRIPT_MAX).read_to_string(&mut text));
+            done.map_err(|error| format!("{}: {}", path.display(), out_error(&error)))?;
+            Ok((path, text))
+        };
+        files.into_iter().map(text).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_split_as_a_shell_does() {
+        assert_eq!(split("a 'b c' \"d \\\" e\" f\\ g ''"), ["a", "b c", "d \" e", "f g", ""]);
+        assert!(split("  ").is_empty());
+    }
+
+    #[test]
+    fn the_name_and_the_first_word_tell_a_script() {
+        let of = |line: &str| {
+            let all: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            words(&all).map(<[String]>::len)
+        };
+        assert_eq!(of("/x/bpftrace -l"), Some(1));
+        assert_eq!(of("nanoprobe -e P"), Some(2));
+        assert_eq!(of("nanoprobe run f 1"), Some(2));
+        assert_eq!(of("nanoprobe count u:x:y"), None);
+    }
+}

@@ -1,0 +1,233 @@
+//! The command line of bpftrace.
+//!
+//! For:     `nanoprobe -e`, `nanoprobe run FILE`, and the name `bpftrace`.
+//! State:   none.
+//! Context: control.
+//! Keeps:   O1 an option that is not known is refused with the usage.
+//! Checked: tests below; tests/script.rs.
+
+use std::path::PathBuf;
+
+/// What bpftrace 0.26 takes and this version does something with, or takes and needs not.
+pub const USAGE: &str = "\
+USAGE:
+    bpftrace [options] filename [parameters] [-- parameters]
+    bpftrace [options] -e 'program' [parameters] [-- parameters]
+    nanoprobe -e 'program' ...    nanoprobe run filename ...
+
+OPTIONS:
+    -B MODE        output buffering: line (default), full, none
+    -c 'CMD'       run CMD; tracing ends when it does
+    -d STAGE       print a stage: ast, dis
+    -e 'program'   run this program
+    -f FORMAT      text (default) or json
+    --fmt FILE     print the file in standard form
+    -h, --help     this text
+    -I DIR, --include FILE    headers
+    --info         what this build can do
+    -k             tell failed reads and lookups
+    -l [search|filename]      list probes
+    -o FILE        write output to FILE
+    -p PID         the process to trace; tracing ends when it does
+    --probe-filter REGEX      only probes whose name matches
+    -q             say less
+    --test, --bench, --mode MODE    run test or bench probes
+    --unsafe       allow system()
+    -v             say more
+    -V, --version  the version
+    --dry-run      end when everything is in place
+    --no-warnings  say no warnings";
+
+/// The options as they were given.
+#[derive(Debug, Default, PartialEq)]
+pub struct Options {
+    pub program: Option<String>,
+    pub file: Option<String>,
+    pub format: Option<String>,
+    pub output: Option<PathBuf>,
+    pub buffering: Option<String>,
+    pub pid: Option<String>,
+    pub command: Option<String>,
+    /// `-l`, and whether what follows was given.
+    pub is_list: bool,
+    pub search: Option<String>,
+    pub stages: Vec<String>,
+    pub headers: Vec<String>,
+    pub filter: Option<String>,
+    pub mode: Option<String>,
+    pub fmt: Option<String>,
+    pub is_quiet: bool,
+    pub is_verbose: bool,
+    pub says_failures: bool,
+    pub is_unsafe: bool,
+    pub is_dry: bool,
+    pub no_warnings: bool,
+    pub wants_info: bool,
+    pub wants_version: bool,
+    pub wants_help: bool,
+    /// `$1`, `$2` ...
+    pub params: Vec<String>,
+    /// `--name=value` after `--`.
+    pub named: Vec<(String, Option<String>)>,
+}
+
+/// Options of bpftrace that take a value and mean nothing here.
+const IGNORED: [&str; 5] = ["-I", "--no-feature", "--debuginfo", "--dwarf-pid", "--traceable-functions"];
+/// Options that this version does not have.
+const ABSENT: [&str; 3] = ["--emit-elf", "--emit-llvm", "--aot"];
+
+/// Reads the words behind the command's name.
+///
+/// # Errors
+/// What can't be understood, as it is told.
+pub fn parse(words: &[String]) -> Result<Options, String> {
+    let mut options = Options::default();
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        if word == "--" {
+            words.by_ref().for_each(|word| options.parameter(word));
+            break;
+        }
+        let (name, mut value) = split(word);
+        let mut next = |name: &str| {
+            let value = value.take().or_else(|| words.next().cloned());
+            value.ok_or_else(|| format!("option {name} takes a value"))
+        };
+        match name {
+            "-e" => options.program = Some(next(name)?),
+            "-f" | "--format" => options.format = Some(next(name)?),
+            "-o" | "--output" => options.output = Some(next(name)?.into()),
+            "-B" => options.buffering = Some(next(name)?),
+            "-p" | "--pid" => options.pid = Some(next(name)?),
+            "-c" | "--cmd" => options.command = Some(next(name)?),
+            "-d" | "--debug" => options.stages.extend(next(name)?.split(',').map(str::to_owned)),
+            "--include" => options.headers.push(next(name)?),
+            "--probe-filter" => options.filter = Some(next(name)?),
+            "--mode" => options.mode = Some(next(name)?),
+            "--fmt" => options.fmt = Some(next(name)?),
+            "--test" => options.mode = Some("test".into()),
+            "--bench" => options.mode = Some("bench".into()),
+            "-l" | "--list" => options.is_list = true,
+            "-lv" | "-vl" => (options.is_list, options.is_verbose) = (true, true),
+            "-q" | "--quiet" => options.is_quiet = true,
+            "-v" | "-vv" | "--verbose" => options.is_verbose = true,
+            "-k" | "-kk" => options.says_failures = true,
+            "--unsafe" => options.is_unsafe = true,
+            "--dry-run" => options.is_dry = true,
+            "--no-warnings" => options.no_warnings = true,
+            "--info" => options.wants_info = true,
+            "-V" | "--version" => options.wants_version = true,
+            "-h" | "--help" => options.wants_help = true,
+            "--usdt-file-activation" => {}
+            name if IGNORED.contains(&name) => drop(next(name)?),
+            name if ABSENT.contains(&name) => return Err(format!("{name} is not in this version")),
+            name if name.len() > 1 && name.starts_with('-') => return Err(format!("unknown option: {word}")),
+            _ => options.word(word),
+        }
+    }
+    Ok(options)
+}
+
+/// A long option and the value behind `=`; a short one and the value that follows at once.
+fn split(word: &str) -> (&str, Option<String>) {
+    const JOINED: [&str; 8] = ["-e", "-f", "-o", "-B", "-p", "-c", "-d", "-I"];
+    if word.starts_with("--") {
+        return match word.split_once('=') {
+            Some((name, value)) => (name, Some(value.to_owned())),
+            None => (word, None),
+        };
+    }
+    match word.split_at_checked(2) {
+        Some((name, value)) if !value.is_empty() && JOINED.contains(&name) => (name, Some(value.to_owned())),
+        _ => (word, None),
+    }
+}
+
+impl Options {
+    /// A word that is no option: the file or what is searched, then parameters.
+    fn word(&mut self, word: &str) {
+        if self.is_list && self.program.is_none() && self.search.is_none() {
+            self.search = Some(word.to_owned());
+        } else if self.program.is_none() && self.file.is_none() && !self.is_list {
+            self.file = Some(word.to_owned());
+        } else {
+            self.params.push(word.to_owned());
+        }
+    }
+
+    /// A word behind `--`.
+    fn parameter(&mut self, word: &str) {
+        match word.strip_prefix("--") {
+            Some(named) => {
+                let (name, value) = match named.split_once('=') {
+                    Some((name, value)) => (name, Some(value.to_owned())),
+                    None => (named, None),
+                };
+                self.named.push((name.to_owned(), value));
+            }
+            None => self.params.push(word.to_owned()),
+        }
+    }
+}
+
+/// A process number as bpftrace reads it.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn pid(text: &str) -> Result<u32, String> {
+    /// The most that Linux gives out.
+    const PID_MAX: u64 = 4 << 20;
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    match (digits, text[..digits].parse::<u64>()) {
+        (0, _) => Err(format!("Failed to parse pid: invalid integer: {text}")),
+        (n, _) if n < text.len() => Err(format!("Failed to parse pid: invalid trailing bytes: {text}")),
+        (_, Ok(pid)) if (1..=PID_MAX).contains(&pid) => Ok(pid as u32),
+        _ => Err(format!("Pid out of range: {text}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Result<Options, String> {
+        parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn parameters_stand_before_and_behind_the_double_dash() {
+        let options = read("-q -e P one -f json two -- --aa=20 --bb three").unwrap();
+        assert_eq!(options.program.as_deref(), Some("P"));
+        assert_eq!(options.params, ["one", "two", "three"]);
+        assert_eq!(options.named, [("aa".into(), Some("20".into())), ("bb".into(), None)]);
+        assert!(options.is_quiet && options.format.as_deref() == Some("json"));
+    }
+
+    #[test]
+    fn the_first_word_is_the_file_unless_a_program_is_given() {
+        let options = read("x.bt 7").unwrap();
+        assert_eq!(
+            (options.file.as_deref(), options.params.as_slice()),
+            (Some("x.bt"), &["7".to_owned()][..])
+        );
+        assert_eq!(read("--output=f -eP").unwrap().program.as_deref(), Some("P"));
+        assert_eq!(read("-l u:*").unwrap().search.as_deref(), Some("u:*"));
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused() {
+        assert_eq!(read("-e P --aa=20"), Err("unknown option: --aa=20".into()));
+        assert_eq!(read("-e"), Err("option -e takes a value".into()));
+    }
+
+    #[test]
+    fn process_numbers_are_read_whole() {
+        assert_eq!(pid("12"), Ok(12));
+        for (text, why) in
+            [("1x", "trailing"), ("x", "invalid integer"), ("0", "range"), ("5000000", "range")]
+        {
+            assert!(pid(text).unwrap_err().contains(why), "{text}");
+        }
+        assert!(pid("99999999999999999999").unwrap_err().contains("range"));
+    }
+}

@@ -1,0 +1,133 @@
+//! Loads, stores, copies.
+//!
+//! For:     the lowering.
+//! State:   none of its own.
+//! Context: control.
+//! Keeps:   r0 is not changed by `address`, `load_to` with another register, `store`; copies and zeros lose r0 to r5.
+//! Checked: tests/scripts.rs.
+
+use super::build::{Build, SCRATCH_BASE};
+use super::code::r;
+use super::frame::{Base, Place};
+use crate::program::{CONSTANTS, help};
+use crate::types::Int;
+use bpf::{Alu, Op, Operand, Reg, Size, Wide};
+
+/// Longer copies are a helper's.
+const UNROLLED: usize = 64;
+
+/// The size of an access.
+pub fn size_of(bytes: u8) -> Size {
+    match bytes {
+        1 => Size::B,
+        2 => Size::H,
+        4 => Size::W,
+        _ => Size::Dw,
+    }
+}
+
+impl Build<'_, '_> {
+    /// `dst` = the address of a place.
+    pub fn address(&mut self, place: Place, dst: Reg) {
+        let base = match place.base {
+            Base::Stack => Reg::FRAME,
+            Base::Scratch => SCRATCH_BASE,
+            Base::Constants => {
+                let wide = Wide::MapValueIndex { index: CONSTANTS, offset: place.at as u32 };
+                return self.code.op(Op::Wide { dst, wide });
+            }
+        };
+        self.code.mov(dst, base);
+        if place.at != 0 {
+            self.code.alu(Alu::Add, dst, Operand::Imm(place.at));
+        }
+    }
+
+    /// Register and offset by which a place is accessed; `spare` is used if it has no such form.
+    fn based(&mut self, place: Place, spare: Reg) -> (Reg, i16) {
+        match (place.base, i16::try_from(place.at)) {
+            (Base::Stack, Ok(at)) => (Reg::FRAME, at),
+            (Base::Scratch, Ok(at)) if at < i16::MAX - 64 => (SCRATCH_BASE, at),
+            _ => {
+                self.address(place, spare);
+                (spare, 0)
+            }
+        }
+    }
+
+    /// `dst` = the number at a place. `dst` is used for the address too.
+    pub fn load(&mut self, place: Place, int: Int, dst: Reg) {
+        let (base, at) = self.based(place, dst);
+        self.code.load(size_of(int.size), int.signed, dst, base, at);
+    }
+
+    /// A place's number = `src`; loses r5.
+    pub fn store(&mut self, place: Place, size: u8, src: Operand) {
+        let (base, at) = self.based(place, r(5));
+        self.code.store(size_of(size), base, at, src);
+    }
+
+    /// r0 to a place.
+    pub fn store_r0(&mut self, place: Place, size: u8) {
+        self.store(place, size, Operand::Reg(r(0)));
+    }
+
+    /// r0 to a new place of eight bytes.
+    pub fn keep(&mut self) -> Place {
+        let place = self.frame.take(8);
+        self.store_r0(place, 8);
+        place
+    }
+
+    /// `dst` = what [`Build::keep`] kept.
+    pub fn kept(&mut self, place: Place, dst: Reg) {
+        self.load(place, Int::new(8, false), dst);
+    }
+
+    /// Zeros.
+    pub fn zero(&mut self, place: Place, len: usize) {
+        if len > UNROLLED {
+            self.address(place, r(1));
+            self.code.constant(r(2), len as i64);
+            return self.code.call(help::MEM_ZERO);
+        }
+        let (base, at) = self.based(place, r(5));
+        for (offset, size) in steps(len) {
+            self.code.store(size_of(size), base, at + offset, Operand::Imm(0));
+        }
+    }
+
+    /// Bytes from one place to another.
+    pub fn copy(&mut self, from: Place, to: Place, len: usize) {
+        if from == to || len == 0 {
+            return;
+        }
+        self.address(from, r(3));
+        self.copy_from_r3(to, len);
+    }
+
+    /// Bytes from the program's own memory at r3.
+    pub fn copy_from_r3(&mut self, to: Place, len: usize) {
+        if len > UNROLLED {
+            self.address(to, r(1));
+            self.code.constant(r(2), len as i64);
+            return self.code.call(help::PROBE_READ_OWN);
+        }
+        let (base, at) = self.based(to, r(5));
+        for (offset, size) in steps(len) {
+            self.code.load(size_of(size), false, r(4), r(3), offset);
+            self.code.store(size_of(size), base, at + offset, Operand::Reg(r(4)));
+        }
+    }
+}
+
+/// How so few bytes are moved: offsets and sizes.
+fn steps(len: usize) -> impl Iterator<Item = (i16, u8)> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let size = [8, 4, 2, 1].into_iter().find(|size| at + size <= len)?;
+        let step = (at as i16, size as u8);
+        at += size;
+        Some(step)
+    })
+}

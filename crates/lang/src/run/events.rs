@@ -1,0 +1,279 @@
+//! Records that programs left: read in their order and done.
+//!
+//! For:     the machine.
+//! State:   none of its own.
+//! Context: control.
+//! Keeps:   V1 a record that is too short for its arguments is read as zeros.
+//! Checked: tests/output.rs.
+
+use super::machine::Machine;
+use super::os;
+use super::out::Format;
+use super::printf::printf;
+use super::report::{self, How};
+use super::show::{Shown, number, quoted, value};
+use crate::program::{Place, Record, Trouble, What};
+use std::io::Read;
+use std::process::{Command, Stdio};
+
+/// Output of a command, and a file, are read up to this.
+const OUTPUT_MAX: u64 = 1 << 26;
+
+impl Machine {
+    /// Reads all records that wait.
+    pub(super) fn drain(&mut self) {
+        let ring = std::mem::take(&mut self.memory.ring);
+        let mut rest = ring.as_slice();
+        while let Some((len, behind)) = rest.split_first_chunk::<8>() {
+            let len = (u64::from_le_bytes(*len) as usize).min(behind.len());
+            self.record(&behind[..len]);
+            rest = &behind[len..];
+        }
+        // The memory is used again.
+        let mut ring = ring;
+        ring.clear();
+        self.memory.ring = ring;
+        if self.memory.lost > 0 {
+            let lost = std::mem::take(&mut self.memory.lost);
+            self.lost += lost;
+            match self.out.format {
+                Format::Text => self.say(&format!("Lost {lost} events\n")),
+                Format::Json => {
+                    let line = format!(
+                        "{{\"type\": \"lost_events\", \"count\": {lost}, \"data\": {{\"events\": {lost}}}}}\n"
+                    );
+                    self.out.raw(line.as_bytes());
+                }
+            }
+        }
+    }
+
+    fn record(&mut self, bytes: &[u8]) {
+        let number = u64::from_le_bytes(bytes.first_chunk().copied().unwrap_or_default()) as usize;
+        let Some(record) = self.script.records.get(number).cloned() else { return };
+        let args = bytes.get(8..).unwrap_or_default();
+        match &record.what {
+            What::Printf(format) => {
+                let text = self.formatted(format, &record, args);
+                self.out.text("printf", &text);
+            }
+            What::Debug(format) => {
+                let text = self.formatted(format, &record, args);
+                self.trace(&text);
+            }
+            What::Message { is_error, format } => {
+                let text = self.formatted(format, &record, args);
+                self.message(*is_error, &text, &record.place);
+            }
+            What::Print => {
+                let shown = self.shown(&record, args).pop().unwrap_or(Shown::Null);
+                match self.out.format {
+                    Format::Text => {
+                        let text = self.out.foreign(shown.text());
+                        self.out.raw(&[text, b"\n".to_vec()].concat());
+                    }
+                    Format::Json => self.out.line("value", &shown.json()),
+                }
+            }
+            What::PrintMap(map) => self.print_map(*map, args),
+            What::PrintElement(map) => {
+                let how = How { top: 0, div: 1, trailer: &self.trailer, is_real: self.is_real };
+                if let Some(map) = self.memory.maps.get_mut(*map) {
+                    let size = map.decl.key_size.min(args.len());
+                    report::element(&mut self.out, &self.script, map, &args[..size], how);
+                }
+            }
+            What::Clear(map) => self.memory.maps.get_mut(*map).into_iter().for_each(|map| map.clear()),
+            What::Zero(map) => self.memory.maps.get_mut(*map).into_iter().for_each(|map| map.zero()),
+            What::Time(format) => {
+                let text = os::format_time(format, i128::from(os::clock(os::REAL)));
+                self.out.text("time", &text);
+            }
+            What::Cat(format) => {
+                let name = self.formatted(format, &record, args);
+                self.cat(&name);
+            }
+            What::System(format) => {
+                let command = self.formatted(format, &record, args);
+                self.system(&command);
+            }
+            What::Join(separator) => self.join(separator, &record, args),
+            What::Exit => {
+                if self.exit.is_none() {
+                    self.exit = Some(number_at(args, 0) as i32);
+                }
+            }
+            What::Trouble(trouble) => self.trouble(*trouble, number_at(args, 0), &record.place),
+        }
+    }
+
+    /// The arguments of a record as they are shown.
+    fn shown(&self, record: &Record, args: &[u8]) -> Vec<Shown> {
+        let (offsets, _) = self.script.ctypes.layout(record.args.iter());
+        let of = |(ty, at): (&crate::types::Type, u32)| {
+            let end = (at + self.script.ctypes.size(ty)) as usize;
+            let bytes = args.get(at as usize..end.min(args.len())).unwrap_or_default();
+            value(&self.script, &self.trailer, ty, bytes, 1)
+        };
+        record.args.iter().zip(offsets).map(of).collect()
+    }
+
+    /// A format with a record's arguments. What came from elsewhere than the script is made fit for a terminal.
+    fn formatted(&self, format: &[u8], record: &Record, args: &[u8]) -> Vec<u8> {
+        let shown = self.shown(record, args).into_iter().map(|shown| match shown {
+            Shown::Text(text) => Shown::Text(self.out.foreign(text)),
+            other => other,
+        });
+        printf(format, &shown.collect::<Vec<_>>())
+    }
+
+    fn print_map(&mut self, map: usize, args: &[u8]) {
+        let top = number_at(args, 0).max(0) as usize;
+        let div = i128::from(number_at(args, 8)).max(1);
+        let how = How { top, div, trailer: &self.trailer, is_real: self.is_real };
+        if let Some(map) = self.memory.maps.get(map) {
+            report::map(&mut self.out, &self.script, map, how);
+        }
+    }
+
+    fn join(&mut self, separator: &[u8], record: &Record, args: &[u8]) {
+        let texts: Vec<Vec<u8>> = self.shown(record, args).iter().map(Shown::text).collect();
+        let count = texts.iter().rposition(|text| !text.is_empty()).map_or(0, |last| last + 1);
+        let text = self.out.foreign(texts[..count].join(separator));
+        match self.out.format {
+            Format::Text => self.out.raw(&[text, b"\n".to_vec()].concat()),
+            Format::Json => self.out.line("join", &quoted(&text)),
+        }
+    }
+
+    fn cat(&mut self, name: &[u8]) {
+        use std::os::unix::ffi::OsStrExt;
+        let path = std::ffi::OsStr::from_bytes(name);
+        let mut text = Vec::new();
+        let done = std::fs::File::open(path)
+            .and_then(|file| file.take(self.cat_max.min(OUTPUT_MAX)).read_to_end(&mut text));
+        match done {
+            Ok(_) => {
+                let text = self.out.foreign(text);
+                self.out.text("cat", &text);
+            }
+            Err(error) => {
+                let why = super::out_error(&error);
+                self.say(&format!("ERROR: failed to open file '{}': {why}\n", path.to_string_lossy()));
+            }
+        }
+    }
+
+    fn system(&mut self, command: &[u8]) {
+        use std::os::unix::ffi::OsStrExt;
+        if !self.memory.is_unsafe {
+            return self.say("ERROR: system() needs --unsafe\n");
+        }
+        self.out.flush();
+        let started = Command::new("/bin/sh")
+            .arg("-c")
+            .arg(std::ffi::OsStr::from_bytes(command))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn();
+        let mut child = match started {
+            Ok(child) => child,
+            Err(error) => return self.say(&format!("ERROR: the command can't be started: {error}\n")),
+        };
+        let mut text = Vec::new();
+        if let Some(stdout) = child.stdout.take() {
+            // What could be read is shown; the rest of a command that writes without end is not waited for.
+            let _ = stdout.take(OUTPUT_MAX).read_to_end(&mut text);
+        }
+        let _ = child.wait();
+        match self.out.format {
+            Format::Text => self.out.raw(&text),
+            Format::Json => self.out.line("syscall", &quoted(&text)),
+        }
+    }
+
+    /// The kernel's trace, which `debugf` writes to.
+    fn trace(&mut self, text: &[u8]) {
+        let message = format!("bpf_trace_printk: {}", String::from_utf8_lossy(text));
+        let paths = ["/sys/kernel/tracing/trace_marker", "/sys/kernel/debug/tracing/trace_marker"];
+        let is_written = paths.iter().any(|path| std::fs::write(path, &message).is_ok());
+        if !is_written && self.says_no_trace {
+            self.says_no_trace = false;
+            self.say("WARNING: debugf(): the kernel's trace can't be written to\n");
+        }
+    }
+
+    /// A warning or an error with its place.
+    fn message(&mut self, is_error: bool, text: &[u8], place: &Place) {
+        if !is_error && !self.says_warnings {
+            return;
+        }
+        match self.out.format {
+            Format::Text => {
+                let text = String::from_utf8_lossy(text).into_owned();
+                let level = if is_error { "ERROR" } else { "WARNING" };
+                self.say(&format!("{}: {level}: {text}\n", place.at));
+            }
+            Format::Json => {
+                let kind = if is_error { "errorf" } else { "warnf" };
+                self.placed_line(kind, "", text, place);
+            }
+        }
+    }
+
+    fn placed_line(&mut self, kind: &str, more: &str, text: &[u8], place: &Place) {
+        let line = format!(
+            "{{\"type\": \"{kind}\", \"msg\": {}{more}, \"filename\": {}, \"line\": {}, \"col\": {}}}\n",
+            quoted(text),
+            quoted(place.file.as_bytes()),
+            place.line,
+            place.column
+        );
+        self.out.raw(line.as_bytes());
+    }
+
+    fn trouble(&mut self, trouble: Trouble, code: i64, place: &Place) {
+        *self.troubles.entry(trouble).or_default() += 1;
+        let (text, helper) = match trouble {
+            Trouble::Division => (
+                "Divide or modulo by 0 detected. This can lead to unexpected results. 1 is being used as the result.".into(),
+                None,
+            ),
+            Trouble::MapFull => (
+                "Map full; can't update element. Try increasing max_map_keys config or manually setting the max entries \
+                 in a map declaration e.g. `let @a = hash(5000)`"
+                    .to_owned(),
+                Some(("map_update_elem", -7)),
+            ),
+            Trouble::NoKey => {
+                ("Can't delete map element because it does not exist.".into(), Some(("map_delete_elem", -2)))
+            }
+            Trouble::Lookup => {
+                ("Can't lookup map element because it does not exist.".into(), Some(("map_lookup_elem", 0)))
+            }
+            Trouble::Read { helper } => (os::error_text(code.unsigned_abs() as i32), Some((helper, code))),
+            Trouble::NoChild => ("cpid: there is no child process; 0 is being used.".into(), None),
+        };
+        if !self.says_warnings {
+            return;
+        }
+        match (self.out.format, helper) {
+            (Format::Text, helper) => {
+                let info = helper.map_or(String::new(), |(name, code)| {
+                    format!("\nAdditional Info - helper: {name}, retcode: {code}")
+                });
+                let context: String = place.context.iter().map(|line| format!("{line}\n")).collect();
+                self.say(&format!("{}: WARNING: {text}{info}\n{context}", place.at));
+            }
+            (Format::Json, Some((name, code))) => {
+                let more = format!(", \"helper\": \"{name}\", \"retcode\": {code}");
+                self.placed_line("helper_error", &more, text.as_bytes(), place);
+            }
+            (Format::Json, None) => self.placed_line("runtime_error", "", text.as_bytes(), place),
+        }
+    }
+}
+
+fn number_at(args: &[u8], at: usize) -> i64 {
+    number(args.get(at..).unwrap_or_default(), report::INT64) as i64
+}

@@ -1,0 +1,432 @@
+//! What a program finds when it runs in the controller.
+//!
+//! For:     the machine.
+//! State:   the memory of one script: constants, scratch, maps, the ring.
+//! Context: control; one program at a time.
+//! Keeps:   H1 an address leads to memory of the script or nowhere: never to the controller's own.
+//!          H2 every length that a program gives is bounded before anything is taken.
+//! Checked: tests/scripts.rs, tests/generated.rs.
+
+use super::maps::Map;
+use super::{names, os};
+use crate::program::{About, CONSTANTS, FIRST_MAP, Named, RECORD_MAX, RING, SCRATCH, help};
+use bpf::{Fault, Host, Stack, Wide};
+
+const EFAULT: u64 = (-14i64).cast_unsigned();
+const E2BIG: u64 = (-7i64).cast_unsigned();
+const ENOENT: u64 = (-2i64).cast_unsigned();
+const ENOSPC: u64 = (-28i64).cast_unsigned();
+
+/// Where the parts of memory begin.
+const CONSTANTS_AT: u64 = 0x0100_0000_0000_0000;
+const SCRATCH_AT: u64 = 0x0200_0000_0000_0000;
+/// The context of programs without registers of a target: zeros.
+pub const CONTEXT_AT: u64 = 0x0300_0000_0000_0000;
+const CONTEXT_LEN: usize = 168;
+const HANDLES_AT: u64 = 0x0400_0000_0000_0000;
+const VALUES_AT: u64 = 0x1000_0000_0000_0000;
+/// Bits of an address within one map.
+const MAP_BITS: u32 = 40;
+/// The longest piece of memory that a helper takes at once.
+const PIECE_MAX: usize = 1 << 24;
+/// Records that wait; more are read before.
+pub const RING_MAX: usize = 1 << 26;
+
+/// The memory of a script.
+#[derive(Debug)]
+pub struct Memory {
+    pub constants: Vec<u8>,
+    pub scratch: Vec<u8>,
+    pub maps: Vec<Map>,
+    /// Records one behind the other, each after its length.
+    pub ring: Vec<u8>,
+    /// Records that found no room.
+    pub lost: u64,
+    /// Reads that failed.
+    pub failed_reads: u64,
+    pub began: u64,
+    pub child: u32,
+    pub is_unsafe: bool,
+    random: u64,
+}
+
+impl Memory {
+    pub fn new(constants: Vec<u8>, scratch: usize, maps: Vec<Map>) -> Memory {
+        Memory {
+            constants,
+            scratch: vec![0; scratch],
+            maps,
+            ring: Vec::new(),
+            lost: 0,
+            failed_reads: 0,
+            began: os::clock(os::BOOT),
+            child: 0,
+            is_unsafe: false,
+            random: os::clock(os::MONOTONIC) | 1,
+        }
+    }
+
+    fn map(&mut self, handle: u64) -> Result<&mut Map, Fault> {
+        let index = handle.wrapping_sub(HANDLES_AT);
+        let map = index.checked_sub(FIRST_MAP as u64).and_then(|i| self.maps.get_mut(i as usize));
+        map.ok_or(Fault::Access { addr: handle, len: 0 })
+    }
+
+    fn value_address(map: usize, slot: u32, stride: usize) -> u64 {
+        VALUES_AT + ((map as u64) << MAP_BITS) + u64::from(slot) * stride as u64
+    }
+
+    /// Memory of the script.
+    fn own(&mut self, addr: u64, len: usize) -> Option<&mut [u8]> {
+        let of = |bytes: &'_ mut Vec<u8>, base: u64| {
+            let from = usize::try_from(addr - base).ok()?;
+            from.checked_add(len).filter(|end| *end <= bytes.len()).map(|end| (from, end))
+        };
+        match addr {
+            CONSTANTS_AT..SCRATCH_AT => {
+                of(&mut self.constants, CONSTANTS_AT).map(|(a, b)| &mut self.constants[a..b])
+            }
+            SCRATCH_AT..CONTEXT_AT => of(&mut self.scratch, SCRATCH_AT).map(|(a, b)| &mut self.scratch[a..b]),
+            VALUES_AT.. => {
+                let at = addr - VALUES_AT;
+                let map = self.maps.get_mut((at >> MAP_BITS) as usize)?;
+                let within = at & ((1 << MAP_BITS) - 1);
+                let stride = map.stride() as u64;
+                map.bytes(u32::try_from(within / stride).ok()?, (within % stride) as usize, len)
+            }
+            _ => None,
+        }
+    }
+
+    fn read_own(&mut self, stack: &mut Stack, addr: u64, len: usize) -> Result<Vec<u8>, Fault> {
+        let fault = Fault::Access { addr, len };
+        if len > PIECE_MAX {
+            return Err(fault);
+        }
+        if let Some(bytes) = stack.bytes(addr, len) {
+            return Ok(bytes.to_vec());
+        }
+        let mut to = vec![0; len];
+        self.read(addr, &mut to).map(|()| to)
+    }
+
+    fn write_own(&mut self, stack: &mut Stack, addr: u64, from: &[u8]) -> Result<(), Fault> {
+        match stack.bytes(addr, from.len()) {
+            Some(bytes) => bytes.copy_from_slice(from),
+            None => self.write(addr, from)?,
+        }
+        Ok(())
+    }
+
+    /// As many bytes as there are at an address, up to `len`.
+    fn text_at(&mut self, stack: &mut Stack, addr: u64, len: usize) -> Option<Vec<u8>> {
+        let mut text = Vec::new();
+        // What can be read is found piece by piece, from large to small.
+        let mut piece = 64usize;
+        while text.len() < len {
+            let want = piece.min(len - text.len());
+            match self.read_own(stack, addr.wrapping_add(text.len() as u64), want) {
+                Ok(bytes) => {
+                    let end = bytes.iter().position(|b| *b == 0);
+                    text.extend_from_slice(&bytes[..end.unwrap_or(want)]);
+                    if end.is_some() {
+                        return Some(text);
+                    }
+                }
+                Err(_) if piece > 1 => piece /= 2,
+                Err(_) if text.is_empty() => return None,
+                Err(_) => return Some(text),
+            }
+        }
+        Some(text)
+    }
+
+    fn random(&mut self) -> u32 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 16) as u32
+    }
+
+    fn map_helper(&mut self, number: u32, args: [u64; 5], stack: &mut Stack) -> Result<u64, Fault> {
+        if args[0] == HANDLES_AT + SCRATCH as u64 && number == help::MAP_LOOKUP {
+            return Ok(SCRATCH_AT);
+        }
+        let key_size = self.map(args[0])?.decl.key_size;
+        if number == help::MAP_LEN {
+            return Ok(self.map(args[0])?.len() as u64);
+        }
+        if number == help::MAP_NEXT {
+            return self.map_next(args, stack);
+        }
+        let key = self.read_own(stack, args[1], key_size)?;
+        let index = (args[0] - HANDLES_AT - FIRST_MAP as u64) as usize;
+        match number {
+            help::MAP_LOOKUP => {
+                let map = &mut self.maps[index];
+                let stride = map.stride();
+                Ok(map.find(&key).map_or(0, |slot| Memory::value_address(index, slot, stride)))
+            }
+            help::LOOKUP_OR_INIT => {
+                let map = &mut self.maps[index];
+                let stride = map.stride();
+                Ok(map.find_or_init(&key).map_or(0, |slot| Memory::value_address(index, slot, stride)))
+            }
+            help::MAP_UPDATE => {
+                let value = self.read_own(stack, args[2], self.maps[index].decl.value_size)?;
+                let map = &mut self.maps[index];
+                let Ok(slot) = map.find_or_init(&key) else { return Ok(E2BIG) };
+                if let Some(to) = map.bytes(slot, 0, value.len()) {
+                    to.copy_from_slice(&value);
+                }
+                Ok(0)
+            }
+            help::MAP_DELETE => Ok(if self.maps[index].delete(&key) { 0 } else { ENOENT }),
+            help::AGGREGATE => Ok(self.maps[index].aggregate(&key, args[2], args[3]).map_or(E2BIG, |()| 0)),
+            _ => {
+                let map = &mut self.maps[index];
+                let (Some(agg), Some(slot)) = (map.agg(), map.find(&key)) else { return Ok(0) };
+                Ok(super::aggregate::number(agg, &map.words(slot)))
+            }
+        }
+    }
+
+    fn map_next(&mut self, args: [u64; 5], stack: &mut Stack) -> Result<u64, Fault> {
+        let [handle, cursor, key_to, value_to, _] = args;
+        let from = self.read_own(stack, cursor, 8)?;
+        let from = u64::from_le_bytes(from.try_into().unwrap_or_default());
+        let map = self.map(handle)?;
+        let Some((at, key)) = map.next(from).map(|(at, key)| (at, key.to_vec())) else { return Ok(0) };
+        let value = match map.agg() {
+            Some(agg) => super::aggregate::number(agg, &map.words(at as u32)).to_le_bytes().to_vec(),
+            None => map.value(at as u32).to_vec(),
+        };
+        self.write_own(stack, cursor, &(at + 1).to_le_bytes())?;
+        self.write_own(stack, key_to, &key)?;
+        self.write_own(stack, value_to, &value)?;
+        Ok(1)
+    }
+
+    fn text_helper(&mut self, number: u32, args: [u64; 5], stack: &mut Stack) -> Result<u64, Fault> {
+        let mut read = |addr: u64, len: u64| self.read_own(stack, addr, len as usize);
+        let order = |order: std::cmp::Ordering| (order as i64).cast_unsigned();
+        match number {
+            help::STR_COMPARE => {
+                let (a, b) = (read(args[0], args[1])?, read(args[2], args[3])?);
+                Ok(order(until_nul(&a).cmp(until_nul(&b))))
+            }
+            help::MEM_COMPARE => {
+                let (a, b) = (read(args[0], args[2])?, read(args[1], args[2])?);
+                let first = a.iter().zip(&b).find(|(a, b)| a != b);
+                Ok(first.map_or(0, |(a, b)| (i64::from(*a) - i64::from(*b)).cast_unsigned()))
+            }
+            help::STR_FIND => {
+                let (hay, needle) = (read(args[0], args[1])?, read(args[2], args[3])?);
+                Ok(find(until_nul(&hay), until_nul(&needle)).map_or(u64::MAX, |at| at as u64))
+            }
+            help::STR_LEN => Ok(until_nul(&read(args[0], args[1])?).len() as u64),
+            help::STR_TIDY => {
+                let mut text = read(args[0], args[1])?;
+                let end = until_nul(&text).len();
+                text[end..].fill(0);
+                self.write_own(stack, args[0], &text)?;
+                Ok(0)
+            }
+            _ => {
+                let (mut text, more) = (read(args[0], args[1])?, read(args[2], args[3])?);
+                let end = until_nul(&text).len();
+                let more = until_nul(&more);
+                let room = text.len() - end;
+                text[end..][..room.min(more.len())].copy_from_slice(&more[..room.min(more.len())]);
+                self.write_own(stack, args[0], &text)?;
+                Ok(0)
+            }
+        }
+    }
+
+    fn reading_helper(&mut self, number: u32, args: [u64; 5], stack: &mut Stack) -> Result<u64, Fault> {
+        let [to, len, from, ..] = args;
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        // The destination is the program's own, or it faults.
+        self.read_own(stack, to, len)?;
+        match number {
+            help::PROBE_READ_TEXT => {
+                let text = self.text_at(stack, from, len.saturating_add(1));
+                let Some(mut text) = text else {
+                    self.failed_reads += 1;
+                    return Ok(EFAULT);
+                };
+                text.truncate(len);
+                self.write_own(stack, to, &text)?;
+                Ok(0)
+            }
+            help::PROBE_READ_OWN => {
+                let bytes = self.read_own(stack, from, len)?;
+                self.write_own(stack, to, &bytes)?;
+                Ok(0)
+            }
+            _ => {
+                let (bytes, result) = match self.read_own(stack, from, len) {
+                    Ok(bytes) => (bytes, 0),
+                    Err(_) => {
+                        self.failed_reads += 1;
+                        (vec![0; len], EFAULT)
+                    }
+                };
+                self.write_own(stack, to, &bytes)?;
+                Ok(result)
+            }
+        }
+    }
+
+    fn ring_output(&mut self, args: [u64; 5], stack: &mut Stack) -> Result<u64, Fault> {
+        let [_, from, len, ..] = args;
+        if args[0] != HANDLES_AT + RING as u64 || len as usize > RECORD_MAX + 8 {
+            return Err(Fault::Access { addr: from, len: len as usize });
+        }
+        let record = self.read_own(stack, from, len as usize)?;
+        if self.ring.len() + record.len() > RING_MAX {
+            self.lost += 1;
+            return Ok(ENOSPC);
+        }
+        self.ring.extend_from_slice(&(record.len() as u64).to_le_bytes());
+        self.ring.extend_from_slice(&record);
+        Ok(0)
+    }
+
+    /// Text for a place of so many bytes, with a NUL.
+    fn give(&mut self, text: &str, to: u64, len: u64, stack: &mut Stack) -> Result<u64, Fault> {
+        let len = len as usize;
+        if len == 0 || len > PIECE_MAX {
+            return Ok(0);
+        }
+        let mut bytes = text.as_bytes().to_vec();
+        bytes.truncate(len - 1);
+        bytes.resize(len, 0);
+        self.write_own(stack, to, &bytes)?;
+        Ok(0)
+    }
+
+    fn about(&mut self, args: [u64; 5], stack: &mut Stack) -> Result<u64, Fault> {
+        let [kind, to, len, ..] = args;
+        let is = |about: About| kind == about as u64;
+        if is(About::Began) {
+            return Ok(self.began);
+        }
+        let ppid = os::status_word("self", "PPid");
+        if is(About::Pcomm) || is(About::LeaderComm) {
+            let pid = if is(About::Pcomm) { ppid } else { u64::from(std::process::id()) };
+            return self.give(&os::comm(&pid.to_string()), to, len, stack);
+        }
+        Ok(match kind {
+            _ if is(About::Ppid) => ppid,
+            _ if is(About::LeaderTid) => u64::from(std::process::id()),
+            _ if is(About::Cgroup) => os::cgroup_id(),
+            _ if is(About::InitPidTgid) => os::outermost_pid() << 32 | os::outermost_pid(),
+            _ if is(About::Jiffies) => os::clock(os::MONOTONIC) / 4_000_000,
+            _ => 0,
+        })
+    }
+}
+
+impl Host for Memory {
+    fn read(&mut self, addr: u64, to: &mut [u8]) -> Result<(), Fault> {
+        let len = to.len();
+        if (CONTEXT_AT..CONTEXT_AT + CONTEXT_LEN as u64).contains(&addr)
+            && addr as usize - CONTEXT_AT as usize + len <= CONTEXT_LEN
+        {
+            to.fill(0);
+            return Ok(());
+        }
+        let from = self.own(addr, len).ok_or(Fault::Access { addr, len })?;
+        to.copy_from_slice(from);
+        Ok(())
+    }
+
+    fn write(&mut self, addr: u64, from: &[u8]) -> Result<(), Fault> {
+        let fault = Fault::Access { addr, len: from.len() };
+        if (CONSTANTS_AT..SCRATCH_AT).contains(&addr) {
+            return Err(fault);
+        }
+        self.own(addr, from.len()).ok_or(fault)?.copy_from_slice(from);
+        Ok(())
+    }
+
+    fn call(&mut self, number: u64, args: [u64; 5], stack: &mut Stack) -> Result<u64, Fault> {
+        let helper = u32::try_from(number).map_err(|_| Fault::NoHelper { number })?;
+        match helper {
+            help::MAP_LOOKUP | help::MAP_UPDATE | help::MAP_DELETE | help::LOOKUP_OR_INIT => {
+                self.map_helper(helper, args, stack)
+            }
+            help::AGGREGATE | help::AGGREGATED | help::MAP_NEXT | help::MAP_LEN => {
+                self.map_helper(helper, args, stack)
+            }
+            help::STR_COMPARE | help::MEM_COMPARE | help::STR_FIND | help::STR_LEN | help::STR_APPEND => {
+                self.text_helper(helper, args, stack)
+            }
+            help::STR_TIDY => self.text_helper(helper, args, stack),
+            help::PROBE_READ_USER | help::PROBE_READ_OWN | help::PROBE_READ_TEXT => {
+                self.reading_helper(helper, args, stack)
+            }
+            help::RINGBUF_OUTPUT => self.ring_output(args, stack),
+            help::MEM_ZERO => {
+                let len = args[1] as usize;
+                if len > PIECE_MAX {
+                    return Err(Fault::Access { addr: args[0], len });
+                }
+                self.write_own(stack, args[0], &vec![0; len])?;
+                Ok(0)
+            }
+            help::KTIME_GET_NS => Ok(os::clock(os::MONOTONIC)),
+            help::KTIME_GET_BOOT_NS => Ok(os::clock(os::BOOT)),
+            help::KTIME_GET_TAI_NS => Ok(os::clock(os::TAI)),
+            help::PRANDOM_U32 => Ok(u64::from(self.random())),
+            help::SMP_PROCESSOR_ID => Ok(os::cpu().0),
+            help::NUMA_NODE_ID => Ok(os::cpu().1),
+            help::PID_TGID => Ok(u64::from(std::process::id()) << 32 | u64::from(std::process::id())),
+            help::UID_GID => Ok(os::status_word("self", "Gid") << 32 | os::status_word("self", "Uid")),
+            help::COMM => self.give(&os::comm("self"), args[0], args[1], stack),
+            help::COMM_OF => self.give(&os::comm(&(args[0] as u32).to_string()), args[1], args[2], stack),
+            help::ABOUT => self.about(args, stack),
+            help::CHILD => Ok(u64::from(self.child)),
+            help::NAME_OF => {
+                let number = args[1] as i32;
+                let text = match args[0] {
+                    n if n == Named::Error as u64 => os::error_text(number),
+                    n if n == Named::Signal as u64 => os::signal_text(number),
+                    _ => names::syscall(number),
+                };
+                self.give(&text, args[2], args[3], stack)
+            }
+            help::USER_STACK => {
+                self.write_own(stack, args[0], &[0; 24])?;
+                Ok(0)
+            }
+            // There is no target here whose memory or threads could be meant.
+            help::WRITE_USER | help::SEND_SIGNAL => Ok(EFAULT),
+            _ => Err(Fault::NoHelper { number }),
+        }
+    }
+
+    fn meaning(&mut self, wide: Wide) -> Result<u64, Fault> {
+        match wide {
+            Wide::MapIndex(index) if index >= 0 && index < FIRST_MAP + self.maps.len() as i32 => {
+                Ok(HANDLES_AT + index as u64)
+            }
+            Wide::MapValueIndex { index: CONSTANTS, offset } => Ok(CONSTANTS_AT + u64::from(offset)),
+            wide => Err(Fault::NoMeaning(wide)),
+        }
+    }
+}
+
+/// The bytes before the first NUL.
+pub fn until_nul(text: &[u8]) -> &[u8] {
+    &text[..text.iter().position(|b| *b == 0).unwrap_or(text.len())]
+}
+
+fn find(hay: &[u8], needle: &[u8]) -> Option<usize> {
+    if needle.is_empty() {
+        return Some(0);
+    }
+    hay.windows(needle.len()).position(|window| window == needle)
+}

@@ -1,0 +1,429 @@
+//! A script from its begin to its end, in the controller.
+//!
+//! For:     the command line.
+//! State:   the script, its memory, output, what is due when.
+//! Context: control; one thread.
+//! Keeps:   K1 begin runs before anything else, end after everything; both in the order of the script.
+//!          K2 a program that takes more than its fuel is ended, counted by cause and told at the end.
+//!          K3 the run ends by `exit()`, a signal, the end of the child or of the process that it was asked to follow, or when no
+//!             event can come any more.
+//! Checked: tests/scripts.rs.
+
+use super::host::{CONTEXT_AT, Memory};
+use super::maps::Map;
+use super::os;
+use super::out::{Format, Out};
+use super::report::{self, How};
+use crate::program::{Event, Script, Trouble};
+use bpf::{Fault, Program};
+use std::collections::BTreeMap;
+use std::io::{PipeReader, Read, Write};
+use std::os::fd::{AsRawFd, IntoRawFd};
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+/// Instructions that one run of a program may take: about two seconds.
+const FUEL: u64 = 100_000_000;
+/// How long one benchmark is measured.
+const BENCH_FOR: Duration = Duration::from_millis(300);
+/// Nothing is due: one looks again after so long.
+const IDLE: u64 = 1_000_000_000;
+
+/// What a run is told.
+#[derive(Debug, Default)]
+pub struct Settings {
+    /// Nothing is said but what the script prints and errors.
+    pub is_quiet: bool,
+    /// Warnings are not said.
+    pub no_warnings: bool,
+    /// `system()` may run commands.
+    pub is_unsafe: bool,
+    /// `__BPFTRACE_NOTIFY_PROBES_ATTACHED` is said when all is in place.
+    pub notifies: bool,
+    /// Maps are printed at the end.
+    pub prints_maps: bool,
+    /// What marks a text that was cut off.
+    pub trailer: String,
+    /// Bytes that `cat()` prints at most.
+    pub cat_max: u64,
+    /// The run ends when this process does.
+    pub follows: Option<u32>,
+    /// Only `test` probes (true) or `bench` probes run.
+    pub mode: Mode,
+    /// Times of series are not of today (for tests).
+    pub times_from_1970: bool,
+    /// Ends right after everything is in place.
+    pub is_dry: bool,
+}
+
+/// Which probes run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// All but tests and benchmarks.
+    #[default]
+    Trace,
+    /// Tests.
+    Test,
+    /// Benchmarks.
+    Bench,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// The exit code.
+    pub code: i32,
+    /// Output that could not be written.
+    pub failure: Option<std::io::Error>,
+}
+
+/// A running script.
+pub struct Machine {
+    pub(super) script: Script,
+    pub(super) memory: Memory,
+    pub(super) out: Out,
+    err: Box<dyn Write>,
+    pub(super) exit: Option<i32>,
+    pub(super) troubles: BTreeMap<Trouble, u64>,
+    /// Programs that were ended, by probe and cause.
+    faults: BTreeMap<(usize, String), u64>,
+    pub(super) lost: u64,
+    pub(super) says_warnings: bool,
+    pub(super) says_no_trace: bool,
+    pub(super) trailer: String,
+    pub(super) cat_max: u64,
+    pub(super) is_real: bool,
+    settings: Settings,
+}
+
+impl Machine {
+    /// Nothing runs yet. `err` is where warnings and errors go.
+    pub fn new(mut script: Script, settings: Settings, out: Out, err: Box<dyn Write>) -> Machine {
+        let maps = script.maps.iter().cloned().map(Map::new).collect();
+        let mut memory = Memory::new(std::mem::take(&mut script.constants), script.scratch, maps);
+        memory.is_unsafe = settings.is_unsafe;
+        Machine {
+            memory,
+            out,
+            err,
+            exit: None,
+            troubles: BTreeMap::new(),
+            faults: BTreeMap::new(),
+            lost: 0,
+            says_warnings: !settings.no_warnings,
+            says_no_trace: true,
+            trailer: settings.trailer.clone(),
+            cat_max: settings.cat_max,
+            is_real: !settings.times_from_1970,
+            script,
+            settings,
+        }
+    }
+
+    /// Says something beside the output, in its order.
+    pub(super) fn say(&mut self, text: &str) {
+        self.out.flush();
+        // Talk that nobody can read is dropped.
+        let _ = self.err.write_all(text.as_bytes()).and_then(|()| self.err.flush());
+    }
+
+    /// Runs one program.
+    fn run_program(&mut self, probe: usize) -> Result<u64, Fault> {
+        let program: &Program = &self.script.probes[probe].program;
+        let result = bpf::run(program, &mut self.memory, [CONTEXT_AT, 0, 0, 0, 0], FUEL);
+        self.memory.maps.iter_mut().for_each(Map::settle);
+        result.map_err(|faulted| {
+            *self.faults.entry((probe, faulted.to_string())).or_default() += 1;
+            faulted.why
+        })
+    }
+
+    /// The programs of an event, in order. With one that exits, the others still run.
+    fn fire(&mut self, is_wanted: impl Fn(&Event) -> bool) {
+        for probe in 0..self.script.probes.len() {
+            if is_wanted(&self.script.probes[probe].event) {
+                // A fault is kept and told at the end.
+                let _ = self.run_program(probe);
+            }
+        }
+    }
+
+    /// Runs all of it. `child` was started and waits for the byte that lets it go.
+    pub fn run(mut self, child: Option<(Child, Box<dyn FnOnce()>)>) -> Ended {
+        let signals = self.listen();
+        let (mut child, go) = child.map_or((None, None), |(child, go)| (Some(child), Some(go)));
+        self.memory.child = child.as_ref().map_or(0, Child::id);
+        if self.settings.mode != Mode::Trace {
+            let code = self.run_special();
+            return self.end(code);
+        }
+        self.fire(|event| *event == Event::Begin);
+        self.attached();
+        self.drain();
+        if let Some(go) = go {
+            go();
+        }
+        if self.settings.is_dry {
+            stop_child(child.as_mut());
+            let code = self.exit.unwrap_or(0);
+            return self.end(code);
+        }
+        if self.exit.is_none() {
+            self.wait_for_events(signals.as_ref(), child.as_mut());
+        }
+        stop_child(child.as_mut());
+        self.fire(|event| *event == Event::End);
+        self.drain();
+        self.print_maps();
+        let code = self.exit.unwrap_or(0);
+        self.end(code)
+    }
+
+    fn attached(&mut self) {
+        let is_counted = |event: &Event| !matches!(event, Event::Test(_) | Event::Bench(_));
+        let n = self.script.probes.iter().filter(|probe| is_counted(&probe.event)).count();
+        if !self.settings.is_quiet {
+            match self.out.format {
+                Format::Text => {
+                    let s = if n == 1 { "" } else { "s" };
+                    self.say(&format!("Attached {n} probe{s}\n"));
+                }
+                Format::Json => {
+                    let line = format!(
+                        "{{\"type\": \"attached_probes\", \"count\": {n}, \"data\": {{\"probes\": {n}}}}}\n"
+                    );
+                    self.out.raw(line.as_bytes());
+                }
+            }
+        }
+        if self.settings.notifies {
+            self.out.flush();
+            // Whoever waits for the word reads our standard output, also when results go to a file.
+            let _ = writeln!(std::io::stdout(), "__BPFTRACE_NOTIFY_PROBES_ATTACHED");
+        }
+    }
+
+    /// Signals that end the run and those that the script waits for, as bytes.
+    fn listen(&mut self) -> Option<PipeReader> {
+        let (reader, writer) = std::io::pipe().ok()?;
+        os::unblock(reader.as_raw_fd());
+        os::unblock(writer.as_raw_fd());
+        os::set_signal_pipe(writer.into_raw_fd());
+        let asked = self.script.probes.iter().filter_map(|probe| match probe.event {
+            Event::Signal(signal) => Some(signal),
+            _ => None,
+        });
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGCHLD].into_iter().chain(asked) {
+            os::catch(signal);
+        }
+        Some(reader)
+    }
+
+    fn wait_for_events(&mut self, signals: Option<&PipeReader>, mut child: Option<&mut Child>) {
+        let mut timers: Vec<(usize, u64, u64)> = Vec::new();
+        let now = os::clock(os::MONOTONIC);
+        for (i, probe) in self.script.probes.iter().enumerate() {
+            if let Event::Interval(period) = probe.event {
+                timers.push((i, period.max(1), now + period.max(1)));
+            }
+        }
+        let waits_for_signals = self.script.probes.iter().any(|p| matches!(p.event, Event::Signal(_)));
+        loop {
+            let has_target = child.is_some() || self.settings.follows.is_some();
+            if timers.is_empty() && !waits_for_signals && !has_target {
+                return;
+            }
+            let now = os::clock(os::MONOTONIC);
+            let next = timers.iter().map(|(.., due)| *due).min();
+            let limit = next.map_or(IDLE, |due| due.saturating_sub(now)).min(IDLE);
+            os::wait(&signals.iter().map(|pipe| pipe.as_raw_fd()).collect::<Vec<_>>(), limit);
+            if self.take_signals(signals) {
+                return;
+            }
+            self.run_timers(&mut timers);
+            self.drain();
+            let is_over = child.as_mut().is_some_and(|child| !matches!(child.try_wait(), Ok(None)))
+                || self.settings.follows.is_some_and(|pid| !is_alive(pid));
+            if self.exit.is_some() || is_over || self.out.is_broken() {
+                return;
+            }
+        }
+    }
+
+    /// Runs what signals asked for; true if one asked to end.
+    fn take_signals(&mut self, mut signals: Option<&PipeReader>) -> bool {
+        let mut bytes = [0; 256];
+        let Some(pipe) = signals.as_mut() else { return false };
+        let n = pipe.read(&mut bytes).unwrap_or(0);
+        let mut is_asked = false;
+        for signal in bytes[..n].iter().map(|byte| i32::from(*byte)) {
+            let is_ours = self.script.probes.iter().any(|probe| probe.event == Event::Signal(signal));
+            if is_ours {
+                self.fire(|event| *event == Event::Signal(signal));
+            } else if signal == libc::SIGINT || signal == libc::SIGTERM {
+                is_asked = true;
+            }
+        }
+        is_asked
+    }
+
+    fn run_timers(&mut self, timers: &mut [(usize, u64, u64)]) {
+        // Those that were due earlier run earlier.
+        timers.sort_by_key(|(probe, _, due)| (*due, *probe));
+        for (probe, period, due) in timers {
+            let now = os::clock(os::MONOTONIC);
+            if *due > now {
+                break;
+            }
+            let _ = self.run_program(*probe);
+            *due = (*due + *period).max(now);
+            self.drain();
+            if self.exit.is_some() {
+                return;
+            }
+        }
+    }
+
+    fn print_maps(&mut self) {
+        if self.out.format == Format::Text {
+            self.out.raw(b"\n\n");
+        }
+        if !self.settings.prints_maps {
+            return;
+        }
+        let how = How { top: 0, div: 1, trailer: &self.trailer, is_real: self.is_real };
+        let mut maps: Vec<&Map> = self.memory.maps.iter().filter(|map| map.len() > 0).collect();
+        maps.sort_by(|a, b| a.decl.name.cmp(&b.decl.name));
+        for map in maps {
+            report::map(&mut self.out, &self.script, map, how);
+        }
+    }
+
+    fn end(mut self, code: i32) -> Ended {
+        for ((probe, cause), count) in std::mem::take(&mut self.faults) {
+            let name = self.script.probes[probe].name.clone();
+            let times = if count == 1 { "once" } else { &format!("{count} times") };
+            self.say(&format!("ERROR: {name}: ended before its end, {times}: {cause}\n"));
+        }
+        let failure = self.out.failure();
+        let code = if failure.is_some() && code == 0 { 1 } else { code };
+        Ended { code, failure }
+    }
+
+    fn run_special(&mut self) -> i32 {
+        let is_test = self.settings.mode == Mode::Test;
+        let of = |event: &Event| match event {
+            Event::Test(name) if is_test => Some(name.clone()),
+            Event::Bench(name) if !is_test => Some(name.clone()),
+            _ => None,
+        };
+        let all: Vec<(usize, String)> =
+            self.script.probes.iter().enumerate().filter_map(|(i, p)| Some((i, of(&p.event)?))).collect();
+        if is_test { self.run_tests(&all) } else { self.run_benches(&all) }
+    }
+
+    fn run_tests(&mut self, all: &[(usize, String)]) -> i32 {
+        let mut failed = Vec::new();
+        if self.out.format == Format::Text {
+            let line = format!("\x1b[32m[==========]\x1b[0m Running {} tests.\n", all.len());
+            self.out.raw(line.as_bytes());
+        }
+        for (probe, name) in all {
+            let began = Instant::now();
+            let before: u64 = self.troubles.values().sum();
+            let result = self.run_program(*probe);
+            let took = began.elapsed().as_nanos();
+            let hidden = Out::new(Box::new(std::io::sink()), self.out.format, super::Buffering::Full, false);
+            let is_fine = matches!(result, Ok(0));
+            if self.out.format == Format::Text {
+                self.out.raw(format!("\x1b[32m[ RUN      ]\x1b[0m {name}\n").as_bytes());
+            }
+            // The output of a test that passed is not shown.
+            let shown = if is_fine { Some(std::mem::replace(&mut self.out, hidden)) } else { None };
+            self.drain();
+            if let Some(shown) = shown {
+                self.out = shown;
+            }
+            let is_fine = is_fine
+                && self.exit.take().unwrap_or(0) == 0
+                && self.troubles.values().sum::<u64>() == before;
+            if !is_fine {
+                failed.push(name.clone());
+            }
+            match self.out.format {
+                Format::Text => {
+                    let mark = if is_fine { "\x1b[32m[       OK ]" } else { "\x1b[31m[  FAILED  ]" };
+                    self.out.raw(format!("{mark}\x1b[0m {name} ({took} ns)\n").as_bytes());
+                }
+                Format::Json => {
+                    let data = format!(
+                        "{{\"{name}\": {{\"duration\": {took}, \"passed\": {is_fine}, \"output\": \"\"}}}}"
+                    );
+                    self.out.line("test_result", &data);
+                }
+            }
+        }
+        if self.out.format == Format::Text {
+            let tests = |n: usize| if n == 1 { "1 test".to_owned() } else { format!("{n} tests") };
+            let mut text = format!("\x1b[32m[==========]\x1b[0m {} ran.\n", tests(all.len()));
+            text += &format!("\x1b[32m[  PASSED  ]\x1b[0m {}.\n", tests(all.len() - failed.len()));
+            if !failed.is_empty() {
+                text += &format!("\x1b[31m[  FAILED  ]\x1b[0m {}, listed below:\n", tests(failed.len()));
+                text.extend(failed.iter().map(|name| format!("\x1b[31m[  FAILED  ]\x1b[0m {name}\n")));
+            }
+            self.out.raw(text.as_bytes());
+        }
+        i32::from(!failed.is_empty())
+    }
+
+    fn run_benches(&mut self, all: &[(usize, String)]) -> i32 {
+        let width = all.iter().map(|(_, name)| name.len()).max().unwrap_or(0).max(40) + 1;
+        if self.out.format == Format::Text {
+            let head = format!("{:<width$}{:<15}{}\n", "Benchmark", "Time(ns)", "Iterations");
+            let line = "-".repeat(head.len() - 1);
+            self.out.raw(format!("{head}{line}\n").as_bytes());
+        }
+        for (probe, name) in all {
+            let began = Instant::now();
+            let mut runs = 0u32;
+            while began.elapsed() < BENCH_FOR {
+                if self.run_program(*probe).is_err() {
+                    break;
+                }
+                runs += 1;
+                self.memory.ring.clear();
+            }
+            let average = began.elapsed().as_nanos() / u128::from(runs.max(1));
+            match self.out.format {
+                Format::Text => self.out.raw(format!("{name:<width$}{average:<15}{runs}\n").as_bytes()),
+                Format::Json => {
+                    let data = format!("{{\"{name}\": {{\"average\": {average}, \"iters\": {runs}}}}}");
+                    self.out.line("benchmark_result", &data);
+                }
+            }
+        }
+        0
+    }
+}
+
+fn is_alive(pid: u32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    !stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']))
+}
+
+/// Asks a child that still runs to end, and waits for it a moment.
+fn stop_child(child: Option<&mut Child>) {
+    const PATIENCE: Duration = Duration::from_millis(500);
+    let Some(child) = child else { return };
+    if !matches!(child.try_wait(), Ok(None)) {
+        return;
+    }
+    os::terminate(child.id());
+    let began = Instant::now();
+    while began.elapsed() < PATIENCE {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
