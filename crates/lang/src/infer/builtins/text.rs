@@ -31,11 +31,11 @@ impl Infer<'_> {
                 );
                 let len = args.get(1).and_then(|a| self.length(function, a));
                 if let Some(n) = len
-                    && n + 1 > u64::from(most)
+                    && n.saturating_add(1) > u64::from(most)
                 {
                     self.warn(span, format!("length param ({n}) is too long and will be shortened to {most} bytes (see BPFTRACE_MAX_STRLEN)"));
                 }
-                Type::Str(len.map_or(most, |n| (n + 1).min(u64::from(most)) as u32))
+                Type::Str(len.map_or(most, |n| n.saturating_add(1).min(u64::from(most)) as u32))
             }
             B::Buf => self.buf(args, most, span),
             B::StrConcat => {
