@@ -16,10 +16,12 @@ use crate::{Addr, FileOffset, ImageError};
 
 mod module;
 mod open;
+mod shadow_stack;
 mod task;
 
 pub use module::{ExecMapping, Module, ModuleKind, Process};
 pub(crate) use open::file_id as id_of;
+pub use shadow_stack::has_shadow_stack;
 pub(crate) use task::proc_dir;
 pub use task::{is_over, living};
 

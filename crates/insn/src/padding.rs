@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::arch::native;
 use crate::code::Code;
@@ -81,7 +81,7 @@ pub(crate) fn nearest_gap(
 
 /// Padding of functions that were asked about, by their start.
 #[derive(Debug, Default)]
-pub(crate) struct Gaps(BTreeMap<u64, Rc<[Range<u64>]>>);
+pub(crate) struct Gaps(BTreeMap<u64, Arc<[Range<u64>]>>);
 
 /// All padding between `lowest` and `highest`, and of the functions there.
 fn gaps(flow: &Flow, code: &Code<'_>, lowest: u64, highest: u64) -> Vec<Range<u64>> {
@@ -96,15 +96,15 @@ fn gaps(flow: &Flow, code: &Code<'_>, lowest: u64, highest: u64) -> Vec<Range<u6
 }
 
 /// The padding of one function; none if it is too long to be one.
-fn known_gaps(flow: &Flow, code: &Code<'_>, function: Range<u64>) -> Rc<[Range<u64>]> {
+fn known_gaps(flow: &Flow, code: &Code<'_>, function: Range<u64>) -> Arc<[Range<u64>]> {
     if function.end - function.start > FUNCTION_BYTES_MAX {
-        return Rc::new([]);
+        return Arc::new([]);
     }
     if let Some(known) = flow.gaps.borrow().0.get(&function.start) {
         return known.clone();
     }
     let start = function.start;
-    let found: Rc<[Range<u64>]> = gaps_of(flow, code, function).into();
+    let found: Arc<[Range<u64>]> = gaps_of(flow, code, function).into();
     let mut all = flow.gaps.borrow_mut();
     if all.0.len() >= KEPT_FUNCTIONS {
         all.0.clear();

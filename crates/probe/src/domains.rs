@@ -11,7 +11,7 @@
 use core::fmt;
 use core::marker::PhantomData;
 use rcu::tasks::{holdout, on_fast};
-use rcu::{BuildError, Cookie, Domain, Fast, Flavour, Lite, Normal, Rank, Reader};
+use rcu::{BuildError, Cookie, Domain, Fast, Flavour, Lite, Normal, Rank, Reader, Sigsafe};
 
 /// How the reader side is protected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -20,6 +20,8 @@ pub enum Protection {
     Refcount,
     /// SRCU with its fences.
     Normal,
+    /// SRCU with atomic adds, which may interrupt one another.
+    Sigsafe,
     /// RCU Tasks Trace in its classic form: a count in the thread.
     TasksTrace,
     /// RCU Tasks Trace in its form since 2025, on fast readers.
@@ -32,14 +34,33 @@ pub enum Protection {
 
 impl Protection {
     /// Every protection (table).
-    pub const ALL: [Protection; 6] =
-        [Self::Refcount, Self::Normal, Self::TasksTrace, Self::TasksFast, Self::Lite, Self::Fast];
+    pub const ALL: [Protection; 7] = [
+        Self::Refcount,
+        Self::Normal,
+        Self::Sigsafe,
+        Self::TasksTrace,
+        Self::TasksFast,
+        Self::Lite,
+        Self::Fast,
+    ];
+
+    /// The flavour of the readers of a domain of its own; none where there is no such domain.
+    pub const fn flavour(self) -> Option<Flavour> {
+        match self {
+            Self::Normal => Some(Flavour::Normal),
+            Self::Sigsafe => Some(Flavour::Sigsafe),
+            Self::Lite => Some(Flavour::Lite),
+            Self::Fast => Some(Flavour::Fast),
+            Self::Refcount | Self::TasksTrace | Self::TasksFast => None,
+        }
+    }
 
     /// Its name in options and tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Refcount => "refcount",
             Self::Normal => "srcu",
+            Self::Sigsafe => "sigsafe",
             Self::TasksTrace => "tasks-trace",
             Self::TasksFast => "tasks-fast",
             Self::Lite => "lite",
@@ -152,14 +173,8 @@ impl Drop for Section<'_> {
 
 impl Side {
     pub fn new(kind: Protection, name: &str) -> Result<Side, BuildError> {
-        let flavour = match kind {
-            Protection::Normal => Some(Flavour::Normal),
-            Protection::Lite => Some(Flavour::Lite),
-            Protection::Fast => Some(Flavour::Fast),
-            _ => None,
-        };
         let build = |f| Domain::builder(name).flavour(f).checked(false).build();
-        Ok(Side { kind, domain: flavour.map(build).transpose()? })
+        Ok(Side { kind, domain: kind.flavour().map(build).transpose()? })
     }
 
     /// Enters; `None` if a rule of the domain forbids it.
@@ -169,6 +184,7 @@ impl Side {
             (Protection::Fast, Some(domain)) => domain.lock::<Fast>(),
             (Protection::Lite, Some(domain)) => domain.lock::<Lite>(),
             (Protection::Normal, Some(domain)) => domain.lock::<Normal>(),
+            (Protection::Sigsafe, Some(domain)) => domain.lock::<Sigsafe>(),
             (Protection::TasksTrace, _) => {
                 holdout::lock();
                 return Some(Token(None, PhantomData));
@@ -193,6 +209,8 @@ impl Side {
             // SAFETY: as above.
             (Protection::Normal, Some(domain), Some(rank)) => unsafe { domain.unlock::<Normal>(rank) },
             // SAFETY: as above.
+            (Protection::Sigsafe, Some(domain), Some(rank)) => unsafe { domain.unlock::<Sigsafe>(rank) },
+            // SAFETY: as above.
             (Protection::TasksTrace, ..) => unsafe { holdout::unlock() },
             // SAFETY: as above.
             (Protection::TasksFast, ..) => unsafe { on_fast::unlock() },
@@ -215,6 +233,7 @@ impl Side {
             (Protection::Fast, Some(domain)) => inside::<Fast, T>(domain, body),
             (Protection::Lite, Some(domain)) => inside::<Lite, T>(domain, body),
             (Protection::Normal, Some(domain)) => inside::<Normal, T>(domain, body),
+            (Protection::Sigsafe, Some(domain)) => inside::<Sigsafe, T>(domain, body),
             (Protection::TasksTrace, _) => {
                 let _reader = holdout::read();
                 Some(body())

@@ -14,7 +14,6 @@
 //! - [`threads`] how its threads find their own blocks
 //! - [`counter`] whether it may take the time stamp counter away from itself
 //! - [`limits`] limits of its own that it has reached
-//! - [`shadow_stack`] whether the processor checks its returns
 //! - [`proof`] that it is gone, restored, unmapped: what a receipt may claim
 
 pub(crate) mod counter;
@@ -24,6 +23,5 @@ pub(crate) mod maps;
 pub(crate) mod memory;
 pub(crate) mod process;
 pub(crate) mod proof;
-pub(crate) mod shadow_stack;
 pub(crate) mod sharers;
 pub(crate) mod threads;

@@ -12,7 +12,6 @@
 //! - [`consumer`] what is called at a hit, and whether the code allows it
 //! - [`no_jump`] why no jump can stand at a site
 //! - [`puns`] pages for jumps that can lead to some addresses only
-//! - [`space`] free address space near a module
 //! - [`ifunc`] which implementation of an ifunc runs
 //! - [`pace`] long work that somebody waits for
 //! - [`explain`] how each site would be probed, for `explain`
@@ -27,7 +26,6 @@ mod no_jump;
 mod pace;
 pub(crate) mod puns;
 mod site;
-pub(crate) mod space;
 
 pub use coverage::{FileCoverage, coverage};
 pub use explain::{Explained, explain};
@@ -43,11 +41,12 @@ use image::spec::Place;
 use image::{
     ElfImage, FileId, ImageAddr, ImageError, Mark, Module, NoMatch, Process, Reason, Spec, When, select,
 };
-use insn::{Code, Flow};
+use insn::Flow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::SystemTime;
+use text::ground::{self, codes};
 
 /// Why a specification leads nowhere.
 #[derive(Debug)]
@@ -159,35 +158,14 @@ impl Loaded {
         if let Some(unread) = image.unread_symbols() {
             pace.tell(&format!("{}: {unread}", image.path().display()));
         }
-        let mut starts: Vec<u64> = image.functions().iter().map(|f| f.addr.0).collect();
-        starts.sort_unstable();
-        starts.dedup();
-        let pointers: Vec<u64> = image.code_pointers().iter().map(|a| a.0).collect();
-        let codes = codes(&image);
-        let read = |table: &insn::Table| {
-            let at = ImageAddr(table.at);
-            let found = match &table.within {
-                None => image.rel32_table_targets(at),
-                Some(r) => {
-                    let within = ImageAddr(r.start)..ImageAddr(r.end);
-                    image.rel32_label_targets(at, ImageAddr(table.base), &within)
-                }
-            };
-            found.iter().map(|a| a.0).collect()
-        };
-        let work =
-            pace.begin("reading", image.path(), codes.iter().map(|code| code.bytes.len() as u64).sum());
-        let flow = Flow::analyse_while(&codes, &starts, &pointers, &read, &|bytes| work.go_on(bytes));
-        let flow = flow.ok_or(PlanError::Stopped)?;
+        let bytes = codes(&image).iter().map(|code| code.bytes.len() as u64).sum();
+        let work = pace.begin("reading", image.path(), bytes);
+        let flow = ground::flow(&image, &|bytes| work.go_on(bytes)).ok_or(PlanError::Stopped)?;
         let unsafe_points = || image.go_unsafe_points().iter().map(|r| r.start.0..r.end.0).collect();
         let parked = |flow: Flow| flow.with_parked_threads(unsafe_points(), GO_GOOD_REGISTERS.into());
         let flow = if image.is_go() { parked(flow) } else { flow };
         Ok(Loaded { image, flow })
     }
-}
-
-fn codes(image: &ElfImage) -> Vec<Code<'_>> {
-    image.executable_segments().map(|(s, bytes)| Code { base: s.range.start.0, bytes }).collect()
 }
 
 /// Files that were read, kept for the next process that maps them: libc takes 0.1 s.

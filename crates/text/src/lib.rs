@@ -3,6 +3,9 @@
 
 pub mod arch;
 mod assemble;
+mod gate;
+pub mod ground;
+mod landing;
 mod live;
 mod patch;
 pub mod slots;
@@ -11,6 +14,8 @@ mod trampoline;
 #[allow(unsafe_code)]
 pub mod xol;
 
+pub use gate::{Gate, GatePlace, GateRequest};
+pub use landing::Landing;
 pub use live::OwnText;
 pub use patch::{JUMP_LEN, Patch, island_jump, jump, jump_target};
 pub use trampoline::{

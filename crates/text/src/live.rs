@@ -32,6 +32,22 @@ impl OwnText {
         self.0.read_exact_at(&mut byte, at).map(|()| byte[0])
     }
 
+    /// Reads bytes at an address.
+    ///
+    /// # Errors
+    /// Not all of them are mapped.
+    pub fn read(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
+        self.0.read_exact_at(bytes, at)
+    }
+
+    /// Writes bytes that nobody executes.
+    ///
+    /// # Errors
+    /// They cannot be written.
+    pub fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
+        self.0.write_all_at(bytes, at)
+    }
+
     /// Replaces one byte of code, if it is `old`.
     ///
     /// # Errors

@@ -68,7 +68,7 @@ impl Entry {
 static ENTRIES: [Entry; 65] = [const { Entry::new() }; 65];
 static WRITING: Mutex<()> = Mutex::new(());
 
-const FAULTS: [i32; 4] = [sig::SEGV, sig::BUS, sig::FPE, sig::ILL];
+pub(crate) const FAULTS: [i32; 4] = [sig::SEGV, sig::BUS, sig::FPE, sig::ILL];
 /// libc's own.
 const RESERVED: [i32; 2] = [32, 33];
 

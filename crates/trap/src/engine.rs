@@ -8,15 +8,18 @@
 //!          E3 after `remove`, no handler of the probe runs and the text is as it was.
 //! Checked: `tests/engine.rs`, `torture xol`, `bench xol` (hits = calls x probes).
 
+use crate::blocks::Blocks;
 use crate::error::ProbeError;
 use crate::handler::Busy;
 use crate::module::{Module, Modules, OwnFile};
 use crate::site::{Site, prepare};
 use crate::space::OwnSpace;
-use crate::{Scheme, Sync, actions, handler};
+use crate::{Scheme, Sync, Vectors, Way, actions, handler};
 use coll::Tree;
-use probe::{Consumer, File, MAX_INSN, Registered, Registry};
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use percpu::Counter;
+use probe::{Consumer, File, MAX_INSN, Protection, Registered, Registry};
+use rcu::Flavour;
+use std::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 use std::sync::{Arc, Mutex, MutexGuard};
 use text::xol::Area;
 
@@ -31,7 +34,7 @@ pub enum Lookup {
 }
 
 /// How probes that are placed from now on are to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// How slots are given to instructions.
     pub scheme: Scheme,
@@ -43,9 +46,38 @@ pub struct Config {
     pub always_slot: bool,
     /// The most slots that are used, for tests; 0 is all 31 of a page.
     pub slot_limit: usize,
+    /// Probes are jumps where that is proven to be safe; else breakpoints.
+    pub jumps: bool,
+    /// Which vector registers jumps save around consumers.
+    pub vectors: Vectors,
+    /// The readers of sites and consumers; what is set when the engine is started counts.
+    pub readers: Protection,
     /// Breaks the slots.
     #[cfg(feature = "broken")]
     pub broken: Option<crate::Broken>,
+    /// Breaks the writing of jumps.
+    #[cfg(feature = "broken")]
+    pub broken_poke: Option<crate::BrokenPoke>,
+}
+
+impl Default for Config {
+    /// Jumps, fast readers, cached slots.
+    fn default() -> Config {
+        Config {
+            scheme: Scheme::default(),
+            sync: Sync::default(),
+            lookup: Lookup::default(),
+            always_slot: false,
+            slot_limit: 0,
+            jumps: true,
+            vectors: Vectors::default(),
+            readers: Protection::Fast,
+            #[cfg(feature = "broken")]
+            broken: None,
+            #[cfg(feature = "broken")]
+            broken_poke: None,
+        }
+    }
 }
 
 /// What happened so far.
@@ -69,14 +101,15 @@ pub struct Counts {
     pub slept: u64,
 }
 
-#[derive(Debug, Default)]
+/// Each on lines of every CPU's own: hits write nothing that another CPU does.
+#[derive(Default)]
 pub(crate) struct Counters {
-    pub handled: AtomicU64,
-    pub nested: AtomicU64,
-    pub skipped: AtomicU64,
-    pub raced: AtomicU64,
-    pub foreign: AtomicU64,
-    pub settled: AtomicU64,
+    pub handled: Counter,
+    pub nested: Counter,
+    pub skipped: Counter,
+    pub raced: Counter,
+    pub foreign: Counter,
+    pub settled: Counter,
 }
 
 /// The most areas of slots.
@@ -85,7 +118,12 @@ const AREAS: usize = 64;
 pub(crate) struct Inner {
     pub registry: Registry,
     pub domain: rcu::Domain,
+    /// What the domain's readers are.
+    pub flavour: Flavour,
     pub sites: Tree<Site>,
+    /// Instructions under jumps that stand, and their copies.
+    pub inside: Tree<u64>,
+    pub blocks: Blocks,
     pub modules: Modules,
     pub counters: Counters,
     areas: [AtomicPtr<(Area, Config)>; AREAS],
@@ -122,6 +160,11 @@ impl Drop for Probe {
 }
 
 impl Probe {
+    /// How it stands: by which rung of the ladder, and if it is a breakpoint, why.
+    pub fn way(&self) -> Option<Way> {
+        running()?.with_site(self.at, |node| node.value.way())
+    }
+
     /// Where it stands.
     pub fn addr(&self) -> u64 {
         self.at
@@ -153,14 +196,18 @@ impl Engine {
             return Err(ProbeError::Running);
         }
         let system = |error: rcu::BuildError| ProbeError::System(std::io::Error::other(error.to_string()));
-        let registry = Registry::new(probe::Config::default()).map_err(system)?;
-        let domain = rcu::Domain::builder("traps").flavour(rcu::Flavour::Fast).checked(false).build();
+        let registry = Registry::new(probe::Config::new(config.readers, config.readers)).map_err(system)?;
+        let flavour = config.readers.flavour().unwrap_or(Flavour::Fast);
+        let domain = rcu::Domain::builder("traps").flavour(flavour).checked(false).build();
         let space = Arc::new(OwnSpace::open()?);
         registry.add_space(space.clone());
         let inner: &'static Inner = Box::leak(Box::new(Inner {
             registry,
             domain: domain.map_err(system)?,
+            flavour,
             sites: Tree::new(0x7a9),
+            inside: Tree::new(0x7a9),
+            blocks: Blocks::new(),
             modules: Modules::new(),
             counters: Counters::default(),
             areas: [const { AtomicPtr::new(std::ptr::null_mut()) }; AREAS],
@@ -206,6 +253,8 @@ impl Engine {
     /// * The consumer runs as a signal handler at that instruction, each time that any thread comes there: what it
     ///   calls must be async-signal-safe there. It must not take a lock that the interrupted code may hold: so it
     ///   must not allocate if the probe is inside an allocator, or is hit where one is called from.
+    /// * With [`Vectors::Low`], the consumer and what it calls must keep to the registers that this names.
+    /// * The thread's stack there must have some room, as for a signal handler: 4 KiB and what the consumer needs.
     /// * What the consumer leaves in the registers, `rip` and `rsp` among them, must be what the probed code can go on
     ///   with.
     ///
@@ -216,6 +265,8 @@ impl Engine {
         let module = self.module(at)?;
         let offset = module.offset_of(at);
         let file: Arc<dyn File> = Arc::new(OwnFile(module));
+        // Files are read before signals are blocked.
+        self.0.space.read_ground(at, &lock(&self.0.config).clone());
         if self.0.registry.find(file.id(), offset).is_none() {
             let mut bytes = [0; MAX_INSN];
             let len = file.read(offset, &mut bytes);
@@ -313,12 +364,12 @@ impl Engine {
     pub fn counts(&self) -> Counts {
         let c = &self.0.counters;
         let mut counts = Counts {
-            handled: c.handled.load(Relaxed),
-            nested: c.nested.load(Relaxed),
-            skipped: c.skipped.load(Relaxed),
-            raced: c.raced.load(Relaxed),
-            foreign: c.foreign.load(Relaxed),
-            settled: c.settled.load(Relaxed),
+            handled: c.handled.sum(),
+            nested: c.nested.sum(),
+            skipped: c.skipped.sum(),
+            raced: c.raced.sum(),
+            foreign: c.foreign.sum(),
+            settled: c.settled.sum(),
             ..Counts::default()
         };
         for area in self.0.areas() {
@@ -332,6 +383,11 @@ impl Engine {
     /// Whether an address is in a slot. Any context.
     pub fn is_slot(&self, addr: u64) -> bool {
         self.0.areas().any(|area| area.holds(addr))
+    }
+
+    /// Whether an address is in the code that a jump leads to. Any context.
+    pub fn is_gate(&self, addr: u64) -> bool {
+        self.0.blocks.jump_at(addr).is_some()
     }
 
     /// Threads in slots now.
@@ -382,7 +438,16 @@ impl Inner {
 
 impl Config {
     fn areas_as(&self, other: &Config) -> bool {
-        let plain = |c: &Config| Config { lookup: Lookup::Site, always_slot: false, ..*c };
+        let plain = |c: &Config| Config {
+            lookup: Lookup::Site,
+            always_slot: false,
+            jumps: true,
+            vectors: Vectors::All,
+            readers: Protection::Fast,
+            #[cfg(feature = "broken")]
+            broken_poke: None,
+            ..*c
+        };
         plain(self) == plain(other)
     }
 

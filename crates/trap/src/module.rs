@@ -124,7 +124,11 @@ impl File for OwnFile {
     fn read(&self, offset: u64, bytes: &mut [u8; MAX_INSN]) -> usize {
         let Some(at) = self.0.addr_of(offset) else { return 0 };
         let len = (self.0.range.end - at).min(MAX_INSN as u64) as usize;
-        sys::remote::read_process(sys::getpid() as i32, at, &mut bytes[..len]).unwrap_or(0)
+        let read = sys::remote::read_process(sys::getpid() as i32, at, &mut bytes[..len]).unwrap_or(0);
+        if let Some(inner) = crate::engine::running() {
+            inner.space.without_probes(at, &mut bytes[..read]);
+        }
+        read
     }
 
     fn is_probeable(&self, insn: &Insn) -> bool {

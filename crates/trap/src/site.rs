@@ -7,9 +7,12 @@
 //! Checked: `tests/engine.rs`, `torture xol`.
 
 use crate::engine::Lookup;
+use crate::jump::{Jump, NoJump, Way};
+use insn::Rung;
 use insn::{Emulation, NoSlot, SlotCode};
 use probe::UprobeRef;
-use std::sync::atomic::AtomicBool;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use text::xol::{Area, Binding};
 
 pub(crate) struct Site {
@@ -24,6 +27,30 @@ pub(crate) struct Site {
     pub first: u8,
     /// All consumers want it gone.
     pub is_unwanted: AtomicBool,
+    /// The jump that it was given.
+    pub gate: Option<&'static Jump>,
+    /// The jump stands there, or is being written or taken away.
+    pub is_jump: AtomicBool,
+    /// Why it is a breakpoint.
+    pub no_jump: Mutex<Option<NoJump>>,
+}
+
+impl Site {
+    /// Where a breakpoint there leads, in the place of the consumers.
+    #[inline]
+    pub fn jump(&self) -> Option<&'static Jump> {
+        // The jump itself is known since before the site could be found.
+        self.gate.filter(|_| self.is_jump.load(Relaxed))
+    }
+
+    /// How it stands.
+    pub fn way(&self) -> Way {
+        let why = crate::engine::lock(&self.no_jump).clone();
+        match self.jump() {
+            Some(jump) => Way { rung: jump.placement.rung, no_jump: None },
+            None => Way { rung: Rung::Trap, no_jump: why },
+        }
+    }
 }
 
 /// How an instruction at `at` would be run.

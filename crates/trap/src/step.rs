@@ -12,8 +12,7 @@ use crate::engine::Inner;
 use crate::site::Site;
 use coll::{Key, TreeNode};
 use insn::{RSP, Registers, Store};
-use rcu::Fast;
-use std::sync::atomic::Ordering::Relaxed;
+use rcu::{Fast, Flavour, Lite, Normal, Reader, Sigsafe};
 use sys::signal::{Context, Info, sig};
 use text::xol::{Area, Settled};
 
@@ -44,13 +43,29 @@ impl Inner {
     /// Runs `body` with the site at an address, inside the reader that keeps it.
     #[inline]
     pub fn with_site<T>(&self, at: u64, body: impl FnOnce(&TreeNode<Site>) -> T) -> Option<T> {
-        let rank = self.domain.lock::<Fast>().ok()?;
         // SAFETY: inside the reader that `Engine::collect` waits for. Writers block signals, so that a lookup never
         // waits for the thread that it interrupts.
-        let found = unsafe { self.sites.find(Key(at, 0)) }.map(body);
-        // SAFETY: entered above, and left once.
-        unsafe { self.domain.unlock::<Fast>(rank) };
-        found
+        self.read(|| unsafe { self.sites.find(Key(at, 0)) }.map(body)).flatten()
+    }
+
+    /// Runs `body` inside the engine's reader.
+    #[inline(always)]
+    pub fn read<T>(&self, body: impl FnOnce() -> T) -> Option<T> {
+        match self.flavour {
+            Flavour::Normal => self.read_as::<Normal, T>(body),
+            Flavour::Sigsafe => self.read_as::<Sigsafe, T>(body),
+            Flavour::Lite => self.read_as::<Lite, T>(body),
+            _ => self.read_as::<Fast, T>(body),
+        }
+    }
+
+    #[inline(always)]
+    fn read_as<F: Reader, T>(&self, body: impl FnOnce() -> T) -> Option<T> {
+        let rank = self.domain.lock::<F>().ok()?;
+        let got = body();
+        // SAFETY: entered above, and left once: nothing unwinds here, the registry catches panics of consumers.
+        unsafe { self.domain.unlock::<F>(rank) };
+        Some(got)
     }
 
     /// Lets the thread go on with the instruction at `at`; if its site is gone, at the instruction itself.
@@ -92,7 +107,7 @@ impl Inner {
         let settled = unsafe { area.settle(&mut regs) };
         if settled != Settled::Elsewhere {
             set_registers(context, &regs);
-            self.counters.settled.fetch_add(1, Relaxed);
+            self.counters.settled.inc();
         }
         settled
     }

@@ -1,5 +1,5 @@
 //! Which of four consumers are there before and after, two at a function's entry and two before its return: all 16 by 16
-//! changes, made inside the probed call, through real breakpoints.
+//! changes, made inside the probed call, through real breakpoints and through jumps.
 //!
 //! After the kernel's `uprobe_multi_test` consumers test. A return is a hit before the exit here, as in a traced process: a
 //! consumer of returns is called if it is there when the function returns, whoever was there at its entry.
@@ -9,7 +9,19 @@ mod kit;
 use kit::{Count, bytes_at, engine, text};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use trap::{Config, Engine, Probe, Scheme};
+use trap::{Config, Engine, Probe, Rung, Scheme, Vectors};
+
+// The same as `CODE`, in this program's image, where jumps can be placed.
+std::arch::global_asm!(
+    ".globl matrix_code\n.type matrix_code, @function\nmatrix_code:\n.cfi_startproc",
+    "sub rsp, 8\n.cfi_adjust_cfa_offset 8\n.byte 0x48, 0x89, 0xf8, 0x48, 0x89, 0xf7, 0xff, 0xd0",
+    "add rsp, 8\n.cfi_adjust_cfa_offset -8\nret\n.cfi_endproc",
+    ".size matrix_code, . - matrix_code\n.p2align 4, 0xcc",
+);
+
+unsafe extern "C" {
+    fn matrix_code();
+}
 
 /// Calls its first argument with the second.
 const CODE: [u8; 17] = [
@@ -60,9 +72,12 @@ extern "C" fn inside(four: &mut Four) {
 
 #[test]
 fn every_change_inside_the_probed_call_is_seen_as_the_rules_say() {
-    for scheme in [Scheme::Cached, Scheme::Dynamic] {
-        let (engine, _alone) = engine(Config { scheme, ..Config::default() });
-        let at = text(&CODE);
+    let image = matrix_code as *const () as u64;
+    let jump = |vectors| (Config { vectors, ..Config::default() }, image);
+    let slot = |scheme| (Config { scheme, jumps: false, ..Config::default() }, text(&CODE));
+    let ways = [slot(Scheme::Cached), slot(Scheme::Dynamic), jump(Vectors::All), jump(Vectors::Low)];
+    for (config, at) in ways {
+        let (engine, _alone) = engine(config);
         // SAFETY: the code takes a function and its argument by the C calling convention.
         let call: extern "C" fn(extern "C" fn(&mut Four), &mut Four) = unsafe { std::mem::transmute(at) };
         let counts = std::array::from_fn(|_| Count::new());
@@ -70,13 +85,17 @@ fn every_change_inside_the_probed_call_is_seen_as_the_rules_say() {
         let mut cells = 0;
         for (before, after) in (0..16).flat_map(|b| (0..16).map(move |a| (b, a))) {
             four.change(before);
+            for probe in four.there.iter().flatten() {
+                let way = probe.way().unwrap();
+                assert_eq!(way.rung == Rung::Trap, !config.jumps, "{way:?}");
+            }
             four.after = after;
             four.counts.iter().for_each(|count| count.0.store(0, Relaxed));
             call(inside, &mut four);
             let seen = four.counts.each_ref().map(|count| count.get());
             let there = |i: usize| if i < 2 { before } else { after };
             let wanted = std::array::from_fn(|i| (there(i) >> i & 1) as u64);
-            assert_eq!(seen, wanted, "{scheme:?}: {before:04b} then {after:04b}");
+            assert_eq!(seen, wanted, "{config:?}: {before:04b} then {after:04b}");
             cells += 1;
         }
         four.change(0);

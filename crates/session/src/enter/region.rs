@@ -21,13 +21,13 @@ use crate::facts::site::SitePlan;
 use crate::find::maps::image_maps;
 use crate::find::memory::Memory;
 use crate::hold::remote::Remote;
-use crate::plan::space::{rooms, within_reach};
 use image::{FileId, Mapping};
 use std::fs::{File, OpenOptions};
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use sys::mapping as mm;
 use sys::{Errno, nr};
+use text::ground::space::{rooms, within_reach};
 use wire::{ARENA_NAME, AgentExports, RegionDesc};
 
 const PAGE: u64 = 4096;

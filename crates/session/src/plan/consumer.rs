@@ -10,7 +10,6 @@
 use super::no_jump::NoJump;
 use super::{Match, Verb};
 use crate::facts::site::Consumer;
-use crate::find::shadow_stack;
 use image::{ElfImage, ImageAddr, Mark, When};
 use insn::Placement;
 
@@ -55,7 +54,7 @@ pub(super) fn check_faults(image: &ElfImage, wanted: &Match, placement: &Placeme
 /// With a shadow stack a displaced call would be fatal.
 pub(super) fn check_shadow_stack(pid: u32, placement: &Placement) -> Result<(), NoJump> {
     match placement.call() {
-        Some(insn) if shadow_stack::is_used(pid) => Err(NoJump::ShadowStack(insn.addr)),
+        Some(insn) if image::maps::has_shadow_stack(pid) => Err(NoJump::ShadowStack(insn.addr)),
         _ => Ok(()),
     }
 }

@@ -9,11 +9,11 @@
 //! Checked: tests below; the kernel refuses a page that was taken meanwhile (MAP_FIXED_NOREPLACE).
 
 use crate::facts::site::SitePlan;
-use crate::plan::space::{PAGE, within_reach};
 use image::Mapping;
 use insn::Pun;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use text::ground::space::{PAGE, within_reach};
 use text::{JUMP_LEN, Trampoline};
 
 /// Entries stand at multiples of it, as in other regions.

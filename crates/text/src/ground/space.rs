@@ -11,7 +11,8 @@ use image::Mapping;
 use std::ops::Range;
 use std::path::Path;
 
-pub(crate) const PAGE: u64 = 4096;
+/// Mappings begin and end at multiples of it.
+pub const PAGE: u64 = 4096;
 /// Lowest address that we use; the kernel's own limit is 64 KiB by default.
 const LOWEST: u64 = 0x1_0000;
 /// What a 32-bit distance spans, less a margin for the code itself.
@@ -24,7 +25,7 @@ const STACK_ROOM: u64 = 1 << 30;
 const GAPS: [u64; 3] = [16 << 20, 64 << 10, 0];
 
 /// The free ranges in which `len` bytes are within reach, ascending.
-pub(crate) fn within_reach(mappings: &[Mapping], reach: Range<u64>, len: u64) -> Vec<Range<u64>> {
+pub fn within_reach(mappings: &[Mapping], reach: Range<u64>, len: u64) -> Vec<Range<u64>> {
     let lowest = reach.end.saturating_sub(SPAN).max(LOWEST);
     let highest = reach.start.saturating_add(SPAN).saturating_sub(len);
     let clipped = free(mappings).map(|f| f.start.max(lowest)..f.end.min(highest.saturating_add(len)));
@@ -32,7 +33,7 @@ pub(crate) fn within_reach(mappings: &[Mapping], reach: Range<u64>, len: u64) ->
 }
 
 /// Addresses for `len` bytes, the best first.
-pub(crate) fn rooms(mappings: &[Mapping], reach: Range<u64>, len: u64) -> Vec<u64> {
+pub fn rooms(mappings: &[Mapping], reach: Range<u64>, len: u64) -> Vec<u64> {
     let lowest = reach.end.saturating_sub(SPAN).max(LOWEST);
     let highest = reach.start.saturating_add(SPAN).saturating_sub(len);
     let mut found: Vec<(u64, u64)> = Vec::new();

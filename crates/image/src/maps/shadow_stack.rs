@@ -10,7 +10,7 @@
 use std::fs;
 
 /// Whether a thread of the process has a shadow stack.
-pub(crate) fn is_used(pid: u32) -> bool {
+pub fn has_shadow_stack(pid: u32) -> bool {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     threads
         .into_iter()
