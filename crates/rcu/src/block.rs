@@ -20,7 +20,6 @@
 //! ```
 
 use crate::prim::{AtomicI64, AtomicU32, AtomicU64, Relaxed};
-use crate::seq;
 use crate::{Flavour, FlavourSet, flavour::FLAVOURS};
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -57,8 +56,9 @@ pub struct Header {
     pub(crate) gp: GpState,
 }
 
-/// The grace-period half of the header.
+/// How far grace periods have come: half of a block's header, or a controller's own.
 #[repr(C, align(128))]
+#[derive(Debug)]
 pub struct GpState {
     pub(crate) seq: AtomicU64,
     pub(crate) needed: AtomicU64,
@@ -127,7 +127,8 @@ impl Rank {
         if index == 0 { Rank(0) } else { Rank(RANK_STRIDE) }
     }
 
-    pub(crate) const fn other(self) -> Rank {
+    /// The one of the two that this is not.
+    pub const fn other(self) -> Rank {
         Rank(self.0 ^ RANK_STRIDE)
     }
 }
@@ -207,13 +208,7 @@ impl<'a> Block<'a> {
             rseq_offset: AtomicI64::new(options.rseq.get() as i64),
             seats: AtomicU32::new(seats),
             seats_open: core::array::from_fn(|_| AtomicU32::new(CLOSED)),
-            gp: GpState {
-                seq: AtomicU64::new(seq::FIRST),
-                needed: AtomicU64::new(seq::FIRST),
-                needed_expedited: AtomicU64::new(seq::FIRST),
-                heavy_fences: AtomicU64::new(0),
-                periods: AtomicU64::new(0),
-            },
+            gp: GpState::new(),
         };
         // SAFETY: room and alignment for a header are the caller's promise.
         unsafe { mem.cast::<Header>().write(header) };

@@ -50,7 +50,7 @@ pub use cblist::{CbList, Func, Head, Queue};
 pub use error::{Misuse, Rule};
 pub use fence::{Fences, heavy as heavy_fence, register as register_fences};
 pub use flavour::{Fast, Flavour, FlavourSet, Lite, Normal, Reader, Sigsafe, Tasks, UpDown};
-pub use gp::{Broken, Env, Waiting};
+pub use gp::{Broken, Env, Ranks, Waiting};
 pub use reader::FastCookie;
 pub use seq::{Cookie, FIRST as FIRST_GP, Phase};
 
