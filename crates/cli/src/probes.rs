@@ -107,6 +107,7 @@ impl Probes {
             self.add(session, job);
             self.take_in_children(job, writer);
             writer.attached(&self.sessions, &refused, &missed);
+            writer.say_grace(&mut self.sessions);
         } else if self.take_in_children(job, writer) {
             writer.attached(&self.sessions, &[], &[]);
         }

@@ -264,6 +264,26 @@ impl Writer {
         self.say_left_out(refused, missed);
     }
 
+    /// With `--verbose`: how hits that are inside would be waited for, and how long that takes now.
+    pub fn say_grace(&self, sessions: &mut [Session]) {
+        const PATIENCE: Duration = Duration::from_secs(1);
+        for session in sessions.iter_mut().filter(|_| self.is_verbose) {
+            let (pid, waited) = (session.pid(), session.wait_for_hits(PATIENCE));
+            let fence = session.grace().fence;
+            match waited {
+                Ok(None) => {}
+                Ok(Some(took)) => {
+                    let took = time(took);
+                    eprintln!("nanoprobe: hits in process {pid} are waited for by {fence}; that took {took}");
+                }
+                Err(_) => eprintln!(
+                    "nanoprobe: hits in process {pid} are waited for by {fence}; one was inside for {}",
+                    time(PATIENCE)
+                ),
+            }
+        }
+    }
+
     /// A child that was there already could not be probed.
     pub fn not_taken_in(&mut self, pid: i32, why: &str) {
         eprintln!("nanoprobe: process {pid}, which was started before, is not probed: {why}");

@@ -8,8 +8,6 @@
 //!
 //! - [`attach`] the attach: from the first look to the last patch
 //! - [`numbers`] places in the arena, given out in order
-//! - [`runs`] counting consumers in a row
 
 pub(crate) mod attach;
 pub(crate) mod numbers;
-pub(crate) mod runs;

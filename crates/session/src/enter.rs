@@ -12,6 +12,7 @@
 //! - [`arena`] the shared mapping, seen from outside
 //! - [`agent_image`] the agent's bytes for an address
 //! - [`clock`] how fast the time stamp counter runs
+//! - [`fence`] how its threads are made to execute a full fence
 //! - [`footing`] where it all lies, as far as leaving needs it
 //! - [`belief`] how far the process's memory is believed about that
 //! - [`mapped`] whether a process maps an arena
@@ -23,6 +24,7 @@ pub(crate) mod agent_image;
 pub(crate) mod arena;
 pub(crate) mod belief;
 pub(crate) mod clock;
+pub(crate) mod fence;
 pub(crate) mod footing;
 pub(crate) mod journal;
 pub(crate) mod mapped;

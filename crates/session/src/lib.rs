@@ -13,9 +13,11 @@ mod patch;
 mod plan;
 pub mod watch;
 
+pub use enter::fence::Fence;
 pub use facts::calls::{Event, OpenCalls};
 pub use facts::ending::Ending;
 pub use facts::error::{Broken, Limit};
+pub use facts::room::Room;
 pub use facts::site::{Action, Consumer, HISTOGRAM_CELLS, Missed, SitePlan};
 pub use find::process::{ENGINE_NAME, check_process, check_readable, living_children};
 pub use follow::bell::Deaf;
@@ -25,10 +27,13 @@ pub use follow::launch::Launched;
 pub use follow::loads::Loads;
 pub use hold::reports::tidy;
 pub use hold::tracer::Held;
-pub use hold::world::set_patience;
+pub use hold::world::{set_patience, stops};
 pub use insn::Rung;
 pub use leave::receipt::{Receipt, Residue};
 pub use leave::recover::{is_marked, recover};
+pub use live::change::{GraceReport, NotChanged, Settled};
+pub use live::lists::{ConsumerId, HookId};
+pub use live::readers::{Late, LiveBroken};
 pub use live::session::{Calls, Session, SiteView};
 pub use plan::{
     Explained, FileCoverage, Images, Listed, Pace, Plan, PlanError, RefusedSite, Verb, coverage, explain,

@@ -3,11 +3,21 @@
 //! For:     whoever reads counts and events.
 //! State:   the session.
 //! Context: control, while hits write; stops nobody.
-//! Keeps:   what the target writes leads nowhere.
-//! Checked: testkit `counting`, `tracing`, `hostile`.
+//! Keeps:   what the target writes leads nowhere; what a hit may read is not changed, nor used for something else.
+//! Checked: testkit `counting`, `tracing`, `hostile`, `live`.
 //!
 //! - [`session`] what is armed, and what it has counted
 //! - [`events`] reading the rings of events
+//! - [`change`] consumers that come and go while hits run
+//! - [`lists`] the consumers of each hook, as they stand in the arena
+//! - [`readers`] the wait for hits that are inside
+//! - [`runs`] counting consumers in a row
+//! - [`slots`] places that are given out and taken back
 
+pub(crate) mod change;
 pub(crate) mod events;
+pub(crate) mod lists;
+pub(crate) mod readers;
+mod runs;
 pub(crate) mod session;
+mod slots;

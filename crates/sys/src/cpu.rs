@@ -12,6 +12,9 @@ use crate::{Errno, check, nr, syscall};
 #[allow(missing_docs, reason = "the names are the kernel's")]
 pub mod membarrier_cmd {
     pub const QUERY: i32 = 0;
+    pub const GLOBAL: i32 = 1 << 0;
+    pub const GLOBAL_EXPEDITED: i32 = 1 << 1;
+    pub const REGISTER_GLOBAL_EXPEDITED: i32 = 1 << 2;
     pub const PRIVATE_EXPEDITED: i32 = 1 << 3;
     pub const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
     pub const PRIVATE_EXPEDITED_SYNC_CORE: i32 = 1 << 5;

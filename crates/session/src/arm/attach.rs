@@ -10,12 +10,12 @@
 //! Checked: testkit `counting`, `signals`; `torture attach`.
 
 use crate::arm::numbers::Numbers;
-use crate::arm::runs::run_of;
 use crate::enter::clock;
 use crate::enter::semaphore;
 use crate::enter::setup::{PUNS_MAX, SetUp, rseq_offset};
 use crate::facts::descriptor;
 use crate::facts::error::Broken;
+use crate::facts::room::{Room, may_come_alone};
 use crate::facts::site::{Action, Armed, Consumer, Missed, SitePlan, Whole};
 use crate::find::counter;
 use crate::find::identity;
@@ -30,18 +30,19 @@ use crate::hold::world::{Hurry, World};
 use crate::kernel::KernelProbes;
 use crate::leave::receipt::Receipt;
 use crate::leave::recover::recover_quickly;
+use crate::live::lists::{HookId, HookLists, Member, publish};
 use crate::live::session::Session;
 use crate::patch::chain;
 use crate::patch::chain::Leavers;
 use crate::patch::pages::Pages;
 use crate::plan::puns::Puns;
-use insn::{Hook, Rung};
+use insn::{Hook, RegSet, Rung};
 use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::time::{Duration, Instant};
 use sys::ptrace;
 use text::{Body, Flavour};
-use wire::{ConsumerDesc, SiteDesc, TrampolineHeader};
+use wire::{SiteDesc, TrampolineHeader};
 
 impl Session {
     /// Puts probes on all `sites` of the process.
@@ -58,10 +59,21 @@ impl Session {
     /// As [`attach`](Self::attach).
     pub fn attach_by(pid: i32, sites: Vec<SitePlan>, flavour: Flavour) -> Result<Session, Broken> {
         let _hurry = Hurry::begin();
-        apart(|| Session::attach_here(pid, sites, flavour))
+        apart(|| Session::attach_here(pid, sites, flavour, Room::default()))
     }
 
-    fn attach_here(pid: i32, sites: Vec<SitePlan>, flavour: Flavour) -> Result<Session, Broken> {
+    /// The same, with room for consumers that come later, by [`Session::change`].
+    ///
+    /// # Cost
+    /// Hits save four registers more, which such a consumer may want to see.
+    /// # Errors
+    /// As for [`Session::attach`].
+    pub fn attach_with_room(pid: i32, sites: Vec<SitePlan>, room: Room) -> Result<Session, Broken> {
+        let _hurry = Hurry::begin();
+        apart(|| Session::attach_here(pid, sites, Flavour::default(), room))
+    }
+
+    fn attach_here(pid: i32, sites: Vec<SitePlan>, flavour: Flavour, room: Room) -> Result<Session, Broken> {
         descriptor::reserve()?;
         let is_timed = |s: &SitePlan| s.opens().or(s.traces()).is_some();
         let is_timing = sites.iter().any(is_timed);
@@ -84,11 +96,13 @@ impl Session {
         if !sites.iter().chain(&by_kernel).any(|site| identity::is_mapped(&mappings, site)) {
             return Err(Broken::Replaced { pid, name: process::name(pid) });
         }
-        let mut setup = SetUp::enter(&memory, &mappings, &sites, &by_kernel, &puns)?;
+        let mut setup = SetUp::enter(&memory, &mappings, &sites, &by_kernel, &puns, room)?;
         let mut stall = setup.stall;
         setup.ns_per_tick = ns_per_tick;
         let regions = setup.regions.take().ok_or(Broken::NoSyscall)?;
-        let mut session = Session::new(memory, mappings, regions, setup.foothold.clone(), flavour);
+        let foothold = setup.foothold.clone();
+        let mut session = Session::new(memory, mappings, regions, foothold, setup.fence, flavour);
+        session.lists.is_open = room != Room::default();
         session.rebuild(&mut setup, sites)?;
         if let Err(why) = session.prepare_kernel(by_kernel) {
             return Err(session.give_up(why));
@@ -106,11 +120,21 @@ impl Session {
             Ok(longest) => stall = stall.max(longest),
             Err(failure) => return Err(session.give_up(failure.into())),
         }
+        session.lists.keep(&session.armed);
         session.longest_stall = stall;
         session.attach_time = began.elapsed();
         Ok(session)
     }
 }
+
+/// Consumers whose handlers want to see all registers that one may that comes alone: r8 to r11.
+const LATER: [Consumer; 5] = [
+    Consumer::Count,
+    Consumer::Log2Histogram { register: 72 },
+    Consumer::Log2Histogram { register: 64 },
+    Consumer::Log2Histogram { register: 56 },
+    Consumer::Log2Histogram { register: 48 },
+];
 
 /// How long we wait for the last threads of a nanoprobe that leaves, before we miss the sites where they come out.
 const LEAVERS_PATIENCE: Duration = Duration::from_secs(1);
@@ -171,17 +195,22 @@ impl Session {
         for region in &mut self.regions.regions {
             region.next = region.slow + text::SLOW_LEN as u64;
         }
+        self.lists.begin_anew();
         // An exit may stand before the entry, whose cells it uses.
         let mut numbers = Numbers::of(&sites);
         for plan in sites {
             self.build_site(plan, &mut numbers);
         }
+        let (descriptors, end) = self.regions.arena.layout.room();
+        self.lists.descriptors.give(numbers.consumer as u32..descriptors);
+        self.lists.cells.give(numbers.cell / 8..end / 8);
         self.drop_incomplete();
         self.write_trampolines()
     }
 
     fn build_site(&mut self, plan: SitePlan, numbers: &mut Numbers) {
         let region = self.regions.regions.iter().position(|r| r.reaches(&plan)).unwrap_or(0);
+        let first_hook = numbers.hook as u32;
         let first_cell = plan.opens().map_or(numbers.cell, |f| numbers.functions[&f]);
         let bodies: Vec<Body> = plan
             .actions
@@ -192,6 +221,7 @@ impl Session {
                 Action::Consumers(list) => self.describe(region, &plan, hook, list, numbers),
             })
             .collect();
+        let hooks = first_hook..numbers.hook as u32;
         let is_mapped = |at: &u64| self.regions.puns.iter().any(|pages| pages.contains(at));
         let region = &mut self.regions.regions[region];
         let at = match plan.placement.pun {
@@ -202,7 +232,8 @@ impl Session {
             },
         };
         match Armed::build(plan, at, region.table, region.slow, self.ways, first_cell, &bodies) {
-            Ok(armed) => {
+            Ok(mut armed) => {
+                armed.hooks = hooks;
                 if armed.plan.placement.pun.is_none() {
                     region.next = armed.trampoline.end().next_multiple_of(64);
                     debug_assert!(region.next <= region.code.end);
@@ -226,37 +257,18 @@ impl Session {
 
     /// Writes what the agent needs to know of a hook: its description and its consumers.
     fn describe(
-        &self,
+        &mut self,
         region: usize,
         plan: &SitePlan,
         hook: &Hook,
         list: &[Consumer],
         numbers: &mut Numbers,
     ) -> Body {
+        let id = HookId(numbers.hook as u32);
+        let lists = self.first_lists(region, list, numbers);
         let region = &self.regions.regions[region];
         let (arena, layout) = (&self.regions.arena, &self.regions.arena.layout);
-        let (agent, clobbers) = match self.rseq_offset {
-            Some(_) => (&region.agent.rseq, &region.clobbers.rseq),
-            None => (&region.agent.locked, &region.clobbers.locked),
-        };
-        let consumer_at = |i: usize| arena.remote + layout.consumer(i) as u64;
-        let first = numbers.consumer;
-        let mut uses = 0;
-        for (i, c) in list.iter().enumerate() {
-            let number = first + i;
-            let at = layout.consumer(number);
-            let (kind, arg) = c.handler();
-            let cell = numbers.cell_of(*c);
-            let run = run_of(&list[i..]);
-            uses |= clobbers[kind as usize].bits() | c.reads();
-            let next = if i + run < list.len() { consumer_at(number + run) } else { 0 };
-            arena.publish(at + offset_of!(ConsumerDesc, next), next);
-            arena.publish(at + offset_of!(ConsumerDesc, handler), agent.handlers[kind as usize]);
-            arena.publish(at + offset_of!(ConsumerDesc, cell), u64::from(cell) | u64::from(arg) << 32);
-            arena.publish(at + offset_of!(ConsumerDesc, run), run as u64);
-            arena.publish(at + offset_of!(ConsumerDesc, doorbell), arena.remote + wire::DOORBELL as u64);
-        }
-        numbers.consumer += list.len();
+        lists.write(arena, lists.place.start, &lists.members);
         let in_target = |at: Option<usize>| at.map_or(0, |at| arena.remote + at as u64);
         let at = layout.site(numbers.hook);
         numbers.hook += 1;
@@ -273,8 +285,35 @@ impl Session {
         arena.publish(at + offset_of!(SiteDesc, rings), in_target(layout.ring(0)));
         arena.publish(at + offset_of!(SiteDesc, tid_offset), self.tid_offset);
         arena.publish(at + offset_of!(SiteDesc, has_fsgsbase), threads::has_fsgsbase().into());
-        arena.publish(at + offset_of!(SiteDesc, first), consumer_at(first));
-        Body::Hit { desc: arena.remote + at as u64, uses: uses.into() }
+        publish(arena, id, Some(lists.place.start));
+        let (desc, uses) = (arena.remote + at as u64, lists.saved);
+        self.lists.add(id, lists);
+        Body::Hit { desc, uses }
+    }
+
+    /// The consumers that a hook is armed with, and their places.
+    fn first_lists(&mut self, region: usize, list: &[Consumer], numbers: &mut Numbers) -> HookLists {
+        let region = &self.regions.regions[region];
+        let (agent, clobbers) = match self.rseq_offset {
+            Some(_) => (&region.agent.rseq, &region.clobbers.rseq),
+            None => (&region.agent.locked, &region.clobbers.locked),
+        };
+        let place = numbers.consumer as u32..(numbers.consumer + list.len()) as u32;
+        numbers.consumer += list.len();
+        let member = |consumer: &Consumer| {
+            let cell = numbers.cell_of(*consumer) / 8;
+            let cells = cell..cell + consumer.cells();
+            Member { id: self.lists.new_id(), consumer: *consumer, cells, is_first: true }
+        };
+        let members: Vec<Member> = list.iter().map(member).collect();
+        let (handlers, clobbers) = (agent.handlers, *clobbers);
+        let mut lists = HookLists { handlers, clobbers, saved: RegSet::default(), members, place };
+        // Who may come later, and want to see any register that an argument is passed in.
+        let is_open = self.lists.is_open && list.iter().all(|c| may_come_alone(*c));
+        let later: &[Consumer] = if is_open { &LATER } else { &[] };
+        let uses = list.iter().chain(later).fold(0, |uses, c| uses | lists.uses(*c));
+        lists.saved = uses.into();
+        lists
     }
 
     /// Writes all trampolines, neighbours in one go, while the target runs.

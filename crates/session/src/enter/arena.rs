@@ -96,6 +96,11 @@ impl Layout {
     pub fn consumer(&self, index: usize) -> usize {
         part(&self.consumers, index)
     }
+
+    /// How many consumers there is room for, and where the cells of a copy end, in bytes.
+    pub fn room(&self) -> (u32, u32) {
+        (self.consumers.count() as u32, self.counts.each as u32)
+    }
 }
 
 fn part(object: &Entry, number: usize) -> usize {
@@ -249,6 +254,27 @@ impl Arena {
         }
     }
 
+    /// What one copy has in a cell, believed or not: numbers of readers, which wrap.
+    pub fn raw(&self, copy: usize, cell: u32) -> u64 {
+        // Ordered by the fences of the grace period that asks.
+        self.word(self.layout.copy(copy) + cell as usize).load(Ordering::Relaxed)
+    }
+
+    /// Sets a cell that no hit adds to, in all copies, to 0.
+    pub fn clear(&self, cell: u32) {
+        for copy in 0..COPY_CPU0 + self.layout.cpus {
+            // Hits that add to it come by a list that is published later.
+            self.word(self.layout.copy(copy) + cell as usize).store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Has hits that use no CPU's copy enter this rank.
+    pub fn set_rank(&self, copy: usize, rank: u32) {
+        let rank = u64::from(rank) * table::RANK;
+        // A hit that is slow to see it enters the rank before: the next grace period looks for such.
+        self.word(self.layout.copy(copy) + cell::RANK as usize).store(rank, Ordering::Relaxed);
+    }
+
     /// The sum of a cell over all copies that belong to the target itself, and to its children if they are followed.
     pub fn sum(&self, cell: u32) -> u64 {
         let copies = (0..COPY_CPU0 + self.layout.cpus).filter(|c| *c != COPY_CHILDREN || self.follows_forks);
@@ -295,8 +321,15 @@ impl Arena {
         let copy = |i| (self.remote + self.layout.copy(i) as u64).to_le_bytes();
         let mut bytes = vec![0; table::CPU0];
         bytes[table::ALIVE..table::ALIVE + 8].copy_from_slice(&copy(wire::COPY_SHARED));
-        bytes.extend((0..self.layout.cpus).flat_map(|cpu| copy(COPY_CPU0 + cpu)));
+        bytes.extend(self.entries(0));
         bytes
+    }
+
+    /// The CPUs' entries of a table whose hits enter this rank.
+    pub fn entries(&self, rank: u32) -> Vec<u8> {
+        let rank = u64::from(rank) * table::RANK;
+        let entry = |cpu| (self.remote + self.layout.copy(COPY_CPU0 + cpu) as u64 + rank).to_le_bytes();
+        (0..self.layout.cpus).flat_map(entry).collect()
     }
 
     /// The copy for forked children, as the target sees it.

@@ -22,6 +22,17 @@ impl Arena {
         };
         found.as_ref().is_some_and(is_arena)
     }
+
+    /// True if no process but `target` maps it, for certain: one that cannot be looked at may.
+    pub fn has_no_heir(&self, target: i32) -> bool {
+        let Ok(entries) = std::fs::read_dir("/proc") else { return false };
+        let pids = entries.map_while(Result::ok).filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+        pids.filter(|pid| *pid != target).all(|pid| {
+            let is_known =
+                || std::fs::read(format!("/proc/{pid}/maps")).is_ok() || crate::find::process::is_over(pid);
+            !self.is_mapped_by(pid) && is_known()
+        })
+    }
 }
 
 /// What a line of /proc/PID/maps says; zeroes where it says nothing that can be read.

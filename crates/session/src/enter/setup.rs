@@ -8,8 +8,10 @@
 
 use crate::enter::arena::{Counts, Layout};
 use crate::enter::clock;
+use crate::enter::fence::Fence;
 use crate::enter::region::{Regions, Wish};
 use crate::facts::error::Broken;
+use crate::facts::room::Room;
 use crate::facts::site::{Action, SitePlan};
 use crate::find::memory::Memory;
 use crate::find::process;
@@ -46,6 +48,8 @@ pub(crate) struct SetUp {
     pub stall: Duration,
     pub ns_per_tick: u64,
     pub tid_offset: u64,
+    /// How fences are made in the process.
+    pub fence: Fence,
 }
 
 impl SetUp {
@@ -55,15 +59,16 @@ impl SetUp {
         sites: &[SitePlan],
         by_kernel: &[SitePlan],
         puns: &Puns,
+        room: Room,
     ) -> Result<SetUp, Broken> {
         let foothold = Foothold::find(memory, mappings)?;
         let cells: u32 = sites.iter().map(SitePlan::cells).sum();
         let general = sites.iter().flat_map(|s| &s.actions).filter(|a| **a != Action::Count).count();
-        let consumers = sites.iter().map(|s| s.consumers().count()).sum();
+        let consumers: usize = sites.iter().map(|s| s.consumers().count()).sum();
         let has_frames = sites.iter().any(|s| s.opens().or(s.traces()).is_some());
         let has_rings = sites.iter().any(|s| s.traces().is_some());
-        let counts =
-            Counts { hooks: general, consumers, cell_bytes: cells as usize * 8, has_frames, has_rings };
+        let (consumers, cells) = (consumers + room.consumers, cells as usize + room.cells);
+        let counts = Counts { hooks: general, consumers, cell_bytes: cells * 8, has_frames, has_rings };
         let layout = Layout::new(percpu::possible_cpus() as usize, &counts);
         // Without a jump of ours, a region all the same: it has records of what the kernel places.
         let wishes = wishes(sites.iter().chain(by_kernel));
@@ -87,7 +92,8 @@ impl SetUp {
         let rseq_offset = rseq_offset.filter(|_| self_offset.is_some() && are_threads_plain);
         let self_offset = self_offset.unwrap_or_default();
         let tid_offset = if has_rings { tid_offset(memory, &world) } else { 0 };
-        let regions = {
+        let threads = world.threads().count() + world.sleepers().count();
+        let (regions, fence) = {
             let mut remote = Remote::begin(&mut world, memory, &foothold)?;
             let regions = Regions::map(&mut remote, memory, mappings, layout, &wishes, &puns.pages)?;
             if let Some(frames) = layout.frames()
@@ -96,11 +102,19 @@ impl SetUp {
                 regions.footing(None).unmap(&mut remote)?;
                 return Err(Broken::NoClock { pid: memory.pid });
             }
-            regions
+            // Counts that are compiled in are no readers.
+            let fence = if general > 0 { Fence::choose(&mut remote, threads) } else { Ok(Fence::Global) };
+            match fence {
+                Ok(fence) => (regions, fence),
+                Err(broken) => {
+                    regions.footing(None).unmap(&mut remote)?;
+                    return Err(broken);
+                }
+            }
         };
         let stall = world.resume();
         let regions = Some(regions);
-        Ok(SetUp { regions, rseq_offset, self_offset, foothold, stall, ns_per_tick: 0, tid_offset })
+        Ok(SetUp { regions, rseq_offset, self_offset, foothold, stall, ns_per_tick: 0, tid_offset, fence })
     }
 }
 

@@ -358,6 +358,8 @@ pub(crate) struct Armed {
     pub short: Option<Patch>,
     /// First cell.
     pub cell: u32,
+    /// Its hooks of the general path, by number.
+    pub hooks: Range<u32>,
     /// The jump is in place.
     pub is_live: bool,
     pub missed: Option<Missed>,
@@ -394,7 +396,7 @@ impl Armed {
             Err(far) => return Err((Box::new(plan), far)),
         };
         let short = short_patch(&plan);
-        Ok(Armed { plan, trampoline, jump, short, cell, is_live: false, missed: None })
+        Ok(Armed { plan, trampoline, jump, short, cell, hooks: 0..0, is_live: false, missed: None })
     }
 
     /// Cell number `n` of each consumer that reports events; their cells follow one another.

@@ -45,6 +45,14 @@ const ERESTART_RESTARTBLOCK: i64 = 516;
 /// How long we try to stop a process, in ms.
 static PATIENCE_MS: AtomicU64 = AtomicU64::new(30_000);
 
+/// Stops that this process of ours has asked for.
+static STOPS: AtomicU64 = AtomicU64::new(0);
+
+/// How often we have stopped a process so far, whichever: what must not stop one is counted by it.
+pub fn stops() -> u64 {
+    STOPS.load(Ordering::Relaxed)
+}
+
 /// From now on processes whose threads wait for a CPU, or for another nanoprobe, are waited for so long.
 pub fn set_patience(patience: Duration) {
     // A setting, made before the work that it is for.
@@ -155,6 +163,7 @@ impl World {
 
     fn stop_within(pid: i32, tracers: Duration, is_awaited: impl Fn(&str) -> bool) -> Result<World, Broken> {
         inject::step().map_err(|errno| Broken::Call { what: "stop of the process", errno })?;
+        STOPS.fetch_add(1, Ordering::Relaxed);
         let began = Instant::now();
         let mut pause = Duration::from_micros(500);
         if is_held(pid) {

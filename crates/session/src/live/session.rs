@@ -8,6 +8,7 @@
 
 use crate::enter::arena::Arena;
 use crate::enter::clock;
+use crate::enter::fence::Fence;
 use crate::enter::region::Regions;
 use crate::enter::setup::RECORD_LEN;
 use crate::facts::calls::{Event, OpenCalls};
@@ -18,6 +19,8 @@ use crate::find::process;
 use crate::hold::foothold::Foothold;
 use crate::kernel::KernelProbes;
 use crate::live::events::{Bounds, Reader};
+use crate::live::lists::Lists;
+use crate::live::readers::Readers;
 use image::Mapping;
 use insn::Rung;
 use std::sync::atomic::Ordering;
@@ -31,6 +34,8 @@ pub struct Session {
     pub(crate) memory: Memory,
     pub(crate) mappings: Vec<Mapping>,
     pub(crate) regions: Regions,
+    pub(crate) lists: Lists,
+    pub(crate) readers: Readers,
     pub(crate) foothold: Foothold,
     pub(crate) rseq_offset: Option<i32>,
     pub(crate) ways: text::Ways,
@@ -171,12 +176,15 @@ impl Session {
         mappings: Vec<Mapping>,
         regions: Regions,
         foothold: Foothold,
+        fence: Fence,
         flavour: text::Flavour,
     ) -> Session {
         Session {
             memory,
             mappings,
             regions,
+            lists: Lists::default(),
+            readers: Readers::new(fence),
             foothold,
             rseq_offset: None,
             ways: text::Ways { threads: None, has_rdpid: has_rdpid(), flavour },

@@ -1,6 +1,6 @@
 //! Which consumers one call of a handler serves.
 //!
-//! For:     attach, which writes the site's consumers down.
+//! For:     `live::lists`, which writes the consumers of a hook down.
 //! State:   none.
 //! Context: control; touches nothing.
 //! Keeps:   R1 a run is of consumers whose handler knows runs, [`wire::ConsumerDesc::run`]; others stand alone.
