@@ -19,6 +19,7 @@ const ALL: &[Torture] = &[
         "breakpoints reserved, released and changed by many threads, and broken accounts",
         crate::hwbp_main,
     ),
+    ("live", "consumers that come and go in one session under hits, and broken ones", crate::live_main),
     ("mem", "objects taken, given and retired in any context, and broken caches", crate::mem_main),
     ("rcu", "reader flavours and grace periods, and broken ones", crate::rcu_main),
     ("rhltable", "lookups while a table is resized without pause", crate::rhltable_main),
@@ -49,6 +50,8 @@ pub fn target_main(args: &[String]) -> i32 {
     match args.split_first() {
         Some((role, rest)) if role == crate::uprobe::ROLE => crate::uprobe::target_main(rest),
         Some((role, rest)) if role == crate::uprobe::CHILD => crate::uprobe::child_main(rest),
+        Some((role, rest)) if role == crate::live::ROLE => crate::live::target::target_main(rest),
+        Some((role, _)) if role == crate::live::STEPS => crate::live::target::steps_main(),
         _ => crate::attach::attach_target_main(args),
     }
 }
