@@ -4,7 +4,9 @@
 //! State:   registers, frames and the stack of one run.
 //! Context: control.
 //! Keeps:   V1 no access outside the stack that the host did not allow; no panic whatever the program.
-//!          V2 a run ends: each instruction costs one unit of fuel.
+//!          V2 what the RFC leaves open has one answer here: a register that nobody has set is 0, so are r1 to r5 after a call,
+//!             and a new frame is zeros.
+//!          V3 a run ends: each instruction costs one unit of fuel.
 //! Checked: `tests/semantics.rs`; `tests/mutated.rs`; the public bpf_conformance suite through `nanoprobe bpf exec`.
 //! Source:  RFC 9669, sections 4 and 5.
 
@@ -270,6 +272,7 @@ impl<H: Host> Run<'_, H> {
         };
         let [_, args @ .., _, _, _, _, _] = self.regs;
         self.regs[0] = self.host.call(number, args, &mut self.stack)?;
+        self.regs[1..6].fill(0);
         Ok(Some(at + 1))
     }
 
@@ -279,6 +282,8 @@ impl<H: Host> Run<'_, H> {
         }
         let [_, _, _, _, _, _, kept @ .., _] = self.regs;
         self.callers.push(Caller { returns_to: at + 1, kept });
+        self.regs[0] = 0;
+        self.regs[6..10].fill(0);
         self.stack.bytes.resize(self.stack.bytes.len() + FRAME_LEN, 0);
         self.set(Reg::FRAME, self.stack.top());
         Ok(self.program.target(at, distance))
@@ -286,6 +291,7 @@ impl<H: Host> Run<'_, H> {
 
     fn exit(&mut self) -> Option<usize> {
         let caller = self.callers.pop()?;
+        self.regs[1..6].fill(0);
         self.regs[6..10].copy_from_slice(&caller.kept);
         self.stack.bytes.truncate(self.stack.bytes.len() - FRAME_LEN);
         self.set(Reg::FRAME, self.stack.top());

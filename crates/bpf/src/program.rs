@@ -68,6 +68,11 @@ impl Program {
         &self.insns
     }
 
+    /// The instructions as the kernel takes them.
+    pub fn words(&self) -> Vec<u64> {
+        self.insns.iter().map(|insn| u64::from_le_bytes(insn.encode())).collect()
+    }
+
     /// Where the instruction at `at` leads if its jump, call or function address is `distance` away.
     pub fn target(&self, at: usize, distance: i32) -> Option<usize> {
         let to = usize::try_from(at as i64 + 1 + i64::from(distance)).ok()?;

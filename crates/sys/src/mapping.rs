@@ -130,6 +130,15 @@ pub unsafe fn unmap(at: u64, len: usize) -> Result<(), Errno> {
     check(unsafe { syscall(nr::MUNMAP, [at as usize, len, 0, 0, 0, 0]) }).map(drop)
 }
 
+/// Sets what may be done with `len` bytes at `at`.
+///
+/// # Safety
+/// Whoever uses the range afterwards must do no more than `prot` says.
+pub unsafe fn protect(at: u64, len: usize, prot: usize) -> Result<(), Errno> {
+    // SAFETY: the caller's duty.
+    check(unsafe { syscall(nr::MPROTECT, [at as usize, len, prot, 0, 0, 0]) }).map(drop)
+}
+
 /// Gives whole pages back to the system; they read as zeros afterwards. `advice` as for madvise(2).
 ///
 /// # Safety

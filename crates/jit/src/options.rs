@@ -1,0 +1,78 @@
+//! What a program is compiled for.
+//!
+//! For:     whoever loads one.
+//! State:   none.
+//! Context: control.
+//! Keeps:   nothing is trusted that is not said here.
+//! Checked: tests/engines.rs runs every case at every level and effort.
+
+use bpf::Wide;
+
+/// How far a program is believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Level {
+    /// It is ours: each access is made as it stands. Its writer answers for them.
+    Own,
+    /// Each access is compared with the bounds of the run, and each atomic one must be aligned: else the run ends with a
+    /// fault.
+    #[default]
+    Checked,
+}
+
+/// How hard the compiler tries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Effort {
+    /// One instruction after the other: what tests run beside the other, which folds most small programs away.
+    None,
+    /// The best code that it knows.
+    #[default]
+    Speed,
+}
+
+/// What a wide immediate stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Meaning {
+    /// This number.
+    Constant(u64),
+    /// The address so far behind the arena's base, wherever a process maps it.
+    Arena(u32),
+}
+
+/// What a program is compiled for.
+#[derive(Clone, Copy)]
+pub struct Options<'a> {
+    /// How far it is believed.
+    pub level: Level,
+    /// How hard is tried.
+    pub effort: Effort,
+    /// The numbers of the helpers that it may call.
+    pub helpers: &'a [u32],
+    /// What a wide immediate stands for that is not a plain number; `None` refuses the program.
+    pub meaning: &'a dyn Fn(Wide) -> Option<Meaning>,
+    /// A mistake to make, for tests of tests.
+    #[cfg(feature = "broken")]
+    pub broken: Option<crate::Broken>,
+}
+
+impl Default for Options<'_> {
+    fn default() -> Self {
+        Options {
+            level: Level::default(),
+            effort: Effort::default(),
+            helpers: &[],
+            meaning: &|_| None,
+            #[cfg(feature = "broken")]
+            broken: None,
+        }
+    }
+}
+
+impl std::fmt::Debug for Options<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Options { level, effort, helpers, .. } = self;
+        write!(f, "Options {{ {level:?}, {effort:?}, helpers: {helpers:?} }}")
+    }
+}
