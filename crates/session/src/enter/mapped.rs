@@ -7,9 +7,10 @@
 //!             or a child that it forked.
 //! Checked: tests below; testkit `family`.
 
-use crate::enter::arena::Arena;
+use crate::enter::arena::{Arena, errno_of};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use sys::Errno;
 
 impl Arena {
     /// True if the process of this thread maps it where the target does.
@@ -27,11 +28,15 @@ impl Arena {
     pub fn has_no_heir(&self, target: i32) -> bool {
         let Ok(entries) = std::fs::read_dir("/proc") else { return false };
         let pids = entries.map_while(Result::ok).filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
-        pids.filter(|pid| *pid != target).all(|pid| {
-            let is_known =
-                || std::fs::read(format!("/proc/{pid}/maps")).is_ok() || crate::find::process::is_over(pid);
-            !self.is_mapped_by(pid) && is_known()
-        })
+        pids.filter(|pid| *pid != target).all(|pid| !self.is_mapped_by(pid) && can_be_seen(pid))
+    }
+}
+
+/// Whether the mappings of a process can be looked at. Those of one that is over, or is the kernel's, are none.
+fn can_be_seen(pid: i32) -> bool {
+    match std::fs::read(format!("/proc/{pid}/maps")) {
+        Ok(_) => true,
+        Err(error) => matches!(errno_of(&error), Errno::ENOENT | Errno::ESRCH),
     }
 }
 
