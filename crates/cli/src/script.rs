@@ -22,18 +22,10 @@ const LANGUAGE: &str = "v0.26.1";
 /// No script is longer.
 const SCRIPT_MAX: u64 = 16 << 20;
 /// Names that probes of the kernel begin with.
-const OF_KERNEL: [&str; 10] = [
-    "kprobe:",
-    "kretprobe:",
-    "fentry:",
-    "fexit:",
-    "tracepoint:",
-    "rawtracepoint:",
-    "iter:",
-    "software:",
-    "hardware:",
-    "profile:",
-];
+const OF_KERNEL: [&str; 7] =
+    ["kprobe:", "kretprobe:", "fentry:", "fexit:", "tracepoint:", "rawtracepoint:", "iter:"];
+/// And those of its samples.
+const OF_SAMPLES: [&str; 3] = ["software:", "hardware:", "profile:"];
 
 /// The words of a script's command line, if this is one.
 pub fn words(all: &[String]) -> Option<&[String]> {
@@ -44,6 +36,7 @@ pub fn words(all: &[String]) -> Option<&[String]> {
     match all.get(1).map(String::as_str) {
         Some("run") => Some(&all[2..]),
         Some(word) if word.starts_with("-e") => Some(&all[1..]),
+        Some(word) if word.starts_with('-') && all.iter().any(|word| word == "-e") => Some(&all[1..]),
         _ => None,
     }
 }
@@ -76,8 +69,13 @@ fn run(options: &Options) -> Result<i32, String> {
         println!("{}", info());
         return Ok(0);
     }
+    if let Some(file) = &options.fmt {
+        let text = lang::formatted(file, &read(file)?).map_err(|refused| refused.to_string())?;
+        print!("{text}");
+        return Ok(0);
+    }
     let is_idle = options.program.is_none() && options.file.is_none();
-    if options.wants_help || (is_idle && !options.is_list && options.fmt.is_none()) {
+    if options.wants_help || (is_idle && !options.is_list) {
         println!("{}", options::USAGE);
         return Ok(i32::from(!options.wants_help));
     }
@@ -241,10 +239,11 @@ fn output(options: &Options, format: Format, buffering: Buffering) -> Result<Out
 fn refuse_targets(script: &Script, mode: Mode) -> Result<(), String> {
     let say = |probe: &lang::program::Probe| {
         let Event::Target(name) = &probe.event else { return None };
-        let is_kernel = OF_KERNEL.iter().any(|kind| name.starts_with(kind));
-        Some(match is_kernel {
-            true => format!("ERROR: {name}: probes of the kernel are not in this version"),
-            false => format!(
+        let is_one_of = |kinds: &[&str]| kinds.iter().any(|kind| name.starts_with(kind));
+        Some(match (is_one_of(&OF_KERNEL), is_one_of(&OF_SAMPLES)) {
+            (true, _) => format!("ERROR: {name}: probes of the kernel are not in this version"),
+            (_, true) => format!("ERROR: {name}: samples of perf events are not in this version"),
+            _ => format!(
                 "ERROR: {name}: programs in a target are not in this version; nanoprobe count, hist, lat, trace and \
                  watch probe it"
             ),
@@ -382,7 +381,9 @@ mod tests {
         };
         assert_eq!(of("/x/bpftrace -l"), Some(1));
         assert_eq!(of("nanoprobe -e P"), Some(2));
+        assert_eq!(of("nanoprobe -q -f json -e P"), Some(5));
         assert_eq!(of("nanoprobe run f 1"), Some(2));
+        assert_eq!(of("nanoprobe --bogus"), None);
         assert_eq!(of("nanoprobe count u:x:y"), None);
     }
 }

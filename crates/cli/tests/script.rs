@@ -59,3 +59,15 @@ fn errors_have_their_place_and_a_file_that_is_not_there_is_named() {
     let output = nanoprobe(&["run", "/nonexistent.bt"]);
     assert_eq!(stderr(&output), "ERROR: failed to open file '/nonexistent.bt': No such file or directory\n");
 }
+
+#[test]
+fn options_may_stand_before_the_program_and_a_file_is_formatted() {
+    let output = nanoprobe(&["-q", "-f", "json", "-e", "begin { @h = hist(2); }"]);
+    let line = "{\"type\": \"hist\", \"data\": {\"@h\": [{\"min\": 2, \"max\": 3, \"count\": 1}]}}\n";
+    assert_eq!(stdout(&output), line, "{}", stderr(&output));
+    let file = std::env::temp_dir().join(format!("nanoprobe-fmt-{}.bt", std::process::id()));
+    std::fs::write(&file, "begin{print(1)}").unwrap();
+    let output = nanoprobe(&["run", "--fmt", file.to_str().unwrap()]);
+    std::fs::remove_file(&file).unwrap();
+    assert!(stdout(&output).contains("print(1)") && output.status.success(), "{}", stderr(&output));
+}
