@@ -39,11 +39,6 @@ impl Landing {
         Landing { behind, mask: u32::from_le_bytes(mask), value: u32::from_le_bytes(value) }
     }
 
-    /// For any jump at an address: no byte is fixed.
-    pub fn anywhere(site: u64) -> Landing {
-        Landing { behind: site.wrapping_add(JUMP_LEN as u64), mask: 0, value: 0 }
-    }
-
     /// Whether any address within reach will do.
     pub fn is_free(&self) -> bool {
         self.mask == 0

@@ -10,7 +10,7 @@
 mod options;
 mod world;
 
-use options::{Options, name};
+use options::{Fault, Options, name};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use trap::{Config, Engine};
@@ -42,7 +42,9 @@ fn run(options: Options) -> Result<i32, trap::ProbeError> {
         sync: options.sync,
         slot_limit: options.slots,
         always_slot: true,
-        broken: options.broken.map(|b| b.1),
+        jumps: options.jumps,
+        broken: options.broken.and_then(|b| if let Fault::Slots(how) = b.1 { Some(how) } else { None }),
+        broken_poke: options.broken.and_then(|b| if let Fault::Poke(how) = b.1 { Some(how) } else { None }),
         ..Config::default()
     })?;
     let world: &'static World = Box::leak(Box::new(World::new(engine, options)?));
@@ -93,9 +95,9 @@ fn report(world: &World) -> i32 {
     let is_inexact = stuck == 0 && wrong == 0 && hits != calls;
     let parts = [
         ("hits", hits),
-        ("written", counts.written),
-        ("waits", counts.slept),
-        ("settled", counts.settled),
+        if options.jumps { ("jumps", world.jumped.load(Relaxed)) } else { ("written", counts.written) },
+        if options.jumps { ("threads", options.threads as u64) } else { ("waits", counts.slept) },
+        if options.jumps { ("handled", counts.handled) } else { ("settled", counts.settled) },
         ("signals", world.signals.load(Relaxed)),
         ("churned", world.churned.load(Relaxed)),
     ];

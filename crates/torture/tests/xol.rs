@@ -21,6 +21,13 @@ fn main() {
         let run = again(&format!("{args} --for 2s"));
         verdict.say(run.ended(0, "PASS broken=none "), &format!("honest with {args} passes"), &run);
     }
+    for name in ["no-breakpoint"] {
+        let run = again(&format!("--jumps --broken {name} --for 40s"));
+        let caught = run.ended(1, &format!("FAIL broken={name} "));
+        verdict.say(caught, &format!("broken variant {name} is caught"), &run);
+    }
+    let run = again("--jumps --for 2s");
+    verdict.say(run.ended(0, "PASS broken=none "), "honest jumps pass", &run);
     let run = again("--broken nosuch");
     verdict.say(run.status == Some(2), "a bad argument ends with status 2", &run);
     verdict.end()

@@ -70,12 +70,13 @@ impl Blocks {
             }
             let last = ((pc - run.range.start) / GRANULE) as usize;
             let first = last.saturating_sub((LONGEST / GRANULE) as usize);
-            let found = run.begins[first..=last].iter().rev().find_map(|begin| {
+            // Another block may begin in the granule in which this one ends.
+            return run.begins[first..=last].iter().rev().find_map(|begin| {
                 // [TRAP-14] Orders the pointer before the jump. Pairs with [TRAP-15].
                 // SAFETY: null, or leaked by who made it.
-                unsafe { begin.load(Acquire).as_ref() }
+                let jump = unsafe { begin.load(Acquire).as_ref() };
+                jump.filter(|jump| jump.gate.place_of(pc).is_some())
             });
-            return found.filter(|jump| jump.gate.place_of(pc).is_some());
         }
         None
     }

@@ -207,11 +207,6 @@ impl Planner {
         let mut bytes = [0; JUMP_LEN];
         bytes.copy_from_slice(&original);
         let landing = Landing::of(&placement, bias, bytes);
-        #[cfg(feature = "broken")]
-        let landing = match broken() {
-            Some(crate::BrokenPoke::NoInside) => Landing::anywhere(at),
-            _ => landing,
-        };
         let len = Gate::len_bound(&placement) as u64;
         let block = blocks.find(&mut self.used, &landing, Gate::BEFORE, len, reach).ok_or(NoJump::NoRoom)?;
         let entry = block + Gate::BEFORE;

@@ -24,8 +24,6 @@ pub(crate) const INT3: u8 = 0xcc;
 pub enum BrokenPoke {
     /// All bytes of the jump are written from the front, with no int3 in between.
     NoBreakpoint,
-    /// Instructions under the jump do not begin with int3.
-    NoInside,
 }
 
 /// Every processor that runs a thread of this process fetches anew.
@@ -95,9 +93,5 @@ fn others(jump: &Jump) -> impl Iterator<Item = usize> + '_ {
 }
 
 fn is_begin(jump: &Jump, offset: usize) -> bool {
-    #[cfg(feature = "broken")]
-    if crate::jump::broken() == Some(BrokenPoke::NoInside) {
-        return offset == 0;
-    }
     jump.is_begin(offset)
 }

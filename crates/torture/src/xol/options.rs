@@ -9,14 +9,15 @@
 use crate::duration;
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use trap::{Broken, Scheme, Sync};
+use trap::{Broken, BrokenPoke, Scheme, Sync};
 
 const HELP: &str = "\
 nanoprobe torture xol [OPTION]...
 Threads call functions of this process whose first instruction is probed by int3 and
 runs in an out-of-line slot. There are more threads than slots, and more functions than
 slots, signals come all the time and probes come and go. Each function returns a number
-of its own: a stale or foreign instruction in a slot is seen.
+of its own: a stale or foreign instruction in a slot is seen. With --jumps the probes
+are jumps, written and taken away while threads are under them.
 
   --for TIME         how long: 90s, 10m, 2h (60s)
   --hits N           end after so many hits, if that comes first
@@ -26,7 +27,9 @@ of its own: a stale or foreign instruction in a slot is seen.
   --threads N        (40)
   --functions N      (100)
   --slots N          slots that are used, at most 31; fewer than processors, or nobody waits (1)
+  --jumps            probes by jump, in functions of this program
   --broken NAME      break the slots on purpose: lost-wakeup recycle-in-use (cached);
+                     with --jumps their writing: no-breakpoint;
                      the run must then fail. A forgotten synchronisation cannot be seen
                      on x86-64: crates/text/src/xol/tests.rs looks at the order instead
 
@@ -48,7 +51,15 @@ pub struct Options {
     pub threads: usize,
     pub functions: usize,
     pub slots: usize,
-    pub broken: Option<(&'static str, Broken)>,
+    pub jumps: bool,
+    pub broken: Option<(&'static str, Fault)>,
+}
+
+/// What is broken.
+#[derive(Clone, Copy)]
+pub enum Fault {
+    Slots(Broken),
+    Poke(BrokenPoke),
 }
 
 impl fmt::Display for Options {
@@ -56,7 +67,7 @@ impl fmt::Display for Options {
         let Self { run_for, seed, scheme, sync, threads, functions, slots, .. } = self;
         let broken = self.broken.map_or("none", |b| b.0);
         write!(f, "broken={broken} scheme={} seed={seed} for={run_for:?} sync={sync:?} ", name(*scheme))?;
-        write!(f, "threads={threads} functions={functions} slots={slots}")
+        write!(f, "threads={threads} functions={functions} slots={slots} jumps={}", self.jumps)
     }
 }
 
@@ -80,6 +91,7 @@ pub fn parse(args: &[String]) -> Result<Option<Options>, lexopt::Error> {
         threads: 40,
         functions: 100,
         slots: 1,
+        jumps: false,
         broken: None,
     };
     let mut parser = lexopt::Parser::from_args(args);
@@ -96,6 +108,7 @@ pub fn parse(args: &[String]) -> Result<Option<Options>, lexopt::Error> {
             }
             Long("threads") => o.threads = parser.value()?.parse::<usize>()?.clamp(1, 1000),
             Long("functions") => o.functions = parser.value()?.parse::<usize>()?.clamp(2, 200),
+            Long("jumps") => o.jumps = true,
             Long("slots") => o.slots = parser.value()?.parse::<usize>()?.clamp(1, 31),
             Long("broken") => o.broken = Some(broken(&parser.value()?.string()?)?),
             Short('h') | Long("help") => {
@@ -105,7 +118,15 @@ pub fn parse(args: &[String]) -> Result<Option<Options>, lexopt::Error> {
             _ => return Err(arg.unexpected()),
         }
     }
-    Ok(Some(o))
+    if o.jumps {
+        // So many are in the program's text.
+        o.functions = o.functions.min(super::world::JUMP_FUNCTIONS / 2);
+    }
+    match o.broken {
+        Some((name, Fault::Poke(_))) if !o.jumps => Err(format!("{name} is of jumps: --jumps").into()),
+        Some((name, Fault::Slots(_))) if o.jumps => Err(format!("{name} is of slots, not of jumps").into()),
+        _ => Ok(Some(o)),
+    }
 }
 
 fn pick<T: Copy>(parser: &mut lexopt::Parser, from: &[(&str, T)]) -> Result<T, lexopt::Error> {
@@ -115,7 +136,11 @@ fn pick<T: Copy>(parser: &mut lexopt::Parser, from: &[(&str, T)]) -> Result<T, l
     found.map(|(_, value)| *value).ok_or_else(|| format!("'{name}' is not one of them").into())
 }
 
-fn broken(name: &str) -> Result<(&'static str, Broken), String> {
-    let all = [("lost-wakeup", Broken::LostWakeup), ("recycle-in-use", Broken::RecycleInUse)];
+fn broken(name: &str) -> Result<(&'static str, Fault), String> {
+    let all = [
+        ("lost-wakeup", Fault::Slots(Broken::LostWakeup)),
+        ("recycle-in-use", Fault::Slots(Broken::RecycleInUse)),
+        ("no-breakpoint", Fault::Poke(BrokenPoke::NoBreakpoint)),
+    ];
     all.into_iter().find(|b| b.0 == name).ok_or_else(|| format!("no broken variant '{name}'"))
 }

@@ -40,6 +40,8 @@ pub struct World {
     pub seen: AtomicU64,
     pub signals: AtomicU64,
     pub churned: AtomicU64,
+    /// Probes that stay and are jumps.
+    pub jumped: AtomicU64,
     last_words: String,
 }
 
@@ -59,7 +61,7 @@ impl World {
         Ok(World {
             engine,
             options,
-            text: functions(2 * options.functions)?,
+            text: if options.jumps { jump_functions() } else { functions(2 * options.functions)? },
             started: Instant::now(),
             over: AtomicBool::new(false),
             hits: Arc::new(Counter::new()),
@@ -71,6 +73,7 @@ impl World {
             seen: AtomicU64::new(0),
             signals: AtomicU64::new(0),
             churned: AtomicU64::new(0),
+            jumped: AtomicU64::new(0),
             last_words: format!("FAIL broken={broken} scheme={scheme} seed={seed} crashed=1\n"),
         })
     }
@@ -79,11 +82,26 @@ impl World {
     pub fn place(&self) -> Result<Vec<Probe>, ProbeError> {
         let count = Arc::new(Count(self.hits.clone()));
         // SAFETY: the code is made for it, an instruction begins there, and the consumer only counts.
-        (0..self.options.functions).map(|n| unsafe { self.engine.probe(self.at(n), count.clone()) }).collect()
+        let probes: Result<Vec<_>, _> = (0..self.options.functions)
+            .map(|n| unsafe { self.engine.probe(self.at(n), count.clone()) })
+            .collect();
+        self.jumped.store(self.jumps(), Relaxed);
+        probes
     }
 
     fn at(&self, function: usize) -> u64 {
-        self.text + function as u64 * STRIDE
+        let stride = if self.options.jumps { JUMP_STRIDE } else { STRIDE };
+        self.text + function as u64 * stride
+    }
+
+    /// Functions whose probes stay that begin with a jump now.
+    fn jumps(&self) -> u64 {
+        let is_jump = |n: &usize| {
+            let mut byte = [0];
+            let read = sys::remote::read_process(sys::getpid() as i32, self.at(*n), &mut byte);
+            read == Ok(1) && byte == [0xe9]
+        };
+        (0..self.options.functions).filter(is_jump).count() as u64
     }
 
     /// Calls of functions whose probes stay that have returned.
@@ -98,6 +116,34 @@ impl World {
     fn is_over(&self) -> bool {
         self.over.load(Relaxed)
     }
+}
+
+/// Functions that jumps are placed in.
+pub const JUMP_FUNCTIONS: usize = 64;
+const JUMP_STRIDE: u64 = 32;
+
+// Several short instructions stand under each jump; each function adds a number of its own.
+std::arch::global_asm!(
+    ".p2align 5, 0xcc",
+    ".globl torture_jump_functions\n.hidden torture_jump_functions\ntorture_jump_functions:",
+    ".set torture_jump_n, 0",
+    ".rept 64",
+    ".p2align 5, 0xcc\n.cfi_startproc",
+    "push rbp\nmov rbp, rsp\npush rbx\nmov rbx, rdi",
+    // lea rax, [rbx + number]
+    ".byte 0x48, 0x8d, 0x83\n.long ((torture_jump_n + 1) * 0x01030509) & 0x7fffffff",
+    "pop rbx\npop rbp\nret\n.cfi_endproc",
+    ".set torture_jump_n, torture_jump_n + 1",
+    ".endr",
+    ".p2align 5, 0xcc",
+);
+
+unsafe extern "C" {
+    fn torture_jump_functions();
+}
+
+fn jump_functions() -> u64 {
+    torture_jump_functions as *const () as u64
 }
 
 /// `lea rax,[rdi+number]; ret`, so many times, in private text.
@@ -154,11 +200,29 @@ pub fn work(world: &World, me: usize) {
     }
 }
 
+/// Probes on all of the other half, for as long as a thread may wait for its turn: one that stood under a jump when that
+/// was written comes to run meanwhile.
+fn place_all_for_a_while(world: &World, count: &Arc<Count>) {
+    let functions = world.options.functions;
+    // SAFETY: the code is made for it, an instruction begins there, and the consumer only counts.
+    let place = |n: usize| unsafe { world.engine.probe(world.at(functions + n), count.clone()) };
+    let placed: Vec<_> = (0..functions).filter_map(|n| place(n).ok()).collect();
+    world.wrong.fetch_add((functions - placed.len()) as u64, Relaxed);
+    std::thread::sleep(Duration::from_millis(80));
+    world.engine.remove(placed);
+}
+
 /// Adds and removes probes on the other half.
 pub fn churn(world: &World) {
     let mut rng = Rng::new(world.options.seed, 1 << 32);
     let count = Arc::new(Count(Arc::new(Counter::new())));
-    while !world.is_over() {
+    for round in 1u64.. {
+        if world.is_over() {
+            return;
+        }
+        if world.options.jumps && round.is_multiple_of(8) {
+            place_all_for_a_while(world, &count);
+        }
         let functions = world.options.functions;
         let at = world.at(functions + rng.below(functions as u64) as usize);
         // SAFETY: the code is made for it, an instruction begins there, and the consumer only counts.
@@ -184,7 +248,8 @@ fn world() -> Option<&'static World> {
 extern "C" fn on_signal(_: i32, _: *mut Info, context: *mut Context) {
     let Some(world) = world() else { return };
     // SAFETY: the kernel's.
-    if world.engine.is_slot(unsafe { &*context }.rip()) {
+    let rip = unsafe { &*context }.rip();
+    if world.engine.is_slot(rip) || world.engine.is_gate(rip) {
         world.seen.fetch_add(1, Relaxed);
     }
     world.signals.fetch_add(1, Relaxed);
