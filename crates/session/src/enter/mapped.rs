@@ -8,6 +8,7 @@
 //! Checked: tests below; testkit `family`.
 
 use crate::enter::arena::{Arena, errno_of};
+use crate::find::process::start_time;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use sys::Errno;
@@ -24,11 +25,14 @@ impl Arena {
         found.as_ref().is_some_and(is_arena)
     }
 
-    /// True if no process but `target` maps it, for certain: one that cannot be looked at may.
+    /// True if no process but `target` maps it, for certain: one that cannot be looked at may, unless it is older.
     pub fn has_no_heir(&self, target: i32) -> bool {
         let Ok(entries) = std::fs::read_dir("/proc") else { return false };
         let pids = entries.map_while(Result::ok).filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
-        pids.filter(|pid| *pid != target).all(|pid| !self.is_mapped_by(pid) && can_be_seen(pid))
+        let began = start_time(target);
+        let is_older = |pid| start_time(pid).zip(began).is_some_and(|(its, began)| its < began);
+        pids.filter(|pid| *pid != target)
+            .all(|pid| !self.is_mapped_by(pid) && (can_be_seen(pid) || is_older(pid)))
     }
 }
 
