@@ -139,7 +139,7 @@ impl Build<'_, '_> {
             B::Func => self.text_into("", to, len),
             B::Str => self.str(args, e, to, len),
             B::Buf => self.buf(args, e, to, len),
-            B::StrConcat => self.concat(args, e, to, len),
+            B::StrConcat => self.concat(args, to, len),
             B::Strerror => self.name_of(Named::Error, args, e, to, len),
             B::SignalName => self.name_of(Named::Signal, args, e, to, len),
             B::SyscallName => self.name_of(Named::Syscall, args, e, to, len),

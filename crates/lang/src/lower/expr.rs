@@ -149,7 +149,7 @@ impl Build<'_, '_> {
         self.code.call(help::MAP_LOOKUP);
         self.code.jump(Cond::Eq, r(0), Operand::Imm(0), none);
         self.code.load(size_of(int.size), int.signed, r(0), r(0), 0);
-        self.missing(none, e, |_| {});
+        self.missing(none, e);
         Ok(())
     }
 
@@ -164,14 +164,14 @@ impl Build<'_, '_> {
         self.copy_from_r3(to, len);
         let done = self.code.label();
         self.code.ja(done);
-        self.missing(none, e, |_| {});
+        self.missing(none, e);
         self.zero(to, len);
         self.code.bind(done);
         Ok(())
     }
 
     /// What is done at `none`, where r0 is 0 after a lookup; with `-k` it is told. r0 stays 0.
-    fn missing(&mut self, none: super::code::Label, e: &Expr, _: impl FnOnce(&mut Self)) {
+    fn missing(&mut self, none: super::code::Label, e: &Expr) {
         if self.up.options.says_failures {
             let done = self.code.label();
             self.code.jump(Cond::Ne, r(0), Operand::Imm(0), done);

@@ -177,7 +177,7 @@ impl Build<'_, '_> {
         Ok(())
     }
 
-    pub fn concat(&mut self, args: &[Expr], e: &Expr, to: Place, len: usize) -> Done {
+    pub fn concat(&mut self, args: &[Expr], to: Place, len: usize) -> Done {
         self.zero(to, len);
         for a in args {
             let (from, has) = self.text(a)?;
@@ -187,7 +187,6 @@ impl Build<'_, '_> {
             self.code.constant(r(4), has as i64);
             self.code.call(help::STR_APPEND);
         }
-        let _ = e;
         Ok(())
     }
 

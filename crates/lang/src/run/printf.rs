@@ -50,7 +50,7 @@ fn one(directive: &Directive, arg: &Shown) -> Vec<u8> {
             None => arg.text(),
         },
     };
-    padded(directive, body, false)
+    padded(directive, body)
 }
 
 fn integer(arg: &Shown) -> Option<i128> {
@@ -106,10 +106,10 @@ fn digits(directive: &Directive, conversion: &str, n: i128) -> Vec<u8> {
         let width = (directive.width.unwrap_or(0) as usize).min(WIDTH_MAX).saturating_sub(sign.len());
         return format!("{sign}{body:0>width$}").into_bytes();
     }
-    padded(directive, format!("{sign}{body}").into_bytes(), true)
+    padded(directive, format!("{sign}{body}").into_bytes())
 }
 
-fn padded(directive: &Directive, body: Vec<u8>, _: bool) -> Vec<u8> {
+fn padded(directive: &Directive, body: Vec<u8>) -> Vec<u8> {
     let width = (directive.width.unwrap_or(0) as usize).min(WIDTH_MAX);
     let room = vec![b' '; width.saturating_sub(body.len())];
     if directive.flags.contains('-') { [body, room].concat() } else { [room, body].concat() }
