@@ -40,7 +40,10 @@ pub(super) fn read(
         "undef" if active => {
             names.defines.remove(rest);
         }
-        "include" if active => return include_header(rest, span, names, include),
+        "include" if active => {
+            let missed = |name: &str| missing(text, span, name);
+            return include_header(rest, span, names, include, &missed);
+        }
         "define" | "undef" | "include" | "pragma" | "line" | "" => {}
         _ => return Err(Diagnostic::error(span, format!("unknown preprocessor line: #{word}"))),
     }
@@ -62,12 +65,23 @@ fn define(rest: &str, file: FileId, names: &mut Names) {
     }
 }
 
+/// A header that is not there. The second line is what a C compiler says, as bpftrace passes it on: there the script's
+/// C part is a file of its own, one line further down.
+fn missing(text: &str, span: Span, name: &str) -> Diagnostic {
+    let start = span.start as usize;
+    let line = text[..start].bytes().filter(|b| *b == b'\n').count() + 2;
+    let column = text[start..].find(['<', '"']).unwrap_or(0) + 1;
+    let said = format!("definitions.h:{line}:{column}: fatal error: '{name}' file not found");
+    Diagnostic::error(span, format!("the header {name} is not in the include directories\n{said}"))
+}
+
 /// The constants of a header and of those that it includes.
 fn include_header(
     rest: &str,
     span: Span,
     names: &mut Names,
     include: &mut dyn FnMut(&str) -> Option<String>,
+    missed: &dyn Fn(&str) -> Diagnostic,
 ) -> Result<(), Diagnostic> {
     let name = rest.trim_matches(|c| matches!(c, '<' | '>' | '"'));
     let (mut seen, mut queue, mut read) = (std::collections::HashSet::new(), vec![name.to_string()], 0);
@@ -77,7 +91,7 @@ fn include_header(
         }
         let Some(text) = include(&next) else {
             if next == name {
-                return Err(Diagnostic::error(span, format!("fatal error: '{name}' file not found")));
+                return Err(missed(name));
             }
             continue;
         };
