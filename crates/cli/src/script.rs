@@ -10,11 +10,11 @@ mod options;
 
 use lang::program::{Event, Script};
 use lang::run::{Buffering, Format, Machine, Mode, Out, Settings, out_error};
-use lang::{Checked, Request, World};
+use lang::{Checked, Disk, Request};
 use options::Options;
 use std::fs::File;
 use std::io::{IsTerminal, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command};
 
 /// The version of bpftrace whose language this is.
@@ -130,7 +130,9 @@ fn prepare(options: &Options) -> Result<(Checked, Script), String> {
         safe: !options.is_unsafe,
         has_target: options.pid.is_some() || options.command.is_some(),
     };
-    let mut checked = lang::check(&request, &mut Files).map_err(|refused| refused.show())?;
+    let own = request.dir.clone();
+    let mut disk = Disk { include: options.include.iter().cloned().chain([own]).collect() };
+    let mut checked = lang::check(&request, &mut disk).map_err(|refused| refused.show())?;
     if !options.no_warnings && !options.is_list {
         for warning in &checked.warnings {
             warning.show(&checked.sources).lines().for_each(|line| eprintln!("{line}"));
@@ -327,40 +329,6 @@ fn info() -> String {
         probes.join("\n"),
         absent.join("\n")
     )
-}
-
-/// What the checker asks of the outside: files to import.
-struct Files;
-
-impl World for Files {
-    fn import(&mut self, path: &Path) -> Result<Vec<(PathBuf, String)>, String> {
-        use std::os::unix::fs::PermissionsExt;
-        let why = |error: std::io::Error| format!("{}: {}", path.display(), out_error(&error));
-        let meta = std::fs::metadata(path).map_err(why)?;
-        let dir = if meta.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
-        let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
-        let mode = std::fs::metadata(dir).map_err(why)?.permissions().mode();
-        if mode & 0o002 != 0 && mode & 0o1000 == 0 {
-            return Err(format!(
-                "{} can be written by everybody, so nothing is imported from it",
-                dir.display()
-            ));
-        }
-        let mut files = vec![path.to_owned()];
-        if meta.is_dir() {
-            let entries = std::fs::read_dir(path).map_err(why)?;
-            let is_script = |path: &PathBuf| path.extension().is_some_and(|ext| ext == "bt" || ext == "h");
-            files = entries.flatten().map(|entry| entry.path()).filter(is_script).collect();
-            files.sort();
-        }
-        let text = |path: PathBuf| {
-            let mut text = String::new();
-            let done = File::open(&path).and_then(|file| file.take(SCRIPT_MAX).read_to_string(&mut text));
-            done.map_err(|error| format!("{}: {}", path.display(), out_error(&error)))?;
-            Ok((path, text))
-        };
-        files.into_iter().map(text).collect()
-    }
 }
 
 #[cfg(test)]

@@ -71,3 +71,9 @@ fn options_may_stand_before_the_program_and_a_file_is_formatted() {
     std::fs::remove_file(&file).unwrap();
     assert!(stdout(&output).contains("print(1)") && output.status.success(), "{}", stderr(&output));
 }
+
+#[test]
+fn headers_give_their_constants() {
+    let output = nanoprobe(&["run", "--include", "errno.h", "-e", "begin { print(EPERM); exit() }"]);
+    assert!(stdout(&output).lines().any(|line| line == "1"), "{}", stderr(&output));
+}

@@ -34,7 +34,9 @@ impl World for Disk {
             _ => Path::new("."),
         };
         let mode = std::fs::metadata(holder).map_err(|e| e.to_string())?.mode();
-        if mode & 0o002 != 0 {
+        // In a directory like /tmp only its owner replaces a file; a whole such directory is everyone's.
+        let is_kept = mode & 0o1000 != 0 && !dir;
+        if mode & 0o002 != 0 && !is_kept {
             let holder = holder.display();
             return Err(format!("everyone may write into {holder}: chmod o-w {holder}, or move the file"));
         }

@@ -53,6 +53,8 @@ pub struct Options {
     pub search: Option<String>,
     pub stages: Vec<String>,
     pub headers: Vec<String>,
+    /// Where headers are looked for before the system's directories.
+    pub include: Vec<std::path::PathBuf>,
     pub filter: Option<String>,
     pub mode: Option<String>,
     pub fmt: Option<String>,
@@ -72,7 +74,7 @@ pub struct Options {
 }
 
 /// Options of bpftrace that take a value and mean nothing here.
-const IGNORED: [&str; 5] = ["-I", "--no-feature", "--debuginfo", "--dwarf-pid", "--traceable-functions"];
+const IGNORED: [&str; 4] = ["--no-feature", "--debuginfo", "--dwarf-pid", "--traceable-functions"];
 /// Options that this version does not have.
 const ABSENT: [&str; 3] = ["--emit-elf", "--emit-llvm", "--aot"];
 
@@ -101,6 +103,7 @@ pub fn parse(words: &[String]) -> Result<Options, String> {
             "-p" | "--pid" => options.pid = Some(next(name)?),
             "-c" | "--cmd" => options.command = Some(next(name)?),
             "-d" | "--debug" => options.stages.extend(next(name)?.split(',').map(str::to_owned)),
+            "-I" => options.include.push(next(name)?.into()),
             "--include" => options.headers.push(next(name)?),
             "--probe-filter" => options.filter = Some(next(name)?),
             "--mode" => options.mode = Some(next(name)?),
