@@ -275,14 +275,13 @@ fn print_stages(options: &Options, checked: &Checked, script: &Script) {
 }
 
 /// Starts the command of `-c`.
-fn start(command: &str) -> Result<(Child, Box<dyn FnOnce()>), String> {
+fn start(command: &str) -> Result<Child, String> {
     let words = split(command);
     let Some((program, args)) = words.split_first() else {
         return Err("ERROR: -c takes a command".into());
     };
     let child = Command::new(program).args(args).spawn();
-    let child = child.map_err(|error| format!("ERROR: {program} can't be started: {}", out_error(&error)))?;
-    Ok((child, Box::new(|| {})))
+    child.map_err(|error| format!("ERROR: {program} can't be started: {}", out_error(&error)))
 }
 
 /// Words as a shell splits them, with quotes and backslashes.

@@ -148,10 +148,9 @@ impl Machine {
         }
     }
 
-    /// Runs all of it. `child` was started and waits for the byte that lets it go.
-    pub fn run(mut self, child: Option<(Child, Box<dyn FnOnce()>)>) -> Ended {
+    /// Runs all of it. `child` runs already.
+    pub fn run(mut self, mut child: Option<Child>) -> Ended {
         let signals = self.listen();
-        let (mut child, go) = child.map_or((None, None), |(child, go)| (Some(child), Some(go)));
         self.memory.child = child.as_ref().map_or(0, Child::id);
         if self.settings.mode != Mode::Trace {
             let code = self.run_special();
@@ -160,9 +159,6 @@ impl Machine {
         self.fire(|event| *event == Event::Begin);
         self.attached();
         self.drain();
-        if let Some(go) = go {
-            go();
-        }
         if self.settings.is_dry {
             stop_child(child.as_mut());
             let code = self.exit.unwrap_or(0);
