@@ -18,6 +18,7 @@
 //! - [`mapped`] whether a process maps an arena
 //! - [`occupants`] who is in our code
 //! - [`semaphore`] counts of marks, raised and lowered once
+//! - [`guest`] a process that runs code for us
 //! - [`journal`] pages that a soft watch has to give back
 
 pub(crate) mod agent_image;
@@ -26,6 +27,7 @@ pub(crate) mod belief;
 pub(crate) mod clock;
 pub(crate) mod fence;
 pub(crate) mod footing;
+pub(crate) mod guest;
 pub(crate) mod journal;
 pub(crate) mod mapped;
 pub(crate) mod occupants;

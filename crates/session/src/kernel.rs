@@ -15,6 +15,7 @@
 //!
 //! What stays: the kernel's page for displaced instructions, `[uprobes]`, is mapped until the process ends.
 //!
+//! - [`exec`] programs that it runs once, for their result
 //! - [`links`] links of the kernel's
 //! - [`program`] the programs that it runs at a hit
 //! - [`records`] what they tell of calls as they happen
@@ -33,6 +34,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use sys::Errno;
 use wire::KernelSite;
 
+pub(crate) mod exec;
 mod links;
 mod program;
 mod records;

@@ -14,6 +14,7 @@ mod plan;
 pub mod watch;
 
 pub use enter::fence::Fence;
+pub use enter::guest::Guest;
 pub use facts::calls::{Event, OpenCalls};
 pub use facts::ending::Ending;
 pub use facts::error::{Broken, Limit};
@@ -29,6 +30,7 @@ pub use hold::reports::tidy;
 pub use hold::tracer::Held;
 pub use hold::world::{set_patience, stops};
 pub use insn::Rung;
+pub use kernel::exec::{NotRun, run_in_kernel};
 pub use leave::receipt::{Receipt, Residue};
 pub use leave::recover::{is_marked, recover};
 pub use live::change::{GraceReport, NotChanged, Settled};

@@ -10,14 +10,17 @@ use crate::{Errno, check, nr, syscall};
 
 const MAP_CREATE: usize = 0;
 const MAP_LOOKUP_ELEM: usize = 1;
+const MAP_UPDATE_ELEM: usize = 2;
 const MAP_GET_NEXT_KEY: usize = 4;
 const PROG_LOAD: usize = 5;
+const PROG_TEST_RUN: usize = 10;
 const OBJ_PIN: usize = 6;
 const LINK_CREATE: usize = 28;
 const MAP_TYPE_HASH: u32 = 1;
 const MAP_TYPE_ARRAY: u32 = 2;
 const MAP_TYPE_PERCPU_ARRAY: u32 = 6;
 const MAP_TYPE_RING: u32 = 27;
+const PROG_TYPE_SOCKET_FILTER: u32 = 1;
 const PROG_TYPE_KPROBE: u32 = 2;
 const TRACE_UPROBE_MULTI: u32 = 48;
 const UPROBE_MULTI_RETURN: u32 = 1;
@@ -90,6 +93,18 @@ struct UprobeLinkAttr {
     uprobe_flags: u32,
     pid: u32,
     reserved: u32,
+}
+
+#[repr(C)]
+struct TestRunAttr {
+    program: u32,
+    result: u32,
+    data_in_bytes: u32,
+    data_out_bytes: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
 }
 
 #[repr(C)]
@@ -221,6 +236,68 @@ pub unsafe fn read_array(map: i32, index: u32) -> Result<u64, Errno> {
     Ok(value)
 }
 
+/// A descriptor of a new array with one value of so many bytes.
+///
+/// # Errors
+/// `EPERM` not allowed (it takes CAP_BPF), `E2BIG` or `ENOMEM` too many bytes.
+pub fn create_value(bytes: u32) -> Result<i32, Errno> {
+    create(MapAttr { kind: MAP_TYPE_ARRAY, key_bytes: 4, value_bytes: bytes, entries: 1 })
+}
+
+/// Writes the value of such an array.
+///
+/// # Safety
+/// `map` must be a descriptor of [`create_value`] for as many bytes as `value` has.
+pub unsafe fn write_value(map: i32, value: &[u8]) -> Result<(), Errno> {
+    value_call(MAP_UPDATE_ELEM, map, value.as_ptr() as u64)
+}
+
+/// Reads the value of such an array.
+///
+/// # Safety
+/// As for [`write_value`].
+pub unsafe fn read_value(map: i32, value: &mut [u8]) -> Result<(), Errno> {
+    value_call(MAP_LOOKUP_ELEM, map, value.as_mut_ptr() as u64)
+}
+
+fn value_call(command: usize, map: i32, value: u64) -> Result<(), Errno> {
+    let index = 0u32;
+    let attr = LookupAttr { map: map as u32, reserved: 0, key: (&raw const index) as u64, value, flags: 0 };
+    let args = [command, (&raw const attr) as usize, size_of_val(&attr), 0, 0, 0];
+    // SAFETY: the kernel reads `attr` and `index`, borrowed for the call, and reads or writes one value, which is as long
+    // as what the callers borrow (their contract).
+    check(unsafe { syscall(nr::BPF, args) }).map(drop)
+}
+
+/// A descriptor of a program for [`run_test_program`]. What the verifier says is left in `log`.
+///
+/// # Errors
+/// As [`load_kprobe_program`].
+pub fn load_test_program(code: &[u64], log: &mut [u8]) -> Result<i32, Errno> {
+    load_with(PROG_TYPE_SOCKET_FILTER, code, 0, log)
+}
+
+/// Runs such a program once, on a packet of zeros.
+///
+/// # Errors
+/// `EPERM` not allowed, `ENOTSUPP` not in this kernel.
+pub fn run_test_program(program: i32) -> Result<(), Errno> {
+    let packet = [0u8; 64];
+    let mut attr = TestRunAttr {
+        program: program as u32,
+        result: 0,
+        data_in_bytes: packet.len() as u32,
+        data_out_bytes: 0,
+        data_in: packet.as_ptr() as u64,
+        data_out: 0,
+        repeat: 1,
+        duration: 0,
+    };
+    let args = [PROG_TEST_RUN, (&raw mut attr) as usize, size_of_val(&attr), 0, 0, 0];
+    // SAFETY: the kernel reads `attr` and the packet, and writes the figures in `attr`; both are borrowed for the call.
+    check(unsafe { syscall(nr::BPF, args) }).map(drop)
+}
+
 /// A descriptor of a program for kprobes and uprobes; GPL-compatible, so that all helpers may be called.
 ///
 /// # Errors
@@ -342,21 +419,25 @@ pub fn pin(link: i32, file_system: i32, name: &core::ffi::CStr) -> Result<(), Er
 }
 
 fn load(kind: u32, code: &[u64], expected_attach_type: u32) -> Result<i32, Errno> {
+    load_with(kind, code, expected_attach_type, &mut [])
+}
+
+fn load_with(kind: u32, code: &[u64], expected_attach_type: u32, log: &mut [u8]) -> Result<i32, Errno> {
     let attr = ProgramAttr {
         kind,
         instructions: code.len() as u32,
         code: code.as_ptr() as u64,
         license: c"Dual MIT/GPL".as_ptr() as u64,
-        log_level: 0,
-        log_bytes: 0,
-        log: 0,
+        log_level: u32::from(!log.is_empty()),
+        log_bytes: log.len() as u32,
+        log: if log.is_empty() { 0 } else { log.as_mut_ptr() as u64 },
         kernel_version: 0,
         flags: 0,
         name: [0; 16],
         interface: 0,
         expected_attach_type,
     };
-    // SAFETY: the kernel reads `attr`, the code with its length and a constant string, borrowed for the call.
+    // SAFETY: the kernel reads `attr`, the code with its length and a constant string, and writes the log; all are borrowed for the call.
     let fd =
         unsafe { syscall(nr::BPF, [PROG_LOAD, (&raw const attr) as usize, size_of_val(&attr), 0, 0, 0]) };
     check(fd).map(|fd| fd as i32)

@@ -14,6 +14,7 @@ type Torture = (&'static str, &'static str, fn(&[String]) -> i32);
 const ALL: &[Torture] = &[
     ("anywhere", "real programs with a thousand random instructions probed at a time", crate::anywhere_main),
     ("attach", "attach and detach under busy threads", crate::attach_main),
+    ("bpf", "random eBPF programs in every engine, and broken compilers", crate::bpf_main),
     (
         "hwbp",
         "breakpoints reserved, released and changed by many threads, and broken accounts",

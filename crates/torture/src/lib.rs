@@ -2,6 +2,7 @@
 
 mod anywhere;
 mod attach;
+mod bpf;
 mod dispatch;
 mod duration;
 mod hwbp;
@@ -15,6 +16,7 @@ mod xol;
 
 pub use anywhere::anywhere_main;
 pub use attach::attach_main;
+pub use bpf::bpf_main;
 pub use dispatch::{target_main, torture_main};
 pub use duration::duration;
 pub use hwbp::hwbp_main;

@@ -1,0 +1,160 @@
+//! A process that runs code for us, on its own thread.
+//!
+//! For:     the engine `target` of `bpf exec`, and tortures that put it beside the others.
+//! State:   two mappings in a process that stands still while this lives.
+//! Context: control, apart (tracer.rs): one OS thread.
+//! Keeps:   V1 no mapping is ever writable and executable: code is written from outside, through /proc/PID/mem.
+//!          V2 between two runs, and after the last, the thread's registers and mask are what they were.
+//!          V3 a signal that the code raises is not delivered: the run ends and names it.
+//! Checked: testkit `bpf`; `torture bpf --engines target`.
+
+use crate::facts::error::Broken;
+use crate::find::maps::image_maps;
+use crate::find::memory::Memory;
+use crate::hold::foothold::Foothold;
+use crate::hold::hijack::{OWN_FAULTS, Unmade, run_to_syscall_stop};
+use crate::hold::remote::Remote;
+use crate::hold::world::World;
+use std::ops::Range;
+use sys::mapping as mm;
+use sys::ptrace::{self, Regs};
+use sys::{Errno, nr};
+
+/// Bytes for code, and for what it works on; the upper half of that is the thread's stack.
+const CODE_LEN: u64 = 1 << 20;
+const DATA_LEN: u64 = 1 << 20;
+
+/// `call` of the code; `mov rbx, rax; mov eax, 39; syscall`: the thread stops there, the result in rbx.
+const ENTRY: [u8; 15] = [0xe8, 0, 0, 0, 0, 0x48, 0x89, 0xc3, 0xb8, 39, 0, 0, 0, 0x0f, 0x05];
+/// The clock, by a system call: room for two words; `clock_gettime(1, rsp)`; seconds times 10^9 plus nanoseconds.
+const CLOCK: [u8; 37] = [
+    0x48, 0x83, 0xec, 0x18, 0xb8, 228, 0, 0, 0, 0xbf, 1, 0, 0, 0, 0x48, 0x89, 0xe6, 0x0f, 0x05, 0x48, 0x69,
+    0x04, 0x24, 0x00, 0xca, 0x9a, 0x3b, 0x48, 0x03, 0x44, 0x24, 0x08, 0x48, 0x83, 0xc4, 0x18, 0xc3,
+];
+/// Where the two stand, and the code behind them.
+const CLOCK_AT: u64 = 64;
+const CALLED_AT: u64 = 128;
+
+/// A process that stands still, and calls what it is given.
+#[derive(Debug)]
+pub struct Guest {
+    world: World,
+    memory: Memory,
+    foothold: Foothold,
+    code: Range<u64>,
+    data: Range<u64>,
+}
+
+impl Guest {
+    /// Stops a process and maps room for code and data in it.
+    ///
+    /// # Errors
+    /// As for an attach: it may not be traced, is gone, or has no memory left.
+    pub fn enter(pid: i32) -> Result<Guest, Broken> {
+        let memory = Memory::open(pid)?;
+        let foothold = Foothold::find(&memory, &image_maps(pid)?)?;
+        let mut world = World::stop(pid)?;
+        memory.check()?;
+        let mut remote = Remote::begin(&mut world, &memory, &foothold)?;
+        let mut map = |len: u64, prot: usize| {
+            let flags = (mm::MAP_PRIVATE | mm::MAP_ANONYMOUS) as u64;
+            let at = remote.call("mmap", nr::MMAP, [0, len, prot as u64, flags, u64::MAX, 0])?;
+            Ok::<_, Broken>(at..at + len)
+        };
+        let code = map(CODE_LEN, mm::PROT_READ | mm::PROT_EXEC)?;
+        let data = map(DATA_LEN, mm::PROT_READ | mm::PROT_WRITE)?;
+        drop(remote);
+        Ok(Guest { world, memory, foothold, code, data })
+    }
+
+    /// Where code has to stand that is called, a multiple of 16.
+    pub fn code(&self) -> u64 {
+        self.code.start + CALLED_AT
+    }
+
+    /// Where its data will be, whole pages.
+    pub fn data(&self) -> u64 {
+        self.data.start
+    }
+
+    /// A C function without arguments that gives the monotonic clock's nanoseconds.
+    pub fn clock(&self) -> u64 {
+        self.code.start + CLOCK_AT
+    }
+
+    /// Has the process call a C function with these six arguments: its code, and its data, which are what the function has
+    /// left of them afterwards. What it returned.
+    ///
+    /// # Errors
+    /// The process is gone; the code raised a signal; code or data do not fit.
+    pub fn call(&mut self, function: &[u8], data: &mut [u8], args: [u64; 6]) -> Result<u64, Broken> {
+        if function.len() as u64 + CALLED_AT > CODE_LEN || data.len() as u64 > DATA_LEN / 2 {
+            return Err(Broken::Call { what: "placing of code", errno: Errno::ENOSPC });
+        }
+        let mut code = vec![0x90; CALLED_AT as usize];
+        code[..ENTRY.len()].copy_from_slice(&ENTRY);
+        code[1..5].copy_from_slice(&(CALLED_AT as u32 - 5).to_le_bytes());
+        code[CLOCK_AT as usize..CLOCK_AT as usize + CLOCK.len()].copy_from_slice(&CLOCK);
+        code.extend(function);
+        self.memory.write(self.code.start, &code)?;
+        self.memory.write(self.data.start, data)?;
+        let returned = self.execute(args)?;
+        self.memory.read(self.data.start, data)?;
+        Ok(returned)
+    }
+
+    /// Has the first thread make the call.
+    fn execute(&mut self, [rdi, rsi, rdx, rcx, r8, r9]: [u64; 6]) -> Result<u64, Broken> {
+        let pid = self.memory.pid;
+        let gone = |_| Broken::Gone { pid };
+        let thread = self.world.threads_mut().next().ok_or(Broken::Gone { pid })?;
+        let (tid, saved) = (thread.tid, thread.regs);
+        let regs = Regs {
+            rip: self.code.start,
+            rsp: self.data.end - 64,
+            orig_rax: u64::MAX,
+            rdi,
+            rsi,
+            rdx,
+            rcx,
+            r8,
+            r9,
+            ..saved
+        };
+        let mask = ptrace::sigmask(tid).map_err(gone)?;
+        let mut came = Vec::new();
+        let mut go = || {
+            ptrace::set_regs(tid, &regs).map_err(|_| Unmade::Gone)?;
+            ptrace::set_sigmask(tid, !OWN_FAULTS).map_err(|_| Unmade::Gone)?;
+            loop {
+                run_to_syscall_stop(tid, &mut came)?;
+                let at = ptrace::regs(tid).map_err(|_| Unmade::Gone)?;
+                if at.rip == self.code.start + ENTRY.len() as u64 {
+                    // Not made: only its exit is waited for.
+                    let unmade = Regs { orig_rax: u64::MAX, ..at };
+                    ptrace::set_regs(tid, &unmade).map_err(|_| Unmade::Gone)?;
+                    run_to_syscall_stop(tid, &mut came)?;
+                    return Ok(at.rbx);
+                }
+            }
+        };
+        let done = go();
+        ptrace::set_sigmask(tid, mask).map_err(gone)?;
+        ptrace::set_regs(tid, &saved).map_err(gone)?;
+        done.map_err(|unmade| match unmade {
+            Unmade::Raised(signal) => Broken::Raised { call: "the code", tid, signal },
+            Unmade::Refused(errno) => Broken::Call { what: "a call in the target", errno },
+            Unmade::Gone => Broken::Gone { pid },
+        })
+    }
+
+    /// Takes the mappings back and lets the process go on.
+    ///
+    /// # Errors
+    /// They are not taken back: it is gone, or makes no calls any more.
+    pub fn leave(mut self) -> Result<(), Broken> {
+        let mut remote = Remote::begin(&mut self.world, &self.memory, &self.foothold)?;
+        remote.unmap(&self.code)?;
+        remote.unmap(&self.data)
+    }
+}
