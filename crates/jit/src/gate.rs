@@ -389,7 +389,7 @@ mod tests {
     use super::*;
 
     fn of(bytes: &[u8]) -> Result<Passed, Found> {
-        pass(bytes, &[0..bytes.len()], &[]).map_err(|unfit| unfit.found)
+        pass(bytes, std::slice::from_ref(&(0..bytes.len())), &[]).map_err(|unfit| unfit.found)
     }
 
     #[test]
@@ -467,7 +467,7 @@ mod tests {
         let code = [0x50, 0xe8, 0, 0, 0, 0, 0x58, 0xc3];
         assert_eq!(of(&code), Err(Found::Way));
         let calls = [Relocation { at: 2, helper: 1 }];
-        assert_eq!(pass(&code, &[0..8], &calls).map(|p| p.stack), Ok(24));
+        assert_eq!(pass(&code, std::slice::from_ref(&(0..8)), &calls).map(|p| p.stack), Ok(24));
     }
 
     #[test]

@@ -62,8 +62,8 @@ fn run_all() -> Result<[u32; 3], usize> {
     });
     let fill = fill as extern "C" fn(u64, u64, u64, u64, u64, &mut Run) -> u64 as usize as u64;
     let mut seen = [0; 3];
-    for n in 0..1_000 {
-        let effort = if n % 2 == 0 { Effort::None } else { Effort::Speed };
+    for n in 0..1_000usize {
+        let effort = if n.is_multiple_of(2) { Effort::None } else { Effort::Speed };
         let options = Options { level: Level::Checked, effort, helpers: &[1], ..Options::default() };
         let Some(program) = hostile(&mut random, n) else {
             seen[0] += 1;
@@ -91,7 +91,7 @@ fn run_all() -> Result<[u32; 3], usize> {
 /// A seed with a random number in it, or mutated, or random bytes.
 fn hostile(random: &mut Random, n: usize) -> Option<Program> {
     // Some are near what may be touched.
-    let number = if n % 3 == 0 { random.next() % 80 } else { random.next() };
+    let number = if n.is_multiple_of(3) { random.next() % 80 } else { random.next() };
     let text = SEEDS[n % SEEDS.len()];
     let number = if text.contains("lddw") { format!("{number:#x}") } else { (number as i32).to_string() };
     let mut bytes = Insn::encode_all(&assemble(&text.replace("{}", &number)).unwrap());
