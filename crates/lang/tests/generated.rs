@@ -47,7 +47,7 @@ impl Chance {
             2 => format!("({a} ? {b} : {a})"),
             3 => format!("({}){a}", self.one(&["int8", "uint8", "int16", "uint32", "int64", "uint64"])),
             4 => format!("strlen({})", self.text(depth - 1)),
-            5 => format!("{}", self.one(&["$n++", "++$n", "@n--", "@k[$n]++", "len(@k)", "(int64)@c"])),
+            5 => self.one(&["$n++", "++$n", "@n--", "@k[$n]++", "len(@k)", "(int64)@c"]).to_owned(),
             6 => format!("({a}, {b}).{}", self.below(2)),
             7 => format!("({} == {})", self.text(depth - 1), self.text(depth - 1)),
             _ => format!("{}({a})", self.one(&["~", "-", "!"])),
