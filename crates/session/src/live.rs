@@ -4,7 +4,7 @@
 //! State:   the session.
 //! Context: control, while hits write; stops nobody.
 //! Keeps:   what the target writes leads nowhere; what a hit may read is not changed, nor used for something else.
-//! Checked: testkit `counting`, `tracing`, `hostile`, `live`.
+//! Checked: testkit `counting`, `tracing`, `hostile`; torture `tests/live.rs`.
 //!
 //! - [`session`] what is armed, and what it has counted
 //! - [`events`] reading the rings of events

@@ -5,7 +5,7 @@
 //! Context: control.
 //! Keeps:   F1 after `Fence::make` every thread of the process that runs has executed a full fence since it was called.
 //!          F2 nobody stands still for the choice: where the kernel would make the process wait, another way is chosen.
-//! Checked: testkit `live` (each way by name); `torture live`.
+//! Checked: torture `tests/live.rs`; `torture live`, with `--late`.
 //! Source:  membarrier(2); kernel/sched/membarrier.c (6.x): registering a process of several threads waits for an RCU
 //!          grace period, 11 to 16 ms here, in the registering thread, which we hold all others for. One of a single
 //!          thread is registered in 8 to 39 us (docs/decisions/0011-grace-periods-from-outside.md).

@@ -7,7 +7,7 @@
 //!          C2 a hit that begins after `change` returns calls exactly those on the new lists; one that was inside calls the
 //!             old list or the new one of each hook, whole.
 //!          C3 nobody waits here longer than asked for.
-//! Checked: testkit `live`; `torture live`.
+//! Checked: torture `tests/live.rs`; `torture live`.
 
 use super::lists::{ConsumerId, HookId, Member, Retired, publish};
 use super::readers::{Late, LiveBroken};

@@ -7,7 +7,7 @@
 //!          L2 a list, and the cells of who is not on the new one, are used for something else only after a grace period that
 //!             began after the store.
 //!          L3 who stays keeps its cells, so that its count goes on.
-//! Checked: testkit `live`; `torture live --broken in-place` (L1), `no-wait`, `one-rank`, `wrong-rank` (L2).
+//! Checked: torture `tests/live.rs`; `torture live --broken in-place` (L1), `no-wait`, `wrong-rank` (L2).
 
 use super::runs::run_of;
 use super::slots::Slots;

@@ -7,7 +7,7 @@
 //!          R1 it ends, or gives up by its deadline: whatever a target writes into the counts, and whether its threads run.
 //!          R2 a target that lies about them loses counts of its own; nothing here follows what it says.
 //!          R3 readers of children that died inside a hit are forgotten, once no process is left that could be one.
-//! Checked: rcu's models and mutants (the same code); testkit `live`; `torture live --broken one-rank`, `wrong-rank`.
+//! Checked: rcu's models and mutants (the same code); torture `tests/live.rs`; `torture live --broken wrong-rank`.
 
 use crate::enter::arena::Arena;
 use crate::enter::fence::Fence;
