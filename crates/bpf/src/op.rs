@@ -60,6 +60,9 @@ pub enum Size {
 }
 
 impl Size {
+    /// All of them.
+    pub const ALL: [Size; 4] = [Size::B, Size::H, Size::W, Size::Dw];
+
     /// 1, 2, 4 or 8.
     pub const fn bytes(self) -> usize {
         match self {
@@ -118,6 +121,26 @@ pub enum Alu {
     Arsh,
 }
 
+impl Alu {
+    /// All of them.
+    pub const ALL: [Alu; 14] = [
+        Alu::Add,
+        Alu::Sub,
+        Alu::Mul,
+        Alu::Div,
+        Alu::Sdiv,
+        Alu::Or,
+        Alu::And,
+        Alu::Lsh,
+        Alu::Rsh,
+        Alu::Mod,
+        Alu::Smod,
+        Alu::Xor,
+        Alu::Mov,
+        Alu::Arsh,
+    ];
+}
+
 /// When a jump is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cond {
@@ -143,6 +166,23 @@ pub enum Cond {
     Slt,
     /// Signed less or equal.
     Sle,
+}
+
+impl Cond {
+    /// All of them.
+    pub const ALL: [Cond; 11] = [
+        Cond::Eq,
+        Cond::Gt,
+        Cond::Ge,
+        Cond::Set,
+        Cond::Ne,
+        Cond::Sgt,
+        Cond::Sge,
+        Cond::Lt,
+        Cond::Le,
+        Cond::Slt,
+        Cond::Sle,
+    ];
 }
 
 /// How bytes are ordered.
@@ -183,6 +223,22 @@ pub enum Atomic {
     Xchg,
     /// If `*p` is r0, it becomes `src`; r0 gets the old value.
     Cmpxchg,
+}
+
+impl Atomic {
+    /// All of them.
+    pub const ALL: [Atomic; 10] = [
+        Atomic::Add { fetch: false },
+        Atomic::Add { fetch: true },
+        Atomic::Or { fetch: false },
+        Atomic::Or { fetch: true },
+        Atomic::And { fetch: false },
+        Atomic::And { fetch: true },
+        Atomic::Xor { fetch: false },
+        Atomic::Xor { fetch: true },
+        Atomic::Xchg,
+        Atomic::Cmpxchg,
+    ];
 }
 
 /// What a 64-bit immediate stands for.

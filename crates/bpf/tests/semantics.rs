@@ -5,49 +5,7 @@ use bpf::{
     Width, assemble, run,
 };
 
-const ALUS: [Alu; 14] = [
-    Alu::Add,
-    Alu::Sub,
-    Alu::Mul,
-    Alu::Div,
-    Alu::Sdiv,
-    Alu::Or,
-    Alu::And,
-    Alu::Lsh,
-    Alu::Rsh,
-    Alu::Mod,
-    Alu::Smod,
-    Alu::Xor,
-    Alu::Mov,
-    Alu::Arsh,
-];
-const CONDS: [Cond; 11] = [
-    Cond::Eq,
-    Cond::Gt,
-    Cond::Ge,
-    Cond::Set,
-    Cond::Ne,
-    Cond::Sgt,
-    Cond::Sge,
-    Cond::Lt,
-    Cond::Le,
-    Cond::Slt,
-    Cond::Sle,
-];
-const ATOMICS: [Atomic; 10] = [
-    Atomic::Add { fetch: false },
-    Atomic::Add { fetch: true },
-    Atomic::Or { fetch: false },
-    Atomic::Or { fetch: true },
-    Atomic::And { fetch: false },
-    Atomic::And { fetch: true },
-    Atomic::Xor { fetch: false },
-    Atomic::Xor { fetch: true },
-    Atomic::Xchg,
-    Atomic::Cmpxchg,
-];
 const WIDTHS: [Width; 2] = [Width::W32, Width::W64];
-const SIZES: [Size; 4] = [Size::B, Size::H, Size::W, Size::Dw];
 const EDGES: [u64; 12] = [
     0,
     1,
@@ -80,17 +38,17 @@ fn every_op() -> Vec<Op> {
     ops.push(Op::Ja { distance: 2, long: true });
     for src in [Operand::Reg(r(9)), Operand::Imm(-7), Operand::Imm(i32::MAX)] {
         for width in WIDTHS {
-            ops.extend(ALUS.map(|alu| Op::Alu { width, alu, dst: r(4), src }));
-            ops.extend(CONDS.map(|cond| Op::Jump { width, cond, dst: r(4), src, offset: -300 }));
+            ops.extend(Alu::ALL.map(|alu| Op::Alu { width, alu, dst: r(4), src }));
+            ops.extend(Cond::ALL.map(|cond| Op::Jump { width, cond, dst: r(4), src, offset: -300 }));
         }
-        ops.extend(SIZES.map(|size| Op::Store { size, dst: r(2), offset: -8, src }));
+        ops.extend(Size::ALL.map(|size| Op::Store { size, dst: r(2), offset: -8, src }));
     }
     for width in WIDTHS {
         ops.push(Op::Neg { width, dst: r(6) });
-        let narrower = SIZES.into_iter().filter(|s| s.bits() < if width == Width::W32 { 32 } else { 64 });
+        let narrower = Size::ALL.into_iter().filter(|s| s.bits() < if width == Width::W32 { 32 } else { 64 });
         ops.extend(narrower.map(|from| Op::Movsx { width, from, dst: r(0), src: r(7) }));
     }
-    for size in SIZES {
+    for size in Size::ALL {
         let (dst, src, offset) = (r(1), r(8), 0x1234);
         ops.push(Op::Load { size, signed: false, dst, src, offset });
         ops.extend((size != Size::Dw).then_some(Op::Load { size, signed: true, dst, src, offset }));
@@ -98,7 +56,7 @@ fn every_op() -> Vec<Op> {
             ops.extend([Order::Little, Order::Big, Order::Swap].map(|order| Op::End { order, size, dst }));
         }
         if matches!(size, Size::W | Size::Dw) {
-            ops.extend(ATOMICS.map(|atomic| Op::Atomic { size, atomic, dst, offset: -16, src }));
+            ops.extend(Atomic::ALL.map(|atomic| Op::Atomic { size, atomic, dst, offset: -16, src }));
         }
     }
     let wides = [
@@ -229,7 +187,7 @@ fn arithmetic_is_that_of_rusts_numbers_on_all_edges() {
         let load = Op::Alu { width: Width::W64, alu: mov, dst, src: Operand::Reg(Reg::R1) };
         r0_of(&[load, Op::Alu { width, alu, dst, src }, Op::Exit], [a, b, 0, 0, 0])
     };
-    for (width, alu) in WIDTHS.into_iter().flat_map(|w| ALUS.map(|a| (w, a))) {
+    for (width, alu) in WIDTHS.into_iter().flat_map(|w| Alu::ALL.map(|a| (w, a))) {
         for (a, b) in EDGES.into_iter().flat_map(|a| EDGES.map(|b| (a, b))) {
             assert_eq!(
                 result(width, alu, a, b, false),
@@ -251,7 +209,7 @@ fn conditions_are_those_of_rusts_numbers_on_all_edges() {
     for (width, a, b) in
         WIDTHS.into_iter().flat_map(|w| EDGES.into_iter().flat_map(move |a| EDGES.map(|b| (w, a, b))))
     {
-        for cond in CONDS {
+        for cond in Cond::ALL {
             let (ua, ub) = if width == Width::W32 { (a & 0xffff_ffff, b & 0xffff_ffff) } else { (a, b) };
             let (sa, sb) = if width == Width::W32 {
                 (i64::from(a as i32), i64::from(b as i32))

@@ -11,6 +11,7 @@ mod mem;
 mod rcu;
 mod rhltable;
 mod rng;
+mod target;
 mod uprobe;
 mod xol;
 

@@ -11,7 +11,6 @@
 
 mod options;
 mod oracle;
-mod process;
 pub mod target;
 mod world;
 

@@ -33,48 +33,6 @@ const EDGES: [i64; 12] = [
     i64::MAX,
     i64::MIN,
 ];
-const ALUS: [Alu; 14] = [
-    Alu::Add,
-    Alu::Sub,
-    Alu::Mul,
-    Alu::Div,
-    Alu::Sdiv,
-    Alu::Or,
-    Alu::And,
-    Alu::Lsh,
-    Alu::Rsh,
-    Alu::Mod,
-    Alu::Smod,
-    Alu::Xor,
-    Alu::Mov,
-    Alu::Arsh,
-];
-const CONDS: [Cond; 11] = [
-    Cond::Eq,
-    Cond::Gt,
-    Cond::Ge,
-    Cond::Set,
-    Cond::Ne,
-    Cond::Sgt,
-    Cond::Sge,
-    Cond::Lt,
-    Cond::Le,
-    Cond::Slt,
-    Cond::Sle,
-];
-const ATOMICS: [Atomic; 10] = [
-    Atomic::Add { fetch: false },
-    Atomic::Add { fetch: true },
-    Atomic::Or { fetch: false },
-    Atomic::Or { fetch: true },
-    Atomic::And { fetch: false },
-    Atomic::And { fetch: true },
-    Atomic::Xor { fetch: false },
-    Atomic::Xor { fetch: true },
-    Atomic::Xchg,
-    Atomic::Cmpxchg,
-];
-const SIZES: [Size; 4] = [Size::B, Size::H, Size::W, Size::Dw];
 
 /// Memory for a run.
 pub fn memory(rng: &mut Rng) -> [u8; MEMORY_LEN] {
@@ -207,7 +165,7 @@ impl Text<'_> {
             9 => self.movsx(to),
             10 => {
                 let (order, dst) = (self.pick(&[Order::Little, Order::Big, Order::Swap]), self.number());
-                let size = self.pick(&SIZES[1..]);
+                let size = self.pick(&Size::ALL[1..]);
                 emit(to, Op::End { order, size, dst });
             }
             11 | 12 => self.load(to),
@@ -235,7 +193,7 @@ impl Text<'_> {
     }
 
     fn arithmetic(&mut self, to: &mut Vec<Insn>) {
-        let (width, op, dst) = (self.width(), self.pick(&ALUS), self.number());
+        let (width, op, dst) = (self.width(), self.pick(&Alu::ALL), self.number());
         let src = match (op, self.operand()) {
             // The kernel's verifier does not take a division by the constant 0, or a shift by too much.
             (Alu::Div | Alu::Sdiv | Alu::Mod | Alu::Smod, Operand::Imm(0)) => Operand::Imm(-1),
@@ -248,7 +206,7 @@ impl Text<'_> {
     fn movsx(&mut self, to: &mut Vec<Insn>) {
         let (width, dst, src) = (self.width(), self.number(), self.number());
         let narrower = if width == Width::W64 { 3 } else { 2 };
-        let from = self.pick(&SIZES[..narrower]);
+        let from = self.pick(&Size::ALL[..narrower]);
         emit(to, Op::Movsx { width, from, dst, src });
     }
 
@@ -269,20 +227,20 @@ impl Text<'_> {
     }
 
     fn load(&mut self, to: &mut Vec<Insn>) {
-        let (size, dst) = (self.pick(&SIZES), self.number());
+        let (size, dst) = (self.pick(&Size::ALL), self.number());
         let (src, offset) = self.place(size, false);
         let signed = size != Size::Dw && self.rng.one_in(2);
         emit(to, Op::Load { size, signed, dst, src, offset });
     }
 
     fn store(&mut self, to: &mut Vec<Insn>) {
-        let (size, src) = (self.pick(&SIZES), self.operand());
+        let (size, src) = (self.pick(&Size::ALL), self.operand());
         let (dst, offset) = self.place(size, false);
         emit(to, Op::Store { size, dst, offset, src });
     }
 
     fn atomic(&mut self, to: &mut Vec<Insn>) {
-        let (size, atomic, src) = (self.pick(&SIZES[2..]), self.pick(&ATOMICS), self.number());
+        let (size, atomic, src) = (self.pick(&Size::ALL[2..]), self.pick(&Atomic::ALL), self.number());
         let (dst, offset) = self.place(size, true);
         if atomic == Atomic::Cmpxchg && self.rng.one_in(2) {
             // Else it hardly ever finds what it expects.
@@ -292,7 +250,7 @@ impl Text<'_> {
     }
 
     fn branch(&mut self, to: &mut Vec<Insn>, depth: u32, at: usize) {
-        let (width, cond, dst, src) = (self.width(), self.pick(&CONDS), self.number(), self.operand());
+        let (width, cond, dst, src) = (self.width(), self.pick(&Cond::ALL), self.number(), self.operand());
         let (len, has_else) = (1 + self.rng.below(5), self.rng.one_in(2));
         let yes_at = at + to.len() + 1;
         let yes = self.items(len, depth + 1, yes_at);

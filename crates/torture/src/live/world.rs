@@ -8,9 +8,9 @@
 
 use super::options::Options;
 use super::oracle::Oracle;
-use super::process::{Target, resident_kb};
 use super::target::{BUSY, FUNCTIONS, LEN, ROLE, Shared};
 use crate::rng::Rng;
+use crate::target::{Target, resident_kb};
 use image::Spec;
 use session::{Consumer, ConsumerId, HookId, NotChanged, Room, Session, Verb};
 use std::fmt;
@@ -200,7 +200,7 @@ impl World<'_> {
 
     /// One change: some come, some go, or both.
     fn step(&mut self) -> Result<(), String> {
-        if self.target.has_ended() {
+        if self.target.ended().is_some() {
             return Err("the target has ended".into());
         }
         let room = GUESTS - self.oracle.there.len().min(GUESTS);

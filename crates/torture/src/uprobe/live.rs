@@ -21,9 +21,9 @@ use super::IDLE_PATIENCE;
 use super::options::{Backend, Options};
 use super::stressed::Orders;
 use super::stressed::shared::{LEN, ROWS, STAY, Shared};
+use crate::target::Target;
 use library::Library;
 use link::{Link, Placer};
-use process::Target;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::thread;
@@ -72,7 +72,7 @@ fn begin(options: Options) -> Result<Begun, String> {
         forget: if options.is_broken("dropped-count") { 5000 } else { 0 },
         library: library.as_ref().map(|l| l.path.display().to_string()).unwrap_or_default(),
     };
-    let target = Target::start(&orders)?;
+    let target = Target::start(&orders.words())?;
     // Our threads are several controllers, which wait for one another if they know one another by name.
     std::fs::write("/proc/self/comm", session::ENGINE_NAME).map_err(|e| e.to_string())?;
     let placer: Box<dyn Placer> = match options.backend {

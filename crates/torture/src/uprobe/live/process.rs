@@ -1,110 +1,13 @@
-//! The target, from outside.
+//! What a target must look like when all probes have gone.
 //!
-//! For:     starting and ending it, and looking whether it is as before.
-//! State:   the child process, and what it says.
+//! For:     `live`: whether it is as before.
+//! State:   none.
 //! Context: control.
-//! Keeps:   T1 dropped, the target is gone.
-//!          T2 we never wait for it without end.
+//! Keeps:   P1 code that has a file is compared with it byte by byte.
 //! Checked: `tests/uprobe_live.rs`.
 
-use crate::uprobe::stressed::Orders;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
-
-/// How long an answer may take: children run to their end first.
-const PATIENCE: Duration = Duration::from_secs(120);
-
-/// The process with the busy threads.
-pub struct Target {
-    child: Child,
-    stdin: Option<ChildStdin>,
-    lines: Receiver<String>,
-}
-
-impl Target {
-    pub fn start(orders: &Orders) -> Result<Target, String> {
-        let program = std::env::current_exe().map_err(|e| e.to_string())?;
-        let mut command = Command::new(program);
-        command.arg("torture-target").args(orders.words());
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().map_err(|e| e.to_string())?;
-        let out = child.stdout.take().ok_or("no pipe from the target")?;
-        let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            BufReader::new(out).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
-        });
-        let stdin = child.stdin.take();
-        let target = Target { child, stdin, lines };
-        target.hear("ready")?;
-        Ok(target)
-    }
-
-    pub fn pid(&self) -> i32 {
-        self.child.id() as i32
-    }
-
-    /// Waits for a word.
-    pub fn hear(&self, word: &str) -> Result<(), String> {
-        match self.lines.recv_timeout(PATIENCE) {
-            Ok(line) if line == word => Ok(()),
-            Ok(line) => Err(format!("the target said '{line}' and not '{word}'")),
-            Err(_) => Err(format!("hang: the target does not say '{word}': {}", self.states())),
-        }
-    }
-
-    pub fn say(&mut self, word: &str) -> Result<(), String> {
-        let stdin = self.stdin.as_mut().ok_or("no pipe to the target")?;
-        stdin.write_all(format!("{word}\n").as_bytes()).map_err(|e| format!("the target is gone: {e}"))
-    }
-
-    /// How it ended, if it has.
-    ///
-    /// Not asked by a wait while it lives: that would take the stops away that other threads of ours wait for.
-    pub fn ended(&mut self) -> Option<ExitStatus> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
-        let has_ended = stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']));
-        if has_ended { self.child.wait().ok() } else { None }
-    }
-
-    /// Tells it to end, and waits for that.
-    pub fn finish(&mut self) -> Result<(), String> {
-        drop(self.stdin.take());
-        let end = Instant::now() + PATIENCE;
-        while Instant::now() < end {
-            match self.ended() {
-                Some(status) if status.success() => return Ok(()),
-                Some(status) => return Err(format!("the target ended with {status}")),
-                None => std::thread::sleep(Duration::from_millis(2)),
-            }
-        }
-        Err(format!("hang: the target does not end: {}", self.states()))
-    }
-
-    /// What its threads do, for the reader of a failure.
-    pub fn states(&self) -> String {
-        let task = format!("/proc/{}/task", self.pid());
-        let threads = fs::read_dir(task).into_iter().flatten().filter_map(Result::ok);
-        let states: Vec<String> = threads
-            .map(|t| {
-                let read = |name: &str| fs::read_to_string(t.path().join(name)).unwrap_or_default();
-                let state = read("stat").rsplit_once(") ").map(|s| s.1[..1].to_string());
-                format!("{} {} {}", t.file_name().to_string_lossy(), state.unwrap_or_default(), read("wchan"))
-            })
-            .collect();
-        states.join(", ")
-    }
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// What must be the same before and after.
 #[derive(Debug, PartialEq, Eq)]

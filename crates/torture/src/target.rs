@@ -1,19 +1,19 @@
-//! The target, from outside.
+//! The process that a torture works on, from outside.
 //!
-//! For:     starting and ending it, and looking at its memory.
+//! For:     tortures whose target is another process: starting and ending it.
 //! State:   the child process, and what it says.
 //! Context: control.
 //! Keeps:   T1 dropped, the target is gone.
 //!          T2 we never wait for it without end.
-//! Checked: `tests/live.rs`.
+//! Checked: `tests/uprobe_live.rs`, `tests/live.rs`.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// How long an answer may take, on a busy machine.
+/// How long an answer may take: children run to their end first.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The process with the busy threads.
@@ -24,6 +24,7 @@ pub struct Target {
 }
 
 impl Target {
+    /// Starts it with these words, and waits until it is ready.
     pub fn start(words: &[String]) -> Result<Target, String> {
         let program = std::env::current_exe().map_err(|e| e.to_string())?;
         let mut command = Command::new(program);
@@ -50,7 +51,7 @@ impl Target {
         match self.lines.recv_timeout(PATIENCE) {
             Ok(line) if line == word => Ok(()),
             Ok(line) => Err(format!("the target said '{line}' and not '{word}'")),
-            Err(_) => Err(format!("the target does not say '{word}'")),
+            Err(_) => Err(format!("hang: the target does not say '{word}': {}", self.states())),
         }
     }
 
@@ -64,10 +65,13 @@ impl Target {
         unsafe { libc::kill(self.pid(), signal) };
     }
 
-    /// Whether it has ended. Not asked by a wait while it lives: a session of ours waits for its stops.
-    pub fn has_ended(&self) -> bool {
+    /// How it ended, if it has.
+    ///
+    /// Not asked by a wait while it lives: that would take the stops away that other threads of ours wait for.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
-        stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
+        let has_ended = stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']));
+        if has_ended { self.child.wait().ok() } else { None }
     }
 
     /// Tells it to end, and waits for that.
@@ -75,17 +79,27 @@ impl Target {
         drop(self.stdin.take());
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
-            if self.has_ended() {
-                let status = self.child.wait().map_err(|e| e.to_string())?;
-                return if status.success() {
-                    Ok(())
-                } else {
-                    Err(format!("the target ended with {status}"))
-                };
+            match self.ended() {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => return Err(format!("the target ended with {status}")),
+                None => std::thread::sleep(Duration::from_millis(2)),
             }
-            std::thread::sleep(Duration::from_millis(2));
         }
-        Err("the target does not end".into())
+        Err(format!("hang: the target does not end: {}", self.states()))
+    }
+
+    /// What its threads do, for the reader of a failure.
+    pub fn states(&self) -> String {
+        let task = format!("/proc/{}/task", self.pid());
+        let threads = fs::read_dir(task).into_iter().flatten().filter_map(Result::ok);
+        let states: Vec<String> = threads
+            .map(|t| {
+                let read = |name: &str| fs::read_to_string(t.path().join(name)).unwrap_or_default();
+                let state = read("stat").rsplit_once(") ").map(|s| s.1[..1].to_string());
+                format!("{} {} {}", t.file_name().to_string_lossy(), state.unwrap_or_default(), read("wchan"))
+            })
+            .collect();
+        states.join(", ")
     }
 }
 
