@@ -3,6 +3,7 @@
 
 mod assembler;
 mod disassembler;
+pub mod helper;
 mod insn;
 mod interpreter;
 mod op;

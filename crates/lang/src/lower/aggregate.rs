@@ -10,9 +10,9 @@ use super::build::{Build, Done};
 use super::code::r;
 use crate::Builtin;
 use crate::ast::{Expr, ExprKind, MapId};
-use crate::program::help;
 use crate::types::Agg;
 use bpf::Operand;
+use bpf::helper;
 
 impl Build<'_, '_> {
     /// Takes a value into a map's aggregate.
@@ -49,7 +49,7 @@ impl Build<'_, '_> {
         self.code.mov(r(4), r(0));
         self.map_and_key(map, key);
         self.kept(number, r(3));
-        self.code.call(help::AGGREGATE);
+        self.code.call(helper::AGGREGATE);
         self.told_if_full(target);
         Ok(())
     }
@@ -57,18 +57,18 @@ impl Build<'_, '_> {
     /// r0 = the time that a series goes by: atomic time, or a map that the tests name.
     fn time_of_series(&mut self) -> Done {
         let Some(name) = self.up.options.time_map.as_deref() else {
-            self.code.call(help::KTIME_GET_TAI_NS);
+            self.code.call(helper::KTIME_GET_TAI_NS);
             return Ok(());
         };
         let wanted = name.trim_start_matches('@');
         let Some(at) = self.up.checked.maps.iter().position(|map| map.name == wanted) else {
-            self.code.call(help::KTIME_GET_TAI_NS);
+            self.code.call(helper::KTIME_GET_TAI_NS);
             return Ok(());
         };
         let map = MapId(at as u32);
         let key = self.key(map, None)?;
         self.map_and_key(map, key);
-        self.code.call(help::MAP_LOOKUP);
+        self.code.call(helper::MAP_LOOKUP);
         let none = self.code.label();
         self.code.jump(bpf::Cond::Eq, r(0), Operand::Imm(0), none);
         self.code.load(bpf::Size::Dw, false, r(0), r(0), 0);

@@ -11,9 +11,9 @@ use super::code::{Code, Label, r};
 use super::frame::{Base, Frame, Place};
 use super::{Lowering, SCRATCH_MAX};
 use crate::ast::{AttachPoint, Expr, Probe, VarId};
-use crate::program::{SCRATCH, help};
 use crate::types::{Int, Type};
 use crate::{Diagnostic, Span};
+use bpf::helper::{self, SCRATCH};
 use bpf::{Cond, Op, Operand, Program, Reg, Size, Wide};
 use std::collections::HashMap;
 
@@ -86,7 +86,7 @@ impl<'l, 'a> Build<'l, 'a> {
             first.op(Op::Wide { dst: r(1), wide: Wide::MapIndex(SCRATCH) });
             first.mov(r(2), Reg::FRAME);
             first.alu(bpf::Alu::Add, r(2), Operand::Imm(-264));
-            first.call(help::MAP_LOOKUP);
+            first.call(helper::MAP_LOOKUP);
             first.jump(Cond::Ne, r(0), Operand::Imm(0), have);
             first.op(Op::Exit);
             first.bind(have);

@@ -11,8 +11,9 @@ use super::code::r;
 use super::frame::Place;
 use crate::Builtin;
 use crate::ast::{Expr, ExprKind, Provider};
-use crate::program::{About, Named, Trouble, help};
+use crate::program::Trouble;
 use crate::types::{Int, Type};
+use bpf::helper::{self, About, Named};
 use bpf::{Alu, Cond, Op, Operand, Order};
 
 /// Offsets in the context (`struct pt_regs`).
@@ -70,7 +71,7 @@ impl Build<'_, '_> {
             B::Jiffies => self.about(About::Jiffies),
             B::Nsecs | B::Elapsed | B::Rand => self.clock(builtin, args, e),
             B::Username => {
-                self.code.call(help::UID_GID);
+                self.code.call(helper::UID_GID);
                 self.narrow(Int::new(4, false));
                 Ok(())
             }
@@ -105,7 +106,7 @@ impl Build<'_, '_> {
                 self.scalar(a)?;
                 self.code.mov(r(1), r(0));
                 self.code.constant(r(2), i64::from(builtin == B::SignalThread));
-                self.code.call(help::SEND_SIGNAL);
+                self.code.call(helper::SEND_SIGNAL);
                 Ok(())
             }
             B::WriteUser => self.write_user(args, e),
@@ -125,12 +126,12 @@ impl Build<'_, '_> {
         use Builtin as B;
         let len = self.size(ty);
         match builtin {
-            B::Comm if args.is_empty() => self.fill(help::COMM, to, len),
+            B::Comm if args.is_empty() => self.fill(helper::COMM, to, len),
             B::Comm => {
                 let a = self.first(args, e)?;
                 self.scalar(a)?;
                 self.code.mov(r(1), r(0));
-                self.text_result(help::COMM_OF, to, len)
+                self.text_result(helper::COMM_OF, to, len)
             }
             B::Pcomm => self.about_text(About::Pcomm, to, len),
             B::LeaderComm => self.about_text(About::LeaderComm, to, len),
@@ -154,7 +155,7 @@ impl Build<'_, '_> {
                 let a = self.first(args, e)?;
                 self.scalar(a)?;
                 self.store_r0(to, 8);
-                self.code.call(help::PID_TGID);
+                self.code.call(helper::PID_TGID);
                 self.code.alu(Alu::Rsh, r(0), Operand::Imm(32));
                 self.store_r0(to.plus(8), 8);
                 Ok(())
@@ -172,7 +173,7 @@ impl Build<'_, '_> {
                 self.address(to, r(1));
                 self.code.constant(r(2), i64::from(kind.limit));
                 self.code.constant(r(3), i64::from(kind.dwarf));
-                self.code.call(help::USER_STACK);
+                self.code.call(helper::USER_STACK);
                 Ok(())
             }
             B::Uptr | B::Kptr => {
@@ -203,13 +204,13 @@ impl Build<'_, '_> {
         self.code.constant(r(1), about as i64);
         self.code.constant(r(2), 0);
         self.code.constant(r(3), 0);
-        self.code.call(help::ABOUT);
+        self.code.call(helper::ABOUT);
         Ok(())
     }
 
     fn about_text(&mut self, about: About, to: Place, len: usize) -> Done {
         self.code.constant(r(1), about as i64);
-        self.text_result(help::ABOUT, to, len)
+        self.text_result(helper::ABOUT, to, len)
     }
 
     /// A helper of (r1, to, length).
@@ -244,12 +245,12 @@ impl Build<'_, '_> {
                 if args.first().and_then(word).is_some_and(|word| word == "init") {
                     self.about(About::InitPidTgid)?;
                 } else {
-                    self.code.call(help::PID_TGID);
+                    self.code.call(helper::PID_TGID);
                 }
             }
-            B::Uid | B::Gid => self.code.call(help::UID_GID),
+            B::Uid | B::Gid => self.code.call(helper::UID_GID),
             B::Cpid => {
-                self.code.call(help::CHILD);
+                self.code.call(helper::CHILD);
                 let has = self.code.label();
                 self.code.jump(Cond::Ne, r(0), Operand::Imm(0), has);
                 self.trouble(Trouble::NoChild, e.span);
@@ -257,11 +258,11 @@ impl Build<'_, '_> {
                 self.code.bind(has);
             }
             B::HasCpid => {
-                self.code.call(help::CHILD);
+                self.code.call(helper::CHILD);
                 return self.set_if(Cond::Ne, Operand::Imm(0));
             }
-            B::Cpu => self.code.call(help::SMP_PROCESSOR_ID),
-            B::Numaid => self.code.call(help::NUMA_NODE_ID),
+            B::Cpu => self.code.call(helper::SMP_PROCESSOR_ID),
+            B::Numaid => self.code.call(helper::NUMA_NODE_ID),
             _ => return self.number(i64::from(self.up.options.ncpus)),
         }
         match builtin {
@@ -273,17 +274,17 @@ impl Build<'_, '_> {
 
     fn clock(&mut self, builtin: Builtin, args: &[Expr], e: &Expr) -> Done {
         match (builtin, args.first().and_then(word).as_deref()) {
-            (Builtin::Rand, _) => self.code.call(help::PRANDOM_U32),
+            (Builtin::Rand, _) => self.code.call(helper::PRANDOM_U32),
             (Builtin::Elapsed, _) => {
                 self.about(About::Began)?;
                 let began = self.keep();
-                self.code.call(help::KTIME_GET_BOOT_NS);
+                self.code.call(helper::KTIME_GET_BOOT_NS);
                 self.kept(began, r(1));
                 self.code.alu(Alu::Sub, r(0), Operand::Reg(r(1)));
             }
-            (_, Some("monotonic")) => self.code.call(help::KTIME_GET_NS),
-            (_, Some("tai" | "sw_tai")) => self.code.call(help::KTIME_GET_TAI_NS),
-            (_, None | Some("boot")) => self.code.call(help::KTIME_GET_BOOT_NS),
+            (_, Some("monotonic")) => self.code.call(helper::KTIME_GET_NS),
+            (_, Some("tai" | "sw_tai")) => self.code.call(helper::KTIME_GET_TAI_NS),
+            (_, None | Some("boot")) => self.code.call(helper::KTIME_GET_BOOT_NS),
             (_, Some(other)) => return self.refuse(e.span, format!("no clock {other}")),
         }
         Ok(())
@@ -314,7 +315,7 @@ impl Build<'_, '_> {
         self.code.mov(r(3), r(0));
         self.kept(dst, r(1));
         self.kept(src, r(2));
-        self.code.call(help::WRITE_USER);
+        self.code.call(helper::WRITE_USER);
         self.set_if(Cond::Eq, Operand::Imm(0))
     }
 
@@ -333,12 +334,12 @@ impl Build<'_, '_> {
         };
         if builtin == Builtin::Len {
             self.map_to_r1(map);
-            self.code.call(help::MAP_LEN);
+            self.code.call(helper::MAP_LEN);
             return Ok(());
         }
         let key = self.key(map, key)?;
         self.map_and_key(map, key);
-        self.code.call(help::MAP_LOOKUP);
+        self.code.call(helper::MAP_LOOKUP);
         if builtin == Builtin::HasKey {
             return self.set_if(Cond::Ne, Operand::Imm(0));
         }
@@ -352,7 +353,7 @@ impl Build<'_, '_> {
         let value = self.frame.take(self.size(from));
         if matches!(from, Type::Agg(_)) {
             self.map_and_key(map, key);
-            self.code.call(help::AGGREGATED);
+            self.code.call(helper::AGGREGATED);
             self.store_r0(value, 8);
         } else {
             self.code.mov(r(3), r(0));
@@ -376,7 +377,7 @@ impl Build<'_, '_> {
         let is_scalar = self.up.checked.map(map).key.is_none();
         let key = self.key(map, key)?;
         self.map_and_key(map, key);
-        self.code.call(help::MAP_DELETE);
+        self.code.call(helper::MAP_DELETE);
         if is_told && !is_scalar {
             let fine = self.code.label();
             self.code.jump(Cond::Eq, r(0), Operand::Imm(0), fine);

@@ -10,8 +10,9 @@ use super::build::{Build, Done};
 use super::code::r;
 use super::frame::Place;
 use crate::ast::{Expr, ExprKind};
-use crate::program::{Trouble, help};
+use crate::program::Trouble;
 use crate::types::{Int, Type};
+use bpf::helper;
 use bpf::{Cond, Operand};
 
 impl Build<'_, '_> {
@@ -128,7 +129,7 @@ impl Build<'_, '_> {
     pub fn tidy(&mut self, to: Place, len: usize) {
         self.address(to, r(1));
         self.code.constant(r(2), len as i64);
-        self.code.call(help::STR_TIDY);
+        self.code.call(helper::STR_TIDY);
     }
 
     /// From one place to another, with another type.
@@ -209,7 +210,7 @@ impl Build<'_, '_> {
 
     /// The same with r1 to r3 set. Whether there was more is told by the helper: only then is the last byte not NUL.
     pub fn text_from_r3(&mut self, e: &Expr) {
-        self.code.call(help::PROBE_READ_TEXT);
+        self.code.call(helper::PROBE_READ_TEXT);
         if self.up.options.says_failures {
             let fine = self.code.label();
             self.code.jump(Cond::Sge, r(0), Operand::Imm(0), fine);

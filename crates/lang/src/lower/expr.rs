@@ -11,8 +11,9 @@ use super::code::r;
 use super::frame::Place;
 use super::memory::size_of;
 use crate::ast::{Block, Expr, ExprKind, FieldName, If, MapId, Step, UnOp};
-use crate::program::{FIRST_MAP, SCALAR_KEY, Trouble, help};
+use crate::program::{SCALAR_KEY, Trouble};
 use crate::types::{Int, Type};
+use bpf::helper::{self, FIRST_MAP};
 use bpf::{Alu, Atomic, Cond, Op, Operand, Reg, Size, Wide, Width};
 
 /// Offsets of a thread's registers in the context (`struct pt_regs`) by which arguments are passed.
@@ -141,12 +142,12 @@ impl Build<'_, '_> {
         self.map_and_key(map, key);
         let ty = &self.up.checked.map(map).value;
         if matches!(ty, Type::Agg(_)) {
-            self.code.call(help::AGGREGATED);
+            self.code.call(helper::AGGREGATED);
             return Ok(());
         }
         let int = self.int(ty);
         let none = self.code.label();
-        self.code.call(help::MAP_LOOKUP);
+        self.code.call(helper::MAP_LOOKUP);
         self.code.jump(Cond::Eq, r(0), Operand::Imm(0), none);
         self.code.load(size_of(int.size), int.signed, r(0), r(0), 0);
         self.missing(none, e);
@@ -158,7 +159,7 @@ impl Build<'_, '_> {
         let key = self.key(map, key)?;
         self.map_and_key(map, key);
         let none = self.code.label();
-        self.code.call(help::MAP_LOOKUP);
+        self.code.call(helper::MAP_LOOKUP);
         self.code.jump(Cond::Eq, r(0), Operand::Imm(0), none);
         self.code.mov(r(3), r(0));
         self.copy_from_r3(to, len);
@@ -256,7 +257,7 @@ impl Build<'_, '_> {
     pub fn init(&mut self, map: MapId, key: Option<&Expr>, e: &Expr) -> Done {
         let key = self.key(map, key)?;
         self.map_and_key(map, key);
-        self.code.call(help::LOOKUP_OR_INIT);
+        self.code.call(helper::LOOKUP_OR_INIT);
         let done = self.code.label();
         self.code.jump(Cond::Ne, r(0), Operand::Imm(0), done);
         self.trouble(Trouble::MapFull, e.span);
@@ -454,7 +455,7 @@ impl Build<'_, '_> {
         self.code.mov(r(3), r(0));
         self.address(to, r(1));
         self.code.constant(r(2), len as i64);
-        self.code.call(help::PROBE_READ_USER);
+        self.code.call(helper::PROBE_READ_USER);
     }
 
     /// The same; a failure is told with `-k`.

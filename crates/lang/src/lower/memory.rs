@@ -9,8 +9,8 @@
 use super::build::{Build, SCRATCH_BASE};
 use super::code::r;
 use super::frame::{Base, Place};
-use crate::program::{CONSTANTS, help};
 use crate::types::Int;
+use bpf::helper::{self, CONSTANTS};
 use bpf::{Alu, Op, Operand, Reg, Size, Wide};
 
 /// Longer copies are a helper's.
@@ -89,7 +89,7 @@ impl Build<'_, '_> {
         if len > UNROLLED {
             self.address(place, r(1));
             self.code.constant(r(2), len as i64);
-            return self.code.call(help::MEM_ZERO);
+            return self.code.call(helper::MEM_ZERO);
         }
         let (base, at) = self.based(place, r(5));
         for (offset, size) in steps(len) {
@@ -111,7 +111,7 @@ impl Build<'_, '_> {
         if len > UNROLLED {
             self.address(to, r(1));
             self.code.constant(r(2), len as i64);
-            return self.code.call(help::PROBE_READ_OWN);
+            return self.code.call(helper::PROBE_READ_OWN);
         }
         let (base, at) = self.based(to, r(5));
         for (offset, size) in steps(len) {

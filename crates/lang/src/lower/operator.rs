@@ -10,8 +10,9 @@ use super::build::{Build, Done};
 use super::code::r;
 use crate::Span;
 use crate::ast::{BinOp, Expr, ExprKind};
-use crate::program::{RING, Trouble, help};
+use crate::program::Trouble;
 use crate::types::{Int, Type};
+use bpf::helper::{self, RING};
 use bpf::{Alu, Cond, Op, Operand, Wide};
 use std::sync::Arc;
 
@@ -179,7 +180,7 @@ impl Build<'_, '_> {
             self.code.constant(r(2), i64::from(la));
             self.address(pb, r(3));
             self.code.constant(r(4), i64::from(lb));
-            self.code.call(help::STR_COMPARE);
+            self.code.call(helper::STR_COMPARE);
         } else {
             let common = self.common(ta, tb);
             let len = self.size(&common);
@@ -189,7 +190,7 @@ impl Build<'_, '_> {
             self.address(pa, r(1));
             self.address(pb, r(2));
             self.code.constant(r(3), len as i64);
-            self.code.call(help::MEM_COMPARE);
+            self.code.call(helper::MEM_COMPARE);
         }
         match op {
             BinOp::Eq => self.set_if(Cond::Eq, Operand::Imm(0)),
@@ -240,6 +241,6 @@ impl Build<'_, '_> {
         self.address(place, r(2));
         self.code.constant(r(3), len as i64);
         self.code.constant(r(4), 0);
-        self.code.call(help::RINGBUF_OUTPUT);
+        self.code.call(helper::RINGBUF_OUTPUT);
     }
 }

@@ -10,8 +10,9 @@ use super::build::{Build, Done};
 use super::code::r;
 use crate::Builtin;
 use crate::ast::{Expr, ExprKind};
-use crate::program::{RECORD_MAX, What};
+use crate::program::What;
 use crate::types::{Agg, Int, Type};
+use bpf::helper::RECORD_MAX;
 use bpf::{Cond, Operand};
 use std::rc::Rc;
 

@@ -10,8 +10,9 @@ use super::build::{Build, Done};
 use super::code::r;
 use super::frame::Place;
 use crate::ast::{BinOp, Block, Expr, ExprKind, MapId, Stmt, StmtKind};
-use crate::program::{Trouble, help};
+use crate::program::Trouble;
 use crate::types::Type;
+use bpf::helper;
 use bpf::{Alu, Atomic, Cond, Op, Operand, Width};
 
 /// A body is repeated at most so often.
@@ -176,7 +177,7 @@ impl Build<'_, '_> {
         self.map_and_key(map, key);
         self.address(place, r(3));
         self.code.constant(r(4), 0);
-        self.code.call(help::MAP_UPDATE);
+        self.code.call(helper::MAP_UPDATE);
         self.told_if_full(target);
         Ok(())
     }
@@ -317,7 +318,7 @@ impl Build<'_, '_> {
         self.address(cursor, r(2));
         self.address(key_at, r(3));
         self.address(value_at, r(4));
-        self.code.call(help::MAP_NEXT);
+        self.code.call(helper::MAP_NEXT);
         self.code.jump(Cond::Eq, r(0), Operand::Imm(0), out);
         let e = &Expr { id: crate::ast::ExprId(u32::MAX), span: declared.span, kind: ExprKind::Bool(true) };
         self.zero(place, self.size(pair));

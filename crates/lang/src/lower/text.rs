@@ -11,8 +11,8 @@ use super::code::r;
 use super::frame::Place;
 use crate::Builtin;
 use crate::ast::{Expr, ExprKind};
-use crate::program::{Named, help};
 use crate::types::Type;
+use bpf::helper::{self, Named};
 use bpf::{Cond, Operand};
 
 const AF_INET: i32 = 2;
@@ -54,7 +54,7 @@ impl Build<'_, '_> {
         if builtin == B::Strlen {
             self.address(pa, r(1));
             self.code.constant(r(2), la as i64);
-            self.code.call(help::STR_LEN);
+            self.code.call(helper::STR_LEN);
             return Ok(());
         }
         let Some(b) = args.get(1) else { return self.refuse(e.span, "a second argument is missing") };
@@ -72,7 +72,7 @@ impl Build<'_, '_> {
                     self.address(pa, r(1));
                     self.address(pb, r(2));
                     self.kept(kept, r(3));
-                    self.code.call(help::MEM_COMPARE);
+                    self.code.call(helper::MEM_COMPARE);
                     return Ok(());
                 }
                 self.code.mov(r(2), r(5));
@@ -81,7 +81,7 @@ impl Build<'_, '_> {
                 self.at_most(r(4), lb);
                 self.address(pa, r(1));
                 self.address(pb, r(3));
-                self.code.call(help::STR_COMPARE);
+                self.code.call(helper::STR_COMPARE);
                 self.set_if(Cond::Ne, Operand::Imm(0))
             }
             _ => {
@@ -89,7 +89,7 @@ impl Build<'_, '_> {
                 self.code.constant(r(2), la as i64);
                 self.address(pb, r(3));
                 self.code.constant(r(4), lb as i64);
-                self.code.call(help::STR_FIND);
+                self.code.call(helper::STR_FIND);
                 if builtin == B::Strcontains { self.set_if(Cond::Sge, Operand::Imm(0)) } else { Ok(()) }
             }
         }
@@ -147,7 +147,7 @@ impl Build<'_, '_> {
         self.code.mov(r(2), r(5));
         self.address(to, r(1));
         self.address(from, r(3));
-        self.code.call(help::PROBE_READ_TEXT);
+        self.code.call(helper::PROBE_READ_TEXT);
     }
 
     /// `buf(p, n)`.
@@ -169,10 +169,10 @@ impl Build<'_, '_> {
         self.address(to.plus(4), r(1));
         if is_own {
             self.address(from, r(3));
-            self.code.call(help::PROBE_READ_OWN);
+            self.code.call(helper::PROBE_READ_OWN);
         } else {
             self.kept(from, r(3));
-            self.code.call(help::PROBE_READ_USER);
+            self.code.call(helper::PROBE_READ_USER);
         }
         Ok(())
     }
@@ -185,7 +185,7 @@ impl Build<'_, '_> {
             self.code.constant(r(2), len as i64);
             self.address(from, r(3));
             self.code.constant(r(4), has as i64);
-            self.code.call(help::STR_APPEND);
+            self.code.call(helper::STR_APPEND);
         }
         Ok(())
     }
@@ -197,7 +197,7 @@ impl Build<'_, '_> {
         self.code.constant(r(1), of as i64);
         self.address(to, r(3));
         self.code.constant(r(4), len as i64);
-        self.code.call(help::NAME_OF);
+        self.code.call(helper::NAME_OF);
         Ok(())
     }
 

@@ -9,7 +9,7 @@
 
 use super::maps::Map;
 use super::{names, os};
-use crate::program::{About, CONSTANTS, FIRST_MAP, Named, RECORD_MAX, RING, SCRATCH, help};
+use bpf::helper::{self, About, CONSTANTS, FIRST_MAP, Named, RECORD_MAX, RING, SCRATCH};
 use bpf::{Fault, Host, Stack, Wide};
 
 const EFAULT: u64 = (-14i64).cast_unsigned();
@@ -149,30 +149,30 @@ impl Memory {
     }
 
     fn map_helper(&mut self, number: u32, args: [u64; 5], stack: &mut Stack) -> Result<u64, Fault> {
-        if args[0] == HANDLES_AT + SCRATCH as u64 && number == help::MAP_LOOKUP {
+        if args[0] == HANDLES_AT + SCRATCH as u64 && number == helper::MAP_LOOKUP {
             return Ok(SCRATCH_AT);
         }
         let key_size = self.map(args[0])?.decl.key_size;
-        if number == help::MAP_LEN {
+        if number == helper::MAP_LEN {
             return Ok(self.map(args[0])?.len() as u64);
         }
-        if number == help::MAP_NEXT {
+        if number == helper::MAP_NEXT {
             return self.map_next(args, stack);
         }
         let key = self.read_own(stack, args[1], key_size)?;
         let index = (args[0] - HANDLES_AT - FIRST_MAP as u64) as usize;
         match number {
-            help::MAP_LOOKUP => {
+            helper::MAP_LOOKUP => {
                 let map = &mut self.maps[index];
                 let stride = map.stride();
                 Ok(map.find(&key).map_or(0, |slot| Memory::value_address(index, slot, stride)))
             }
-            help::LOOKUP_OR_INIT => {
+            helper::LOOKUP_OR_INIT => {
                 let map = &mut self.maps[index];
                 let stride = map.stride();
                 Ok(map.find_or_init(&key).map_or(0, |slot| Memory::value_address(index, slot, stride)))
             }
-            help::MAP_UPDATE => {
+            helper::MAP_UPDATE => {
                 let value = self.read_own(stack, args[2], self.maps[index].decl.value_size)?;
                 let map = &mut self.maps[index];
                 let Ok(slot) = map.find_or_init(&key) else { return Ok(E2BIG) };
@@ -181,8 +181,8 @@ impl Memory {
                 }
                 Ok(0)
             }
-            help::MAP_DELETE => Ok(if self.maps[index].delete(&key) { 0 } else { ENOENT }),
-            help::AGGREGATE => Ok(self.maps[index].aggregate(&key, args[2], args[3]).map_or(E2BIG, |()| 0)),
+            helper::MAP_DELETE => Ok(if self.maps[index].delete(&key) { 0 } else { ENOENT }),
+            helper::AGGREGATE => Ok(self.maps[index].aggregate(&key, args[2], args[3]).map_or(E2BIG, |()| 0)),
             _ => {
                 let map = &mut self.maps[index];
                 let (Some(agg), Some(slot)) = (map.agg(), map.find(&key)) else { return Ok(0) };
@@ -211,21 +211,21 @@ impl Memory {
         let mut read = |addr: u64, len: u64| self.read_own(stack, addr, len as usize);
         let order = |order: std::cmp::Ordering| (order as i64).cast_unsigned();
         match number {
-            help::STR_COMPARE => {
+            helper::STR_COMPARE => {
                 let (a, b) = (read(args[0], args[1])?, read(args[2], args[3])?);
                 Ok(order(until_nul(&a).cmp(until_nul(&b))))
             }
-            help::MEM_COMPARE => {
+            helper::MEM_COMPARE => {
                 let (a, b) = (read(args[0], args[2])?, read(args[1], args[2])?);
                 let first = a.iter().zip(&b).find(|(a, b)| a != b);
                 Ok(first.map_or(0, |(a, b)| (i64::from(*a) - i64::from(*b)).cast_unsigned()))
             }
-            help::STR_FIND => {
+            helper::STR_FIND => {
                 let (hay, needle) = (read(args[0], args[1])?, read(args[2], args[3])?);
                 Ok(find(until_nul(&hay), until_nul(&needle)).map_or(u64::MAX, |at| at as u64))
             }
-            help::STR_LEN => Ok(until_nul(&read(args[0], args[1])?).len() as u64),
-            help::STR_TIDY => {
+            helper::STR_LEN => Ok(until_nul(&read(args[0], args[1])?).len() as u64),
+            helper::STR_TIDY => {
                 let mut text = read(args[0], args[1])?;
                 let end = until_nul(&text).len();
                 text[end..].fill(0);
@@ -250,7 +250,7 @@ impl Memory {
         // The destination is the program's own, or it faults.
         self.read_own(stack, to, len)?;
         match number {
-            help::PROBE_READ_TEXT => {
+            helper::PROBE_READ_TEXT => {
                 let text = self.text_at(stack, from, len.saturating_add(1));
                 let Some(mut text) = text else {
                     self.failed_reads += 1;
@@ -260,7 +260,7 @@ impl Memory {
                 self.write_own(stack, to, &text)?;
                 Ok(0)
             }
-            help::PROBE_READ_OWN => {
+            helper::PROBE_READ_OWN => {
                 let bytes = self.read_own(stack, from, len)?;
                 self.write_own(stack, to, &bytes)?;
                 Ok(0)
@@ -355,21 +355,23 @@ impl Host for Memory {
     fn call(&mut self, number: u64, args: [u64; 5], stack: &mut Stack) -> Result<u64, Fault> {
         let helper = u32::try_from(number).map_err(|_| Fault::NoHelper { number })?;
         match helper {
-            help::MAP_LOOKUP | help::MAP_UPDATE | help::MAP_DELETE | help::LOOKUP_OR_INIT => {
+            helper::MAP_LOOKUP | helper::MAP_UPDATE | helper::MAP_DELETE | helper::LOOKUP_OR_INIT => {
                 self.map_helper(helper, args, stack)
             }
-            help::AGGREGATE | help::AGGREGATED | help::MAP_NEXT | help::MAP_LEN => {
+            helper::AGGREGATE | helper::AGGREGATED | helper::MAP_NEXT | helper::MAP_LEN => {
                 self.map_helper(helper, args, stack)
             }
-            help::STR_COMPARE | help::MEM_COMPARE | help::STR_FIND | help::STR_LEN | help::STR_APPEND => {
-                self.text_helper(helper, args, stack)
-            }
-            help::STR_TIDY => self.text_helper(helper, args, stack),
-            help::PROBE_READ_USER | help::PROBE_READ_OWN | help::PROBE_READ_TEXT => {
+            helper::STR_COMPARE
+            | helper::MEM_COMPARE
+            | helper::STR_FIND
+            | helper::STR_LEN
+            | helper::STR_APPEND => self.text_helper(helper, args, stack),
+            helper::STR_TIDY => self.text_helper(helper, args, stack),
+            helper::PROBE_READ_USER | helper::PROBE_READ_OWN | helper::PROBE_READ_TEXT => {
                 self.reading_helper(helper, args, stack)
             }
-            help::RINGBUF_OUTPUT => self.ring_output(args, stack),
-            help::MEM_ZERO => {
+            helper::RINGBUF_OUTPUT => self.ring_output(args, stack),
+            helper::MEM_ZERO => {
                 let len = args[1] as usize;
                 if len > PIECE_MAX {
                     return Err(Fault::Access { addr: args[0], len });
@@ -377,19 +379,19 @@ impl Host for Memory {
                 self.write_own(stack, args[0], &vec![0; len])?;
                 Ok(0)
             }
-            help::KTIME_GET_NS => Ok(os::clock(os::MONOTONIC)),
-            help::KTIME_GET_BOOT_NS => Ok(os::clock(os::BOOT)),
-            help::KTIME_GET_TAI_NS => Ok(os::clock(os::TAI)),
-            help::PRANDOM_U32 => Ok(u64::from(self.random())),
-            help::SMP_PROCESSOR_ID => Ok(os::cpu().0),
-            help::NUMA_NODE_ID => Ok(os::cpu().1),
-            help::PID_TGID => Ok(u64::from(std::process::id()) << 32 | u64::from(std::process::id())),
-            help::UID_GID => Ok(os::status_word("self", "Gid") << 32 | os::status_word("self", "Uid")),
-            help::COMM => self.give(&os::comm("self"), args[0], args[1], stack),
-            help::COMM_OF => self.give(&os::comm(&(args[0] as u32).to_string()), args[1], args[2], stack),
-            help::ABOUT => self.about(args, stack),
-            help::CHILD => Ok(u64::from(self.child)),
-            help::NAME_OF => {
+            helper::KTIME_GET_NS => Ok(os::clock(os::MONOTONIC)),
+            helper::KTIME_GET_BOOT_NS => Ok(os::clock(os::BOOT)),
+            helper::KTIME_GET_TAI_NS => Ok(os::clock(os::TAI)),
+            helper::PRANDOM_U32 => Ok(u64::from(self.random())),
+            helper::SMP_PROCESSOR_ID => Ok(os::cpu().0),
+            helper::NUMA_NODE_ID => Ok(os::cpu().1),
+            helper::PID_TGID => Ok(u64::from(std::process::id()) << 32 | u64::from(std::process::id())),
+            helper::UID_GID => Ok(os::status_word("self", "Gid") << 32 | os::status_word("self", "Uid")),
+            helper::COMM => self.give(&os::comm("self"), args[0], args[1], stack),
+            helper::COMM_OF => self.give(&os::comm(&(args[0] as u32).to_string()), args[1], args[2], stack),
+            helper::ABOUT => self.about(args, stack),
+            helper::CHILD => Ok(u64::from(self.child)),
+            helper::NAME_OF => {
                 let number = args[1] as i32;
                 let text = match args[0] {
                     n if n == Named::Error as u64 => os::error_text(number),
@@ -398,12 +400,12 @@ impl Host for Memory {
                 };
                 self.give(&text, args[2], args[3], stack)
             }
-            help::USER_STACK => {
+            helper::USER_STACK => {
                 self.write_own(stack, args[0], &[0; 24])?;
                 Ok(0)
             }
             // There is no target here whose memory or threads could be meant.
-            help::WRITE_USER | help::SEND_SIGNAL => Ok(EFAULT),
+            helper::WRITE_USER | helper::SEND_SIGNAL => Ok(EFAULT),
             _ => Err(Fault::NoHelper { number }),
         }
     }
