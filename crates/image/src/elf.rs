@@ -31,6 +31,7 @@ mod symbols;
 mod types;
 mod xz;
 
+pub(crate) use debug::DebugFile;
 pub use debug::Unread;
 pub use eh::Fde;
 pub use function::{Function, FunctionKind, SizeSource, Source};
@@ -295,11 +296,11 @@ impl ElfImage {
         self.data.get(start as usize..end as usize)
     }
 
-    fn section(&self, name: &str) -> Option<&Section> {
+    pub(crate) fn section(&self, name: &str) -> Option<&Section> {
         self.head.sections.iter().find(|s| s.name == name)
     }
 
-    fn section_bytes(&self, section: &Section) -> Option<&[u8]> {
+    pub(crate) fn section_bytes(&self, section: &Section) -> Option<&[u8]> {
         let len = (section.range.end.0 - section.range.start.0) as usize;
         if section.is_in_file { self.bytes(section.range.start, len) } else { None }
     }

@@ -2,8 +2,10 @@
 #![forbid(unsafe_code)]
 
 mod addr;
+pub mod dwarf;
 mod elf;
 mod error;
+mod loc;
 pub mod lookup;
 pub mod maps;
 pub mod select;
@@ -16,6 +18,7 @@ pub use elf::{
     demangle,
 };
 pub use error::ImageError;
+pub use loc::{Address, INSTRUCTION_POINTER, Loc, MarkArgument, STACK_POINTER, mark_arguments};
 pub use maps::{FileId, Mapping, Module, ModuleKind, Process};
 pub use select::{NoMatch, Reason, Selection, select};
 pub use spec::{Spec, SpecError, When};

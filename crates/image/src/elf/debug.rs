@@ -10,7 +10,11 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::ElfImage;
+use super::header::Header;
 use super::xz::{self, NotRead};
+use object::endian::LittleEndian as LE;
+use object::read::elf::{FileHeader as _, SectionHeader as _};
+use std::io::Read as _;
 
 /// Compressed symbols larger than this after decompression are not used: 0.6 MB of xz can hold gigabytes.
 const MAX_DEBUGDATA_BYTES: usize = 64 << 20;
@@ -31,10 +35,8 @@ impl ElfImage {
 
     /// The ELF file inside `.gnu_debugdata`.
     pub(super) fn debug_data(&self) -> Option<Vec<u8>> {
-        use object::endian::LittleEndian as LE;
-        use object::read::elf::{FileHeader as _, SectionHeader as _};
         let data = self.data.as_slice();
-        let sections = super::header::Header::parse(data).ok()?.sections(LE, data).ok()?;
+        let sections = Header::parse(data).ok()?.sections(LE, data).ok()?;
         let (_, section) = sections.section_by_name(LE, b".gnu_debugdata")?;
         let compressed = section.data(LE, data).ok()?;
         match xz::decompress(compressed, MAX_DEBUGDATA_BYTES) {
@@ -57,6 +59,75 @@ impl ElfImage {
     pub fn unread_symbols(&self) -> Option<Unread> {
         self.functions();
         self.unread.get().copied()
+    }
+}
+
+/// A file with debug sections, read whole.
+pub(crate) struct DebugFile {
+    path: PathBuf,
+    data: Vec<u8>,
+}
+
+impl fmt::Debug for DebugFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DebugFile").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl DebugFile {
+    /// The whole of a regular ELF file that is not too long.
+    pub(crate) fn open(path: &Path) -> Option<DebugFile> {
+        const FILE_MAX: u64 = 1 << 30;
+        let mut file = super::read::open(path).ok()?;
+        let is_short = file.metadata().is_ok_and(|m| m.is_file() && m.len() <= FILE_MAX);
+        let mut data = Vec::new();
+        let is_read =
+            is_short && file.read_to_end(&mut data).is_ok() && super::bounds::excess(&data).is_none();
+        is_read.then(|| DebugFile { path: path.to_owned(), data })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A section that is there as it is, not compressed.
+    pub(crate) fn section(&self, name: &str) -> Option<&[u8]> {
+        const COMPRESSED: u64 = 1 << 11;
+        let data = self.data.as_slice();
+        let sections = Header::parse(data).ok()?.sections(LE, data).ok()?;
+        let (_, section) = sections.section_by_name(LE, name.as_bytes())?;
+        let is_plain = section.sh_flags(LE).0 & COMPRESSED == 0;
+        is_plain.then(|| section.data(LE, data).ok()).flatten().filter(|bytes| !bytes.is_empty())
+    }
+
+    fn build_id(&self) -> Option<Vec<u8>> {
+        super::header::build_id(&self.data)
+    }
+
+    /// The name of the file with its debug sections.
+    fn link(&self) -> Option<String> {
+        let link = self.section(".gnu_debuglink")?;
+        let end = link.iter().position(|b| *b == 0)?;
+        let name = std::str::from_utf8(&link[..end]).ok()?;
+        (!name.is_empty() && !name.contains('/')).then(|| name.to_owned())
+    }
+}
+
+impl ElfImage {
+    /// The files that may have its debug sections, itself first. Others only if they are of the same build.
+    pub(crate) fn debug_files(&self) -> Vec<DebugFile> {
+        let own = DebugFile::open(&self.path);
+        let dir = self.path.parent().map(Path::to_owned).unwrap_or_default();
+        let full = std::fs::canonicalize(&dir).unwrap_or_else(|_| dir.clone());
+        let below_root = self.debug_root.join(full.strip_prefix("/").unwrap_or(&full));
+        let linked = own.as_ref().and_then(DebugFile::link).into_iter();
+        let linked =
+            linked.flat_map(|name| [dir.join(&name), dir.join(".debug").join(&name), below_root.join(&name)]);
+        let others: Vec<PathBuf> = self.debug_file_path().into_iter().chain(linked).collect();
+        let is_same =
+            |file: &DebugFile| self.build_id().is_some() && file.build_id().as_deref() == self.build_id();
+        let others = others.iter().filter_map(|path| DebugFile::open(path)).filter(is_same);
+        own.into_iter().filter(|own| own.build_id().as_deref() == self.build_id()).chain(others).collect()
     }
 }
 

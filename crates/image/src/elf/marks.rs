@@ -12,6 +12,7 @@ use object::endian::LittleEndian as LE;
 use object::read::elf::{FileHeader as _, SectionHeader as _};
 
 use crate::ImageAddr;
+use crate::loc::{MarkArgument, mark_arguments};
 
 /// The type of the notes.
 const NT_STAPSDT: u32 = 3;
@@ -44,6 +45,11 @@ impl Mark {
     /// `provider:name`.
     pub fn full_name(&self) -> String {
         format!("{}:{}", self.provider, self.name)
+    }
+
+    /// All arguments; `symbol` knows the addresses of names in the file.
+    pub fn all_arguments(&self, symbol: &dyn Fn(&str) -> Option<ImageAddr>) -> Vec<MarkArgument> {
+        mark_arguments(&self.arguments, symbol)
     }
 
     /// The n-th argument, from 0; `None` if it has fewer, or the note cannot be read.
