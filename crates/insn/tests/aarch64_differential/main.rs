@@ -166,10 +166,14 @@ fn has_stack(exit: &Exit) -> bool {
     exit.state.sp & 15 == 0 && (STACK + 16..STACK + LEN as u64).contains(&exit.state.sp)
 }
 
-/// bc.cond, which data in libc's code may look like, and which qemu 7.2 does not have.
-fn is_unknown_here(case: &Case, exit: &Exit) -> bool {
-    let is_bc = matches!(decode(case.word, 0), Some(Relative::JumpIf { is_consistent: true, .. }));
-    is_bc && exit.signal == libc::SIGILL
+/// bc.cond, which data in libc's code may look like, where the processor says that it does not have it, as qemu 7.2: what
+/// it does with such a word is no measure. All else that `decode` takes, every processor has or runs as a nop, but for
+/// pointer authentication, which the runner's one has.
+fn is_unknown_here(word: u32) -> bool {
+    const HBC: u64 = 1 << 44;
+    let is_bc = matches!(decode(word, 0), Some(Relative::JumpIf { is_consistent: true, .. }));
+    // SAFETY: getauxval reads what the kernel gave the process at its start, for any key.
+    is_bc && unsafe { libc::getauxval(libc::AT_HWCAP2) } & HBC == 0
 }
 
 fn assert_same(case: &Case, moved: &Moved, here: &Exit, there: &Exit, spoiled: Option<u8>) {
@@ -226,7 +230,7 @@ fn copies_do_what_the_originals_do() {
                 continue;
             };
             let here = case.original(&mut machine);
-            if !has_stack(&here) || is_unknown_here(&case, &here) {
+            if !has_stack(&here) || is_unknown_here(case.word) {
                 odd += 1;
                 continue;
             }
@@ -260,7 +264,7 @@ fn a_thread_stopped_anywhere_in_a_copy_goes_on_in_the_original() {
             let case = Case::random(&mut seed, class);
             let Ok(moved) = Moved::new(&mut seed, &case) else { continue };
             let here = case.original(&mut machine);
-            if !has_stack(&here) || is_unknown_here(&case, &here) {
+            if !has_stack(&here) || is_unknown_here(case.word) {
                 continue;
             }
             let words: Vec<u64> = moved
@@ -317,7 +321,7 @@ fn what_is_emulated_ends_as_what_is_run() {
             let case = Case::random(&mut seed, class);
             let mut regs = Regs { x: case.start.x, pc: case.site, pstate: case.start.pstate };
             assert_eq!(emulate(case.word, &mut regs), verdict(case.word) == Verdict::Emulated);
-            if verdict(case.word) != Verdict::Emulated {
+            if verdict(case.word) != Verdict::Emulated || is_unknown_here(case.word) {
                 continue;
             }
             emulated += 1;
