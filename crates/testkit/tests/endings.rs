@@ -164,7 +164,7 @@ fn children_are_freed_when_the_engine_was_killed() -> Result<()> {
 fn what_a_dead_engine_left_is_cleared_away_by_one_of_many_that_find_it_at_once() -> Result<()> {
     let (target, mut running) = parting()?;
     let (spec, pid) = (target.spec("work"), running.pid_text());
-    for round in 0..rounds(12, 300) {
+    for round in 0..rounds(30, 300) {
         let mut tracing = Nanoprobe::find()?.start(["count", "u:libc:*alloc*", &spec, "-p", &pid])?;
         tracing.attached()?;
         kill_guard_of(running.pid())?;

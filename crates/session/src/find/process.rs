@@ -16,7 +16,8 @@ use std::path::Path;
 use std::time::Duration;
 use sys::{Errno, sched};
 
-/// What the command names its engine process.
+/// What the command names its engine process, and every thread that traces for one is called: by it nanoprobes know each
+/// other.
 pub const ENGINE_NAME: &str = "np-engine";
 
 /// The part of /proc/PID/status that we use.
@@ -302,8 +303,7 @@ pub(crate) fn check(pid: i32) -> Result<Status, Broken> {
         });
     }
     if status.tracer != 0 && status.tracer != sys::gettid().cast_signed() {
-        let by = status.tracer;
-        return Err(Broken::Traced { pid, name, by, by_name: self::name(by) });
+        check_tracer(pid, || Status::of(pid))?;
     }
     if is_32_bit(pid) {
         return Err(Broken::NotX86_64 { pid, name });
@@ -351,10 +351,23 @@ pub(crate) fn why_not(pid: i32, errno: Errno) -> Broken {
 
 /// Who traces one thread, as an error: a tracer may have this thread and no other.
 pub(crate) fn check_untraced(pid: i32, tid: i32) -> Result<(), Broken> {
-    match Status::of_thread(pid, tid)?.filter(|s| s.tracer != 0) {
-        Some(s) => Err(Broken::Traced { pid, name: s.name, by: s.tracer, by_name: name(s.tracer) }),
-        None => Ok(()),
+    check_tracer(pid, || Status::of_thread(pid, tid))
+}
+
+/// Whether the thread that `look` finds is traced by somebody who lives: who has ended since has let go by that.
+fn check_tracer(pid: i32, look: impl Fn() -> Result<Option<Status>, Broken>) -> Result<(), Broken> {
+    /// While a tracer lets go, the kernel shows the process's parent in its place: that one is looked for so often.
+    const LOOKS: usize = 8;
+    let pause = Duration::from_millis(1);
+    for left in (0..LOOKS).rev() {
+        let Some(Status { name, tracer: by, .. }) = look()?.filter(|s| s.tracer != 0) else { return Ok(()) };
+        let Some(tracer) = Status::of_any(by)? else { return Ok(()) };
+        if left == 0 || parent(pid) != Some(tracer.tgid) {
+            return Err(Broken::Traced { pid, name, by, by_name: tracer.name });
+        }
+        std::thread::sleep(pause);
     }
+    Ok(())
 }
 
 /// The children of a process that live.

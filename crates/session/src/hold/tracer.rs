@@ -78,7 +78,9 @@ pub(crate) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> T {
             outside.unpark();
             done
         };
-        let Ok(worker) = thread::Builder::new().spawn_scoped(scope, aside) else {
+        // Others that meet it as a tracer wait for it.
+        let Ok(worker) = thread::Builder::new().name(process::ENGINE_NAME.into()).spawn_scoped(scope, aside)
+        else {
             // No room for a thread: here, and who stays late is let go when this process ends.
             return (run(), BTreeMap::new(), inject::left());
         };

@@ -62,17 +62,12 @@ fn recover_here(pid: i32) -> Result<Vec<Receipt>, Broken> {
     for _ in 0..OTHERS_MAX {
         let mappings = image_maps(pid)?;
         let done = recover_orphans(pid, &mappings, &mut receipts);
-        if done.is_ok() || ours(&mappings).eq(ours(&image_maps(pid)?)) {
+        // Any change will do: it unmaps one region after the other, and a newcomer's may be where they were.
+        if done.is_ok() || mappings == image_maps(pid)? {
             return done.map(|()| receipts);
         }
     }
     recover_orphans(pid, &image_maps(pid)?, &mut receipts).map(|()| receipts)
-}
-
-/// What is mapped of nanoprobes.
-fn ours(mappings: &[image::Mapping]) -> impl Iterator<Item = (u64, u64)> {
-    let ours = mappings.iter().filter(|m| is_ours(m));
-    ours.map(|m| (m.range.start.0, m.range.end.0))
 }
 
 fn is_ours(mapping: &image::Mapping) -> bool {

@@ -73,8 +73,6 @@ fn begin(options: Options) -> Result<Begun, String> {
         library: library.as_ref().map(|l| l.path.display().to_string()).unwrap_or_default(),
     };
     let target = Target::start(&orders.words())?;
-    // Our threads are several controllers, which wait for one another if they know one another by name.
-    std::fs::write("/proc/self/comm", session::ENGINE_NAME).map_err(|e| e.to_string())?;
     let placer: Box<dyn Placer> = match options.backend {
         Backend::Kernel => Box::new(by_kernel::Kernel::new(target.pid(), library.as_ref())?),
         _ => Box::new(by_session::Sessions::new(target.pid(), library.as_ref())?),
