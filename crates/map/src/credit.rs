@@ -39,6 +39,12 @@ impl<M: Access> Credits<M> {
         self.all().store(u64::from(limit), Relaxed);
     }
 
+    /// Where they lie.
+    #[inline(always)]
+    pub fn place(&self) -> M {
+        self.place
+    }
+
     fn all(&self) -> &AtomicU64 {
         self.place.u64(0)
     }

@@ -15,6 +15,7 @@
 mod bucket;
 #[cfg(all(feature = "std", not(loom)))]
 mod build;
+mod cached;
 mod change;
 mod look;
 mod walk;
@@ -42,27 +43,33 @@ const LIMIT: usize = 12;
 const COPIES: usize = 16;
 const KIND: usize = 20;
 const CACHE: usize = 24;
-const HAND: usize = 32;
-const BUSY: usize = 40;
-const EVICTED: usize = 48;
+/// What is counted, [`Entries::counts`].
+const COUNTS: usize = 32;
+const HAND: usize = 0;
+const BUSY: usize = 8;
+const EVICTED: usize = 16;
 
 /// An element: next, version, hash, used; then key and value.
 const NEXT: usize = 0;
-const VERSION: usize = 4;
+pub(crate) const VERSION: usize = 4;
 const SUM: usize = 8;
 const USED: usize = 12;
-const DATA: usize = 16;
+pub(crate) const DATA: usize = 16;
 
 /// A chain ends with the number of its bucket, so that who strayed into another one notices.
-const END: u32 = 1 << 31;
+pub(crate) const END: u32 = 1 << 31;
 
 /// How often a reader or writer looks before it says Busy.
 const TRIES: u32 = if cfg!(loom) { 3 } else { 256 };
 
-const PER_CPU: u32 = 1;
-const LRU: u32 = 2;
+pub(crate) const PER_CPU: u32 = 1;
+pub(crate) const LRU: u32 = 2;
 /// Elements go back without a grace period.
-const PLAIN: u32 = 4;
+pub(crate) const PLAIN: u32 = 4;
+
+/// In the word of use: used since the hand came by, and in the map.
+const WAS_USED: u32 = 1;
+const IS_LIVE: u32 = 2;
 
 /// What an update may do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -100,6 +107,11 @@ pub struct Shape {
 }
 
 impl Shape {
+    #[inline(always)]
+    pub(crate) fn new(key: u32, value: u32, limit: u32, cpus: u32, kind: u32) -> Shape {
+        Shape { key, value, limit, cpus, kind }
+    }
+
     /// The words of the head that follow from it.
     fn words(self) -> [(usize, u32); 6] {
         let buckets = self.limit.checked_next_power_of_two().unwrap_or(0);
@@ -121,11 +133,17 @@ impl Shape {
 
 /// A hash as its readers see it: what is in it can be looked up and walked over, and not changed.
 pub struct Entries<M: Access = Place> {
-    place: M,
-    /// Where the element of index 1 lies.
+    /// What changers count.
+    counts: M,
+    /// Where the element of index 1 lies, and how far it is to the next.
     elements: M,
-    /// See [`View::last_index`].
+    unit: usize,
+    /// The last index.
     last: u32,
+    /// Where the value of the element of index 1 lies, how far it is to the next, and to the next copy.
+    values: M,
+    value_unit: usize,
+    copy_stride: usize,
     credits: Credits<M>,
     chains: M,
     mask: u32,
@@ -134,6 +152,24 @@ pub struct Entries<M: Access = Place> {
     /// Values per element: 1, or one per CPU.
     copies: u32,
     shape: Shape,
+}
+
+/// Where a hash's elements come from.
+pub(crate) trait Store {
+    /// An element that nobody has.
+    fn take(&self) -> Option<u32>;
+
+    /// Gives an element back that nobody has seen.
+    fn untake(&self, index: u32);
+
+    /// Gives an element back that was in the map.
+    fn give(&self, index: u32);
+
+    /// The right to one key more, where elements alone do not give it; false if there is none.
+    fn may_add(&self) -> bool;
+
+    /// Gives that right back.
+    fn has_removed(&self);
 }
 
 /// A hash with keys and values of fixed lengths.
@@ -205,7 +241,7 @@ impl<'a> Entries<Checked<'a>> {
             return Err(Error::Damaged);
         }
         let last = u32::try_from(arena.len_bytes() / 8).unwrap_or(u32::MAX);
-        // As `View::payload`: 8 bytes for each index, and the element behind its link.
+        // The element is behind its link.
         Ok(Self::over(place, all.at(2 * size_of::<u64>()), last, buckets, shape))
     }
 }
@@ -213,14 +249,41 @@ impl<'a> Entries<Checked<'a>> {
 impl<M: Access> Entries<M> {
     fn over(place: M, elements: M, last: u32, buckets: u32, shape: Shape) -> Self {
         Entries {
-            place,
+            counts: place.at(COUNTS),
             elements,
+            // As `View::payload`: 8 bytes for each index.
+            unit: size_of::<u64>(),
             last,
+            values: elements.at(DATA + words(shape.key as usize)),
+            value_unit: size_of::<u64>(),
+            copy_stride: shape.value_stride(),
             credits: Credits::at(place.at(HEAD), shape.cpus, shape.limit),
             chains: place.at(HEAD + Credits::size(shape.cpus)),
             mask: buckets.wrapping_sub(1),
             key: shape.key as usize,
             value: shape.value as usize,
+            copies: shape.copies(),
+            shape,
+        }
+    }
+
+    /// The entries of a table, whose head lies there.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    pub(crate) fn of_form(form: &crate::Form, head: M, shape: Shape) -> Self {
+        Entries {
+            counts: head.at(form.counts as usize),
+            elements: head.at(form.elements as usize),
+            unit: form.unit as usize,
+            last: form.limit,
+            values: head.at(form.values as usize),
+            value_unit: form.value_unit as usize,
+            copy_stride: form.copy_stride as usize,
+            credits: Credits::at(head.at(form.pool as usize), form.cpus, form.limit),
+            chains: head.at(form.chains as usize),
+            mask: form.buckets.wrapping_sub(1),
+            key: form.key as usize,
+            value: form.value as usize,
             copies: shape.copies(),
             shape,
         }
@@ -259,27 +322,60 @@ impl<M: Access> Entries<M> {
 
     /// Calls that ended in Busy.
     pub fn busy(&self) -> u64 {
-        self.place.u64(BUSY).load(Relaxed)
+        self.counts.u64(BUSY).load(Relaxed)
     }
 
     /// Keys that an LRU map has forgotten to make room.
     pub fn evicted(&self) -> u64 {
-        self.place.u64(EVICTED).load(Relaxed)
+        self.counts.u64(EVICTED).load(Relaxed)
     }
 
+    /// How many elements lie before that of an index.
     #[inline(always)]
-    fn element(&self, index: u32) -> M {
+    fn number(&self, index: u32) -> usize {
         // An index that was read from a chain is never 0 and lies below END. A reader that was led astray may read
         // one from what is no element any more: it stays inside the arena, and the second look finds it out.
-        // One compare for both: 0 comes round to the highest. What cannot be is the map's own head, which is readable.
+        // One compare for both: 0 comes round to the highest. What cannot be is the first, which is readable.
         let number = index.wrapping_sub(1);
-        if number < self.last { self.elements.at(number as usize * 8) } else { self.place }
+        if number < self.last { number as usize } else { 0 }
     }
 
-    /// The value of one copy.
+    /// A word of a copy of an element's value, which the caller knows to be there.
     #[inline(always)]
-    fn value_of(&self, element: M, copy: u32) -> M {
-        element.at(DATA + words(self.key) + copy as usize * self.shape.value_stride())
+    pub(crate) fn value_word(&self, index: u32, copy: u32, word: usize) -> M {
+        self.value_of(index, copy).at(8 * word)
+    }
+
+    /// Where the credits, or what a table has in their place, lie.
+    #[inline(always)]
+    pub(crate) fn credits(&self) -> M {
+        self.credits.place()
+    }
+
+    /// The link of an element that is no key's: the word of its hash, which no reader follows.
+    pub(crate) fn link_of(&self, index: u32) -> M {
+        self.element(index).at(SUM)
+    }
+
+    /// True of an element of a key.
+    pub(crate) fn is_live(&self, index: u32) -> bool {
+        self.element(index).u32(USED).load(Relaxed) & IS_LIVE != 0
+    }
+
+    /// True of an element that is being made and was never a key's: its version was 0.
+    pub(crate) fn is_first_use(&self, index: u32) -> bool {
+        self.element(index).u32(VERSION).load(Relaxed) == 1
+    }
+
+    #[inline(always)]
+    pub(crate) fn element(&self, index: u32) -> M {
+        self.elements.at(self.number(index) * self.unit)
+    }
+
+    /// One copy of an element's value.
+    #[inline(always)]
+    pub(crate) fn value_of(&self, index: u32, copy: u32) -> M {
+        self.values.at(self.number(index) * self.value_unit + copy as usize * self.copy_stride)
     }
 
     /// The copy that the calling thread adds to.

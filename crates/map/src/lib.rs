@@ -4,6 +4,8 @@
 #![cfg_attr(loom, allow(dead_code, unused_imports, missing_docs))]
 
 #[cfg(not(loom))]
+mod aggregate;
+#[cfg(not(loom))]
 mod array;
 #[cfg(not(loom))]
 mod copies;
@@ -13,6 +15,8 @@ mod frames;
 mod hash;
 #[cfg(not(loom))]
 mod histogram;
+#[cfg(all(feature = "std", not(loom)))]
+mod maps;
 #[cfg(not(loom))]
 mod percpu_array;
 mod place;
@@ -20,7 +24,13 @@ mod prim;
 mod queue;
 mod ring;
 mod stacks;
+#[cfg(not(loom))]
+mod table;
+#[cfg(not(loom))]
+mod way;
 
+#[cfg(not(loom))]
+pub use aggregate::{Agg, SeriesKind, average, hist_bucket, hist_low};
 #[cfg(not(loom))]
 pub use array::Array;
 #[cfg(not(loom))]
@@ -32,6 +42,8 @@ pub use hash::HashBuilder;
 pub use hash::{Entries, Flag, Hash, Shape};
 #[cfg(not(loom))]
 pub use histogram::{Buckets, Histogram};
+#[cfg(all(feature = "std", not(loom)))]
+pub use maps::{Ground, Maps, Plan, Record};
 #[cfg(not(loom))]
 pub use percpu_array::PercpuArray;
 #[cfg(not(loom))]
@@ -40,6 +52,10 @@ pub use queue::{Order, Queue};
 pub use ring::{Cursor, Next, Reader, Reservation, Ring};
 #[cfg(not(loom))]
 pub use stacks::{StackTable, Stacks};
+#[cfg(not(loom))]
+pub use table::{Form, Kind, Slot, Spec, Table};
+#[cfg(not(loom))]
+pub use way::{Locked, Outside, Restartable, Way};
 #[cfg(loom)]
 pub use {
     hash::lay_out,

@@ -98,3 +98,30 @@ pub unsafe fn store_if(offset: RseqOffset, cpu: u32, cell: *mut u64, expect: u64
     // SAFETY: the caller's duties are the same.
     unsafe { arch::rseq_store_if(offset.get(), cpu, cell, expect, new) }
 }
+
+/// Adds `n` to the cell if the thread is still on `cpu`; false if nothing was done.
+///
+/// # Safety
+/// As for [`store_if`].
+#[inline(always)]
+pub unsafe fn add_if(offset: RseqOffset, cpu: u32, cell: *mut u64, n: u64) -> bool {
+    if !offset.is_some() {
+        return false;
+    }
+    // SAFETY: the caller's duties are the same.
+    unsafe { arch::rseq_add_if(offset.get(), cpu, cell, n) }
+}
+
+/// The CPU that the thread was on a moment ago, as its area has it: no CPU's number where there is no area, or none that is
+/// registered.
+///
+/// # Safety
+/// `offset` must fit the calling thread (contract of [`RseqOffset::new`]).
+#[inline(always)]
+pub unsafe fn own_cpu(offset: RseqOffset) -> u32 {
+    if !offset.is_some() {
+        return u32::MAX;
+    }
+    // SAFETY: the caller's duties are the same.
+    unsafe { arch::rseq_cpu(offset.get()) }
+}

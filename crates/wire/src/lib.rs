@@ -6,6 +6,7 @@ mod directory;
 mod event;
 mod kernel_site;
 pub mod latency;
+pub mod maps;
 mod site;
 pub mod table;
 mod trampoline;

@@ -104,8 +104,8 @@ impl<M: Access> Entries<M> {
     }
 
     #[cold]
-    pub(super) fn said_busy(&self) -> Error {
-        self.place.u64(BUSY).fetch_add(1, Relaxed);
+    pub(crate) fn said_busy(&self) -> Error {
+        self.counts.u64(BUSY).fetch_add(1, Relaxed);
         Error::Busy
     }
 
@@ -118,7 +118,7 @@ impl<M: Access> Entries<M> {
     ///
     /// Safe whatever happens to elements meanwhile: a reader that was led astray starts again.
     #[inline(always)]
-    pub(super) fn find<T>(&self, key: &[u8], mut read: impl FnMut(M, u32) -> T) -> Result<T, Error> {
+    pub(crate) fn find<T>(&self, key: &[u8], mut read: impl FnMut(M, u32) -> T) -> Result<T, Error> {
         let hash = hash_of_key(key);
         let bucket = self.bucket_of(hash);
         let mut steps = self.steps(1);

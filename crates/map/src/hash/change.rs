@@ -1,171 +1,148 @@
-//! Update, delete, add.
+//! Making, replacing and removing of elements, wherever they come from.
 //!
-//! For:     programs.
+//! For:     `Hash` (elements of a cache) and `Table` (its own).
 //! State:   chains.
-//! Context: hit, signal, target.
+//! Context: hit, signal, target; of a checked map also control.
 //! Keeps:   see `hash`.
-//! Checked: model `hash` (mutant MAP-23), tests/semantics.rs.
+//!          H6 every loop ends after a number of steps that the map's shape bounds, whatever lies there.
+//! Checked: model `hash` (mutant MAP-23), tests/semantics.rs, tests/programs/table.rs, tests/untrusted.rs (H6).
 
 use super::bucket::{Locked, hash_of_key};
-use super::{DATA, END, EVICTED, Flag, HAND, Hash, LRU, NEXT, PER_CPU, PLAIN, SUM, USED, VERSION};
+use super::{
+    DATA, END, EVICTED, Entries, Flag, HAND, IS_LIVE, LRU, NEXT, SUM, Store, TRIES, USED, VERSION, WAS_USED,
+};
 use crate::Error;
-use crate::place::{Access, Place, close_write, open_write};
+use crate::place::{Access, close_write, open_write};
 use crate::prim::{Relaxed, Release};
-use core::ptr::NonNull;
-use objcache::Index;
 
-impl Hash {
-    /// The address of a key's value, to be changed in place.
-    ///
-    /// # Errors
-    /// NotFound, Length, Busy.
-    /// # Context
-    /// In a reader of the cache's domain, which keeps the value what it is; without one, or in a map with
-    /// plain free, the bytes may come to be another key's value.
-    #[inline]
-    pub fn value_ptr(&self, key: &[u8]) -> Result<NonNull<u8>, Error> {
-        Error::check(key.len(), self.key)?;
-        let copy = self.my_copy();
-        self.find(key, |element, _| {
-            self.use_it(element);
-            self.value_of(element, copy).ptr()
-        })
-    }
+/// So many buckets an LRU map looks at for a key that was not used lately; then any key will do.
+const PATIENCE: u32 = 64;
 
-    /// The address of a key's value, which is made of `init` if the key is not there: one walk for a key that is.
-    ///
-    /// Of a per-CPU hash that of the calling CPU; those of others begin as zeros.
-    ///
-    /// # Errors
-    /// As [`update`](Self::update).
-    /// # Context
-    /// As [`value_ptr`](Self::value_ptr).
-    #[inline]
-    pub fn value_or_init(&self, key: &[u8], init: &[u8]) -> Result<NonNull<u8>, Error> {
-        Error::check(init.len(), self.value)?;
-        let copy = self.my_copy();
-        let made = |element| self.value_of(element, copy).write(init);
-        self.find_or_make(key, made).map(|(element, _)| self.value_of(element, copy).ptr())
-    }
-
-    /// Adds to the first word of a key's value, which is made if it is not there.
-    ///
-    /// # Errors
-    /// As [`update`](Self::update).
-    /// # Context
-    /// As [`value_ptr`](Self::value_ptr).
-    #[inline]
-    pub fn add(&self, key: &[u8], n: u64) -> Result<(), Error> {
-        let copy = self.my_copy();
-        let first = |element| self.value_of(element, copy).u64(0).store(n, Relaxed);
-        let (element, is_new) = self.find_or_make(key, first)?;
-        if !is_new {
-            self.value_of(element, copy).u64(0).fetch_add(n, Relaxed);
-        }
-        Ok(())
-    }
-
-    /// The element of a key, and whether it was made now: of zeros, and what `first` writes.
+impl<M: Access> Entries<M> {
+    /// The element of a key, and whether it was made now: `first` writes its value.
     #[inline(always)]
-    fn find_or_make(&self, key: &[u8], first: impl Fn(Place)) -> Result<(Place, bool), Error> {
-        Error::check(key.len(), self.key)?;
-        loop {
-            let found = self.find(key, |element, _| {
-                self.use_it(element);
-                element
-            });
-            match found {
-                Err(Error::NotFound) => {}
-                found => return found.map(|element| (element, false)),
-            }
-            let made = self.make(key, Flag::NoExist, |element| {
-                self.zero(element);
-                first(element);
-            });
-            match made {
-                // Somebody else was faster.
-                Err(Error::Exists) => {}
-                made => return made.map(|element| (element, true)),
-            }
+    pub(crate) fn find_or_make(
+        &self,
+        store: &impl Store,
+        key: &[u8],
+        first: impl Fn(u32),
+    ) -> Result<(u32, bool), Error> {
+        let found = self.find(key, |element, index| {
+            self.use_it(element);
+            index
+        });
+        match found {
+            Err(Error::NotFound) => self.make_or_find(store, key, first),
+            found => found.map(|index| (index, false)),
         }
     }
 
-    /// Sets the value of a key; of a per-CPU hash that of the calling CPU, the others of a new key are zeros.
-    ///
-    /// A value that is replaced goes to a new element: readers see the old one or the new one.
-    ///
-    /// # Errors
-    /// Exists, NotFound by the flag; Full, NoMemory, Busy, Length.
-    #[inline]
-    pub fn update(&self, key: &[u8], value: &[u8], flag: Flag) -> Result<(), Error> {
-        Error::check(key.len(), self.key)?;
-        Error::check(value.len(), self.value)?;
-        let copy = self.my_copy();
-        if self.shape.kind & PER_CPU != 0 && flag != Flag::NoExist {
-            // In place: only this CPU's threads write to the copy.
-            let done = self.find(key, |element, _| self.value_of(element, copy).write(value));
-            if done != Err(Error::NotFound) {
-                return done;
+    #[cold]
+    #[inline(never)]
+    fn make_or_find(
+        &self,
+        store: &impl Store,
+        key: &[u8],
+        first: impl Fn(u32),
+    ) -> Result<(u32, bool), Error> {
+        for _ in 0..TRIES {
+            match self.make(store, key, Flag::NoExist, &first) {
+                // Somebody else was faster, perhaps with the last element.
+                Err(error @ (Error::Exists | Error::Full | Error::NoMemory)) => {
+                    match self.find(key, |_, index| index) {
+                        Err(Error::NotFound) if error == Error::Exists => {}
+                        Err(Error::NotFound) => return Err(error),
+                        found => return found.map(|index| (index, false)),
+                    }
+                }
+                made => return made.map(|index| (index, true)),
             }
         }
-        self.make(key, flag, |element| {
-            if self.copies > 1 {
-                self.zero(element);
-            }
-            self.value_of(element, copy).write(value);
-        })
-        .map(|_| ())
+        Err(self.said_busy())
     }
 
-    /// Removes a key.
-    ///
-    /// # Errors
-    /// NotFound, Busy, Length.
-    pub fn delete(&self, key: &[u8]) -> Result<(), Error> {
-        Error::check(key.len(), self.key)?;
+    /// Removes a key; who has seen its element may still look at it.
+    pub(crate) fn remove(&self, store: &impl Store, key: &[u8]) -> Result<(), Error> {
         let hash = hash_of_key(key);
         let locked = self.lock(hash)?;
         let (before, index) = self.place_of(&locked, hash, key).ok_or(Error::NotFound)?;
         self.unlink(&locked, before, index);
         drop(locked);
-        self.credits.give();
-        self.give_back(index);
+        store.has_removed();
+        store.give(index);
         Ok(())
     }
 
-    fn zero(&self, element: Place) {
-        let (first, bytes) = (self.value_of(element, 0), self.copies as usize * self.shape.value_stride());
-        (0..bytes / 8).for_each(|n| first.u64(n * 8).store(0, Relaxed));
+    /// Runs `change` on the element of a key while nobody else changes its bucket.
+    pub(crate) fn with_locked(&self, key: &[u8], change: impl FnOnce(M, u32)) -> Result<(), Error> {
+        let hash = hash_of_key(key);
+        let locked = self.lock(hash)?;
+        let (_, index) = self.place_of(&locked, hash, key).ok_or(Error::NotFound)?;
+        change(self.element(index), index);
+        Ok(())
+    }
+
+    /// Removes every key that is there all the time.
+    pub(crate) fn remove_all(&self, store: &impl Store) {
+        let mut steps = self.steps(self.mask + 1);
+        for number in 0..=self.mask {
+            let Some(locked) = self.bucket(number).lock(TRIES) else {
+                self.said_busy();
+                continue;
+            };
+            let mut index = locked.0.head().load(Relaxed);
+            while index & END == 0 && index != 0 && steps > 0 {
+                steps -= 1;
+                self.unlink(&locked, 0, index);
+                store.has_removed();
+                store.give(index);
+                index = locked.0.head().load(Relaxed);
+            }
+        }
     }
 
     /// A new element for a key, in the place of the old one if there is one.
-    fn make(&self, key: &[u8], flag: Flag, fill: impl FnOnce(Place)) -> Result<Place, Error> {
+    pub(crate) fn make(
+        &self,
+        store: &impl Store,
+        key: &[u8],
+        flag: Flag,
+        fill: impl FnOnce(u32),
+    ) -> Result<u32, Error> {
         let hash = hash_of_key(key);
-        let index = self.view.alloc().or_else(|| self.evict_and_alloc()).ok_or(Error::NoMemory)?;
-        let element = self.element(index.get());
+        let index = store.take().or_else(|| self.evict_and_take(store)).ok_or(Error::NoMemory)?;
+        let element = self.element(index);
         open_write(element.u32(VERSION));
         element.u32(SUM).store(hash, Relaxed);
-        element.u32(USED).store(1, Relaxed);
+        element.u32(USED).store(WAS_USED | IS_LIVE, Relaxed);
         element.at(DATA).write(key);
-        fill(element);
+        fill(index);
         close_write(element.u32(VERSION));
-        match self.link(hash, key, flag, index.get()) {
+        match self.link(store, hash, key, flag, index) {
             Ok(old) => {
                 if let Some(old) = old {
-                    self.give_back(old);
+                    self.element(old).u32(USED).store(0, Relaxed);
+                    store.give(old);
                 }
-                Ok(element)
+                Ok(index)
             }
             Err(error) => {
-                // SAFETY: nobody has seen the element.
-                unsafe { self.view.free(index) };
+                element.u32(USED).store(0, Relaxed);
+                store.untake(index);
                 Err(error)
             }
         }
     }
 
     /// Puts an element into its chain; the one that it replaces.
-    fn link(&self, hash: u32, key: &[u8], flag: Flag, index: u32) -> Result<Option<u32>, Error> {
+    fn link(
+        &self,
+        store: &impl Store,
+        hash: u32,
+        key: &[u8],
+        flag: Flag,
+        index: u32,
+    ) -> Result<Option<u32>, Error> {
         let locked = self.lock(hash)?;
         let old = self.place_of(&locked, hash, key);
         match (flag, old.is_some()) {
@@ -173,7 +150,7 @@ impl Hash {
             (Flag::Exist, false) => return Err(Error::NotFound),
             _ => {}
         }
-        if old.is_none() && !self.credits.take() && !self.evict(locked.0.number) {
+        if old.is_none() && !store.may_add() && !self.evict(store, locked.0.number) {
             return Err(Error::Full);
         }
         // A new key goes to the front; a new value takes the old one's place, by one store.
@@ -182,7 +159,8 @@ impl Hash {
             None => (0, locked.0.head().load(Relaxed)),
         };
         self.element(index).u32(NEXT).store(next, Relaxed);
-        let link = if before == 0 { locked.0.head() } else { self.element(before).u32(NEXT) };
+        let previous = self.element(before);
+        let link = if before == 0 { locked.0.head() } else { previous.u32(NEXT) };
         // [MAP-23] The element is seen whole. Pairs with [MAP-22], [MAP-25], [MAP-27], [MAP-28].
         #[cfg(not(mutant = "MAP-23"))]
         let order = Release;
@@ -193,9 +171,12 @@ impl Hash {
     }
 
     /// The element of a key and the one before it, 0 for the first.
-    fn place_of(&self, locked: &Locked<Place>, hash: u32, key: &[u8]) -> Option<(u32, u32)> {
+    pub(crate) fn place_of(&self, locked: &Locked<M>, hash: u32, key: &[u8]) -> Option<(u32, u32)> {
         let (mut before, mut index) = (0, locked.0.head().load(Relaxed));
-        while index & END == 0 {
+        for _ in 0..self.steps(1) {
+            if index & END != 0 || index == 0 {
+                break;
+            }
             let element = self.element(index);
             if self.matches(element, hash, key) {
                 return Some((before, index));
@@ -206,66 +187,60 @@ impl Hash {
     }
 
     /// Takes an element out of its chain; who stands on it still finds the way on.
-    fn unlink(&self, locked: &Locked<Place>, before: u32, index: u32) {
-        let next = self.element(index).u32(NEXT).load(Relaxed);
-        let link = if before == 0 { locked.0.head() } else { self.element(before).u32(NEXT) };
+    fn unlink(&self, locked: &Locked<M>, before: u32, index: u32) {
+        let element = self.element(index);
+        let next = element.u32(NEXT).load(Relaxed);
+        let previous = self.element(before);
+        let link = if before == 0 { locked.0.head() } else { previous.u32(NEXT) };
         // [MAP-24] As [MAP-23], for what follows. Pairs with [MAP-27].
         link.store(next, Release);
+        element.u32(USED).store(0, Relaxed);
     }
 
-    fn give_back(&self, index: u32) {
-        let Some(index) = Index::from_raw(index) else { return };
-        if self.shape.kind & PLAIN != 0 {
-            // SAFETY: unlinked by this thread; readers tell by the version.
-            unsafe { self.view.free(index) };
-        } else {
-            // SAFETY: unlinked by this thread.
-            unsafe { self.view.free_rcu(index) };
-        }
-    }
-
-    /// An LRU map without objects forgets a key and tries again.
+    /// An LRU map without elements forgets a key and tries again.
     #[cold]
-    fn evict_and_alloc(&self) -> Option<Index> {
-        if self.evict(END) {
-            self.credits.give();
+    fn evict_and_take(&self, store: &impl Store) -> Option<u32> {
+        if self.evict(store, END) {
+            store.has_removed();
         }
-        self.view.alloc()
+        store.take()
     }
 
     /// Forgets one key that was not used lately, outside of the bucket that the caller has locked; its credit is
     /// the caller's. False if this is no LRU map, or every bucket was in use.
     #[cold]
-    fn evict(&self, locked: u32) -> bool {
+    fn evict(&self, store: &impl Store, locked: u32) -> bool {
         if self.shape.kind & LRU == 0 {
             return false;
         }
-        // Twice round: the first time round every key may have been used.
-        for _ in 0..2 * (self.mask + 1) {
-            let number = self.place.u32(HAND).fetch_add(1, Relaxed) & self.mask;
+        for n in 0..(2 * (self.mask + 1)).max(PATIENCE) {
+            let number = self.counts.u32(HAND).fetch_add(1, Relaxed) & self.mask;
             if number == locked {
                 continue;
             }
             let Some(bucket) = self.bucket(number).lock(1) else { continue };
-            if let Some(index) = self.forget_one(&bucket) {
+            if let Some(index) = self.forget_one(&bucket, n >= PATIENCE) {
                 drop(bucket);
-                self.place.u64(EVICTED).fetch_add(1, Relaxed);
-                self.give_back(index);
+                self.counts.u64(EVICTED).fetch_add(1, Relaxed);
+                store.give(index);
                 return true;
             }
         }
         false
     }
 
-    fn forget_one(&self, locked: &Locked<Place>) -> Option<u32> {
+    fn forget_one(&self, locked: &Locked<M>, any_will_do: bool) -> Option<u32> {
         let (mut before, mut index) = (0, locked.0.head().load(Relaxed));
-        while index & END == 0 {
+        for _ in 0..self.steps(1) {
+            if index & END != 0 || index == 0 {
+                break;
+            }
             let element = self.element(index);
-            if element.u32(USED).load(Relaxed) == 0 {
+            if element.u32(USED).load(Relaxed) & WAS_USED == 0 || any_will_do {
                 self.unlink(locked, before, index);
                 return Some(index);
             }
-            element.u32(USED).store(0, Relaxed);
+            element.u32(USED).store(IS_LIVE, Relaxed);
             (before, index) = (index, element.u32(NEXT).load(Relaxed));
         }
         None

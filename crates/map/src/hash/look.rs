@@ -6,7 +6,7 @@
 //! Keeps:   see `hash`.
 //! Checked: model `hash`, tests/semantics.rs, tests/untrusted.rs.
 
-use super::{Entries, LRU, USED};
+use super::{Entries, LRU, USED, WAS_USED};
 use crate::Error;
 use crate::place::Access;
 use crate::prim::Relaxed;
@@ -31,9 +31,9 @@ impl<M: Access> Entries<M> {
         Error::check(out.len(), self.value)?;
         // A division would cost more than the rest of a lookup.
         let copy = if copy < self.copies { copy } else { copy % self.copies };
-        self.find(key, |element, _| {
+        self.find(key, |element, index| {
             self.use_it(element);
-            self.value_of(element, copy).read(out);
+            self.value_of(index, copy).read(out);
         })
     }
 
@@ -43,16 +43,15 @@ impl<M: Access> Entries<M> {
     /// As [`get`](Self::get).
     pub fn sum(&self, key: &[u8]) -> Result<u64, Error> {
         Error::check(key.len(), self.key)?;
-        let word = |element, copy| self.value_of(element, copy).u64(0).load(Relaxed);
-        self.find(key, |element, _| {
-            (0..self.copies).fold(0, |sum: u64, c| sum.wrapping_add(word(element, c)))
-        })
+        let word = |index, copy| self.value_of(index, copy).u64(0).load(Relaxed);
+        self.find(key, |_, index| (0..self.copies).fold(0, |sum: u64, c| sum.wrapping_add(word(index, c))))
     }
 
     #[inline(always)]
-    pub(super) fn use_it(&self, element: M) {
-        if M::IS_TRUSTED && self.shape.kind & LRU != 0 && element.u32(USED).load(Relaxed) == 0 {
-            element.u32(USED).store(1, Relaxed);
+    pub(crate) fn use_it(&self, element: M) {
+        if M::IS_TRUSTED && self.shape.kind & LRU != 0 && element.u32(USED).load(Relaxed) & WAS_USED == 0 {
+            // The other bit may be another's to change.
+            element.u32(USED).fetch_or(WAS_USED, Relaxed);
         }
     }
 }

@@ -53,7 +53,7 @@ impl<M: Access> Entries<M> {
             let next = versioned(element.u32(VERSION), || {
                 element.at(DATA).read(&mut key);
                 for (copy, bytes) in value.chunks_exact_mut(self.value).enumerate() {
-                    self.value_of(element, copy as u32).read(bytes);
+                    self.value_of(index, copy as u32).read(bytes);
                 }
                 // [MAP-28] As [MAP-25], for the next one. Pairs with [MAP-23].
                 element.u32(NEXT).load(Acquire)

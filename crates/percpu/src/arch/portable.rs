@@ -25,6 +25,16 @@ pub unsafe fn rseq_store_if(_: isize, _: u32, _: *mut u64, _: u64, _: u64) -> bo
 }
 
 #[inline(always)]
+pub unsafe fn rseq_add_if(_: isize, _: u32, _: *mut u64, _: u64) -> bool {
+    false
+}
+
+#[inline(always)]
+pub unsafe fn rseq_cpu(_: isize) -> u32 {
+    u32::MAX
+}
+
+#[inline(always)]
 pub unsafe fn rseq_list_pop<const SHIFT: u32, const DISP: usize, const BOUND: isize>(
     _: isize,
     _: *mut u8,

@@ -146,6 +146,51 @@ pub unsafe fn rseq_store_if(off: isize, cpu: u32, cell: *mut u64, expect: u64, n
     true
 }
 
+// In: `off` area, `cpu` expected, `cell`, `n`. Not restarted: the caller chose `cell` by `cpu`.
+/// # Safety
+/// As [`crate::add_if`].
+#[inline(always)]
+pub unsafe fn rseq_add_if(off: isize, cpu: u32, cell: *mut u64, n: u64) -> bool {
+    // SAFETY: the area is readable and `cell` writable (contract of this function). Only the last
+    // instruction writes to it.
+    unsafe {
+        asm!(
+            begin!(),
+            "cmp {cpu:e}, dword ptr fs:[{off} + 4]",
+            "jne {refused}",
+            "add qword ptr [{cell}], {n}",
+            commit!(),
+            "jmp {refused}",
+            ".popsection",
+            t = out(reg) _,
+            off = in(reg) off,
+            cpu = in(reg) cpu,
+            cell = in(reg) cell,
+            n = in(reg) n,
+            refused = label { return false },
+            options(nostack),
+        );
+    }
+    true
+}
+
+/// # Safety
+/// As [`crate::own_cpu`].
+#[inline(always)]
+pub unsafe fn rseq_cpu(off: isize) -> u32 {
+    let cpu: u32;
+    // SAFETY: the area is readable (contract of this function).
+    unsafe {
+        asm!(
+            "mov {cpu:e}, dword ptr fs:[{off} + 4]",
+            cpu = out(reg) cpu,
+            off = in(reg) off,
+            options(nostack, readonly, preserves_flags),
+        );
+    }
+    cpu
+}
+
 const UNKNOWN: u8 = 0;
 const RDPID: u8 = 1;
 const RDTSCP: u8 = 2;

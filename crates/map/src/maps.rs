@@ -1,0 +1,323 @@
+//! The maps of a program, as who makes them sees them.
+//!
+//! For:     the controller: it makes them in memory of its own, where programs that run before an attach use them, moves them into
+//!          a session's arena, and goes on using them while targets change them.
+//! State:   where everything lies, which is ours and never read back; the memory; how far each ring was read.
+//! Context: control.
+//! Keeps:   I1 whatever a target writes costs its data: no offset and no length is read from the memory.
+//!          I2 what was in the maps before a move is in them afterwards.
+//!          I3 records are given out once, in the order of their stamps as far as they are there.
+//! Checked: tests/programs/maps.rs (I2, I3), tests/programs/hostile.rs (I1).
+
+use crate::{Checked, Cursor, Error, Form, Next, Reader, Ring, Spec, Table};
+use core::mem::offset_of;
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::Arc;
+use sys::mapping::PrivateMapping;
+use wire::Untrusted;
+use wire::maps::{Clock, ERRORS_STRIDE, HANDLES, HelperError, MapsHead};
+
+const PAGE: usize = 4096;
+/// In front of a record's bytes: its stamp.
+const STAMP: usize = 8;
+
+/// Memory that maps lie in.
+pub trait Ground: Send + Sync {
+    /// All of it, from the maps' head on.
+    fn memory(&self) -> Untrusted<'_>;
+}
+
+/// Memory of this process alone.
+struct Private(PrivateMapping);
+
+impl Ground for Private {
+    fn memory(&self) -> Untrusted<'_> {
+        let base = NonNull::new(self.0.base()).unwrap_or(NonNull::dangling());
+        // SAFETY: mapped as long as the value lives, page aligned, no file that could be cut, used as atomics alone.
+        unsafe { Untrusted::new(base, self.0.len_bytes()) }
+    }
+}
+
+/// What a program's maps are to be.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// The constants' bytes.
+    pub constants: Vec<u8>,
+    /// Its tables; number `n` has handle `first_table + n`.
+    pub tables: Vec<Spec>,
+    /// The handle of the first table: those before are the program's for other purposes.
+    pub first_table: usize,
+    /// Bytes of each CPU's ring of records; 0 for none.
+    pub ring_bytes: usize,
+}
+
+/// A record that a program left.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Record {
+    /// When, in nanoseconds of the monotonic clock.
+    pub stamp: u64,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Placed {
+    at: usize,
+    form: Form,
+}
+
+/// The maps of a program.
+pub struct Maps {
+    ground: Arc<dyn Ground>,
+    tables: Vec<Placed>,
+    first_table: usize,
+    constants: (usize, usize),
+    data: usize,
+    rings: usize,
+    ring_bytes: usize,
+    ring_stride: usize,
+    errors: usize,
+    cpus: usize,
+    len: usize,
+    cursors: Vec<Cursor>,
+    /// Records that are younger than what may still come.
+    held: Vec<Record>,
+}
+
+impl Maps {
+    /// Makes them, without a key, in memory of this process.
+    ///
+    /// # Errors
+    /// [`Error::Setup`]: they are too large, or there is no memory.
+    pub fn new(plan: &Plan) -> Result<Maps, Error> {
+        let cpus = percpu::possible_cpus();
+        let most = 1usize << 34;
+        let too_large = |size| Error::Setup(objcache::Error::TooBig { size, most });
+        let handles = plan.first_table + plan.tables.len();
+        let mut at = (HANDLES + 8 * handles).next_multiple_of(128);
+        let constants = (at, plan.constants.len());
+        at = (at + plan.constants.len()).next_multiple_of(128);
+        let errors = at;
+        at += ERRORS_STRIDE * cpus as usize;
+        let ring_bytes = if plan.ring_bytes == 0 { 0 } else { plan.ring_bytes.next_power_of_two().max(64) };
+        let ring_stride =
+            if ring_bytes == 0 { 0 } else { Ring::bytes_for(ring_bytes).next_multiple_of(PAGE) };
+        at = at.next_multiple_of(PAGE);
+        let rings = at;
+        at += ring_stride * cpus as usize;
+        let data = at;
+        let mut tables = Vec::new();
+        for spec in &plan.tables {
+            let form = Form::new(spec, cpus).ok_or_else(|| too_large(spec.limit))?;
+            tables.push(Placed { at, form });
+            at = at.checked_add(form.len()).filter(|end| *end <= most).ok_or_else(|| too_large(at))?;
+            at = at.next_multiple_of(PAGE);
+        }
+        let memory =
+            PrivateMapping::new(at.max(PAGE)).map_err(|e| Error::Setup(objcache::Error::System(e)))?;
+        let mut maps = Maps {
+            ground: Arc::new(Private(memory)),
+            tables,
+            first_table: plan.first_table,
+            constants,
+            data,
+            rings,
+            ring_bytes,
+            ring_stride,
+            errors,
+            cpus: cpus as usize,
+            len: at,
+            cursors: Vec::new(),
+            held: Vec::new(),
+        };
+        for Placed { at, form } in &maps.tables {
+            form.lay_out(maps.ground.memory(), *at)?;
+        }
+        maps.write_bytes(maps.constants.0, &plan.constants);
+        maps.lay_out()?;
+        Ok(maps)
+    }
+
+    /// Bytes that they take.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never true.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Where a map's handle stands, from the head: its address in a target is what a program calls the map.
+    pub fn handle(&self, number: usize) -> Option<usize> {
+        (number < self.first_table + self.tables.len()).then_some(HANDLES + 8 * number)
+    }
+
+    /// Where the constants lie, from the head.
+    pub fn constants(&self) -> usize {
+        self.constants.0
+    }
+
+    /// A table, by its place in the plan.
+    ///
+    /// # Panics
+    /// If there is none of that number.
+    pub fn table(&self, number: usize) -> Table<Checked<'_>> {
+        let Placed { at, form } = &self.tables[number];
+        let table = Table::in_untrusted(self.ground.memory(), *at, form);
+        table.unwrap_or_else(|error| panic!("table {number} at {at:#x}: {error}"))
+    }
+
+    /// Moves them into other memory, which is zeros and [`len`](Self::len) bytes long.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] if it is too short.
+    pub fn move_to(&mut self, ground: Arc<dyn Ground>) -> Result<(), Error> {
+        if ground.memory().len_bytes() < self.len {
+            return Err(Error::Damaged);
+        }
+        let from = std::mem::replace(&mut self.ground, ground);
+        let from = from.memory();
+        self.copy(from, 0, self.rings);
+        for Placed { at, form } in &self.tables {
+            let used = Table::in_untrusted(from, *at, form)?.used() as usize;
+            for (start, end) in form.used(used) {
+                self.copy(from, at + start, at + end);
+            }
+        }
+        self.lay_out()
+    }
+
+    /// Copies words; what is zero there is zero here.
+    fn copy(&self, from: Untrusted<'_>, start: usize, end: usize) {
+        let to = self.ground.memory();
+        for at in (start & !7..end).step_by(8) {
+            if let (Some(word @ 1..), Some(to)) = (from.load(at), to.word(at)) {
+                to.store(word, Relaxed);
+            }
+        }
+    }
+
+    /// Writes the head, and empty rings.
+    fn lay_out(&mut self) -> Result<(), Error> {
+        let put = |at: usize, value: usize| self.put(at, value as u64);
+        put(offset_of!(MapsHead, handles), self.first_table + self.tables.len());
+        put(offset_of!(MapsHead, constants), self.constants.0);
+        put(offset_of!(MapsHead, constants_len), self.constants.1);
+        put(offset_of!(MapsHead, data), self.data);
+        put(offset_of!(MapsHead, len), self.len);
+        put(offset_of!(MapsHead, rings), self.rings);
+        put(offset_of!(MapsHead, ring_stride), self.ring_stride);
+        put(offset_of!(MapsHead, ring_bytes), self.ring_bytes);
+        put(offset_of!(MapsHead, errors), self.errors);
+        put(offset_of!(MapsHead, cpus), self.cpus);
+        for (n, Placed { at, .. }) in self.tables.iter().enumerate() {
+            put(HANDLES + 8 * (self.first_table + n), *at);
+        }
+        let number = if self.ring_bytes == 0 { 0 } else { self.cpus };
+        for cpu in 0..number {
+            Ring::lay_out(self.ground.memory(), self.rings + cpu * self.ring_stride, self.ring_bytes)?;
+        }
+        self.cursors = vec![Cursor::default(); number];
+        Ok(())
+    }
+
+    fn put(&self, at: usize, value: u64) {
+        if let Some(word) = self.ground.memory().word(at) {
+            word.store(value, Relaxed);
+        }
+    }
+
+    fn write_bytes(&self, at: usize, bytes: &[u8]) {
+        for (n, chunk) in bytes.chunks(8).enumerate() {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.put(at + 8 * n, u64::from_ne_bytes(word));
+        }
+    }
+
+    /// Tells helpers something of the world: a word of [`MapsHead`], by its offset.
+    pub fn tell(&self, offset: usize, value: u64) {
+        assert!(offset.is_multiple_of(8) && offset < offset_of!(MapsHead, clock), "no word at {offset}");
+        self.put(offset, value);
+    }
+
+    /// Sets the clocks: the counter, the monotonic clock at the same moment, nanoseconds a tick times 2^32, and how far the other two
+    /// clocks are ahead.
+    pub fn set_clock(&self, ticks: u64, ns: u64, ns_per_tick: u64, boot: u64, tai: u64) {
+        let at = offset_of!(MapsHead, clock);
+        let Some(version) = self.ground.memory().half(at + offset_of!(Clock, version)) else { return };
+        // What a target left there is not believed, but the next number is another one all the same.
+        let odd = version.load(Relaxed) | 1;
+        version.store(odd, Relaxed);
+        // [MAP-45] The odd version is seen before any of the new numbers. Pairs with [MAP-47].
+        core::sync::atomic::fence(Release);
+        self.put(at + offset_of!(Clock, ticks), ticks);
+        self.put(at + offset_of!(Clock, ns), ns);
+        self.put(at + offset_of!(Clock, ns_per_tick), ns_per_tick);
+        self.put(at + offset_of!(Clock, boot), boot);
+        self.put(at + offset_of!(Clock, tai), tai);
+        // [MAP-46] The numbers are seen with the even version. Pairs with [MAP-47].
+        version.store(odd.wrapping_add(1).max(2), Release);
+    }
+
+    /// How often helpers failed by a cause.
+    pub fn errors(&self, cause: HelperError) -> u64 {
+        let of = |cpu| {
+            self.ground.memory().load(self.errors + ERRORS_STRIDE * cpu + 8 * cause as usize).unwrap_or(0)
+        };
+        (0..self.cpus).fold(0, |sum: u64, cpu| sum.saturating_add(of(cpu)))
+    }
+
+    fn ring(&self, cpu: usize) -> Result<Ring<Checked<'_>>, Error> {
+        Ring::made(self.ground.memory(), self.rings + cpu * self.ring_stride, self.ring_bytes)
+    }
+
+    /// Records that were given up because what stood in their place was none.
+    pub fn abandoned(&self) -> u64 {
+        let of = |(cpu, cursor): (usize, &Cursor)| {
+            // SAFETY: the only reader of these rings is this value.
+            self.ring(cpu).map_or(0, |ring| unsafe { Reader::resume(ring, *cursor) }.abandoned())
+        };
+        self.cursors.iter().enumerate().map(of).sum()
+    }
+
+    /// The records that are there, in the order of their stamps: those before `until`, so that what comes later from another CPU
+    /// with an earlier stamp still finds its place.
+    pub fn take_records(&mut self, until: u64) -> Vec<Record> {
+        let mut found = std::mem::take(&mut self.held);
+        for cpu in 0..self.cursors.len() {
+            let Ok(ring) = self.ring(cpu) else { continue };
+            // SAFETY: the only reader of these rings is this value.
+            let mut reader = unsafe { Reader::resume(ring, self.cursors[cpu]) };
+            let mut bytes = Vec::new();
+            // Whoever writes while we read does not keep us: as many as fit once.
+            for _ in 0..self.ring_bytes / 16 {
+                match reader.next(&mut bytes) {
+                    Next::Record => found.extend(Self::record(&bytes)),
+                    Next::Damaged => {}
+                    Next::Empty | Next::Open => break,
+                }
+            }
+            self.cursors[cpu] = reader.cursor();
+        }
+        found.sort_by_key(|record| record.stamp);
+        let ripe = found.partition_point(|record| record.stamp < until || until == u64::MAX);
+        self.held = found.split_off(ripe);
+        found
+    }
+
+    fn record(bytes: &[u8]) -> Option<Record> {
+        let (stamp, bytes) = bytes.split_first_chunk::<STAMP>()?;
+        Some(Record { stamp: u64::from_ne_bytes(*stamp), bytes: bytes.to_vec() })
+    }
+
+    /// The clocks as helpers read them: version, and the five numbers of [`set_clock`](Self::set_clock).
+    pub fn clock(&self) -> (u32, [u64; 5]) {
+        let at = offset_of!(MapsHead, clock);
+        let version = self.ground.memory().half(at).map_or(0, |version| version.load(Acquire));
+        let word = |n: usize| self.ground.memory().load(at + 8 + 8 * n).unwrap_or(0);
+        (version, [word(0), word(1), word(2), word(3), word(4)])
+    }
+}

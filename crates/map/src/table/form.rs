@@ -1,0 +1,205 @@
+//! What a table is, and where its parts lie.
+//!
+//! For:     `Table`; whoever lays tables out.
+//! State:   a value of its maker's. A copy stands in front of the table: for programs, and for nobody else.
+//! Context: made in control; read in a hit.
+//! Keeps:   F1 parts lie in order behind the form, aligned, and do not overlap.
+//! Checked: tests/programs/table.rs.
+
+use crate::aggregate::Agg;
+use crate::credit::Credits;
+use crate::hash::{END, Entries, LRU, PER_CPU, PLAIN, Shape};
+use crate::place::{Access, words};
+use crate::prim::Relaxed;
+
+/// An element's head: next, version, hash, use.
+const ELEMENT: usize = 16;
+/// Between what different CPUs write.
+const LINES: usize = 128;
+/// Copies begin on pages of their own.
+const PAGE: usize = 4096;
+/// A table has no more bytes.
+const MOST: usize = 1 << 34;
+
+/// How a table keeps its elements.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// One value a key.
+    Hash,
+    /// The same; keys that were not used lately are forgotten to make room.
+    LruHash,
+    /// A value a key and CPU.
+    PercpuHash,
+    /// Both.
+    PercpuLruHash,
+}
+
+/// What a table is to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Spec {
+    /// How it keeps its elements. Aggregates have words for each CPU in any case.
+    pub kind: Kind,
+    /// Bytes of a key.
+    pub key: usize,
+    /// Bytes of a plain value.
+    pub value: usize,
+    /// The most keys.
+    pub limit: usize,
+    /// What is aggregated, if it is no table of plain values.
+    pub agg: Option<Agg>,
+}
+
+/// Where a table's parts lie, in bytes from the form, and how its elements are cut.
+#[repr(C, align(128))]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Form {
+    pub(crate) key: u32,
+    pub(crate) value: u32,
+    pub(crate) limit: u32,
+    pub(crate) cpus: u32,
+    pub(crate) kind: u32,
+    pub(crate) buckets: u32,
+    /// From one element to the next.
+    pub(crate) unit: u32,
+    pub(crate) value_unit: u32,
+    pub(crate) copy_stride: u64,
+    pub(crate) counts: u64,
+    pub(crate) pool: u64,
+    pub(crate) chains: u64,
+    pub(crate) elements: u64,
+    pub(crate) values: u64,
+    pub(crate) agg: [u64; 4],
+}
+
+impl Form {
+    /// The form of a table for so many CPUs; `None` if it would be too large.
+    pub fn new(spec: &Spec, cpus: u32) -> Option<Form> {
+        let limit = u32::try_from(spec.limit).ok().filter(|limit| (1..1 << 30).contains(limit))?;
+        let value = spec.agg.map_or(spec.value.max(1), |agg| agg.words().saturating_mul(8));
+        if spec.key == 0 || spec.key > 1 << 20 || value > 1 << 30 || cpus > 1 << 16 {
+            return None;
+        }
+        let (is_lru, is_per_cpu) = match spec.kind {
+            Kind::Hash => (false, false),
+            Kind::LruHash => (true, false),
+            Kind::PercpuHash => (false, true),
+            Kind::PercpuLruHash => (true, true),
+        };
+        let is_apart = is_per_cpu || spec.agg.is_some();
+        let bit = |is: bool, bit| if is { bit } else { 0 };
+        let buckets = limit.checked_next_power_of_two()?;
+        let own = ELEMENT + words(spec.key) + if is_apart { 0 } else { words(value) };
+        // Small elements do not lie across two lines.
+        let unit = if own <= 64 { own.next_power_of_two() } else { own.next_multiple_of(64) };
+        let value_unit = if is_apart { words(value) } else { unit };
+        let counts = size_of::<Form>();
+        let pool = counts + LINES;
+        let chains = pool + Credits::<crate::place::Place>::size(cpus);
+        let elements = (chains + buckets as usize * 8).next_multiple_of(LINES);
+        let end = elements.checked_add(limit as usize * unit)?;
+        let copy_stride =
+            if is_apart { value_unit.checked_mul(limit as usize)?.next_multiple_of(PAGE) } else { 0 };
+        let values =
+            if is_apart { end.next_multiple_of(LINES) } else { elements + ELEMENT + words(spec.key) };
+        let form = Form {
+            key: spec.key as u32,
+            value: value as u32,
+            limit,
+            cpus,
+            kind: bit(is_lru, LRU) | bit(is_apart, PER_CPU) | PLAIN,
+            buckets,
+            unit: u32::try_from(unit).ok()?,
+            value_unit: u32::try_from(value_unit).ok()?,
+            copy_stride: copy_stride as u64,
+            counts: counts as u64,
+            pool: pool as u64,
+            chains: chains as u64,
+            elements: elements as u64,
+            values: values as u64,
+            agg: spec.agg.map_or([0; 4], Agg::to_words),
+        };
+        let copies = copy_stride.checked_mul(cpus as usize + 1)?;
+        let len = end.checked_add(copies)?;
+        (len <= MOST).then_some(form)
+    }
+
+    /// Bytes of the table, its form included.
+    pub fn len(&self) -> usize {
+        let end = self.elements as usize + self.limit as usize * self.unit as usize;
+        match self.is_per_cpu() {
+            true => self.values as usize + (self.cpus as usize + 1) * self.copy_stride as usize,
+            false => end,
+        }
+    }
+
+    /// The bytes that may not be zeros if so many elements were used, and no CPU has used a copy of its own.
+    #[cfg(feature = "std")]
+    pub(crate) fn used(&self, elements: usize) -> [(usize, usize); 2] {
+        let values = if self.is_per_cpu() { elements * self.value_unit as usize } else { 0 };
+        let own = self.elements as usize + elements * self.unit as usize;
+        [(0, own), (self.values as usize, self.values as usize + values)]
+    }
+
+    /// Never true.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Where what programs may change by its address begins: behind counts and chains.
+    pub fn elements(&self) -> usize {
+        self.elements as usize
+    }
+
+    /// What it aggregates.
+    pub fn agg(&self) -> Option<Agg> {
+        Agg::from_words(self.agg)
+    }
+
+    /// Values lie apart, one for each CPU.
+    #[inline(always)]
+    pub(crate) fn is_per_cpu(&self) -> bool {
+        self.copy_stride != 0
+    }
+
+    /// The form as it stands in memory.
+    fn as_words(&self) -> [u64; size_of::<Form>() / 8] {
+        let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let [a, b, c, d] = self.agg;
+        [
+            two(self.key, self.value),
+            two(self.limit, self.cpus),
+            two(self.kind, self.buckets),
+            two(self.unit, self.value_unit),
+            self.copy_stride,
+            self.counts,
+            self.pool,
+            self.chains,
+            self.elements,
+            self.values,
+            a,
+            b,
+            c,
+            d,
+            0,
+            0,
+        ]
+    }
+
+    /// Makes the table in memory that is zeros.
+    #[cfg(feature = "std")]
+    pub(crate) fn lay_out(&self, memory: wire::Untrusted<'_>, offset: usize) -> Result<(), crate::Error> {
+        let head = crate::Checked::new(memory, offset, self.len()).ok_or(crate::Error::Damaged)?;
+        let words = self.as_words();
+        words.into_iter().enumerate().for_each(|(n, word)| head.u64(8 * n).store(word, Relaxed));
+        let chains = head.at(self.chains as usize);
+        (0..self.buckets).for_each(|b| chains.u32(b as usize * 8 + 4).store(END | b, Relaxed));
+        head.u64(self.pool as usize).store(u64::from(self.limit), Relaxed);
+        Ok(())
+    }
+
+    #[inline(always)]
+    pub(crate) fn entries<M: Access>(&self, head: M) -> Entries<M> {
+        let shape = Shape::new(self.key, self.value, self.limit, self.cpus, self.kind);
+        Entries::of_form(self, head, shape)
+    }
+}

@@ -1,0 +1,6 @@
+//! The maps of programs.
+
+mod ground;
+mod hostile;
+mod maps;
+mod table;
