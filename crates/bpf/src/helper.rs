@@ -49,6 +49,8 @@ pub const PROBE_READ_OWN: u32 = 113;
 pub const KTIME_GET_BOOT_NS: u32 = 125;
 /// (ring, from, length, flags) -> 0.
 pub const RINGBUF_OUTPUT: u32 = 130;
+/// (context) -> a number of the probed place: what the controller gave with it.
+pub const ATTACH_COOKIE: u32 = 174;
 /// () -> nanoseconds of atomic time.
 pub const KTIME_GET_TAI_NS: u32 = 208;
 
@@ -97,6 +99,9 @@ pub const STR_TIDY: u32 = OWN + 18;
 /// (to, length, from) -> 0 or a negative errno: text of a target, or of the program's own memory. `to` is zeros before; it
 /// has no NUL afterwards only if there was more text.
 pub const PROBE_READ_TEXT: u32 = OWN + 19;
+
+/// (number, first byte) -> eight bytes of a vector register as the probed code had it.
+pub const VECTOR: u32 = OWN + 20;
 
 /// What [`ABOUT`] is asked; texts go to memory, numbers are the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,10 +10,10 @@ mod options;
 
 use lang::program::{Event, Script};
 use lang::run::{Buffering, Format, Machine, Mode, Out, Settings, out_error};
-use lang::{Checked, Disk, Request};
+use lang::{Checked, Disk, Request, Targets};
 use options::Options;
 use std::fs::File;
-use std::io::{IsTerminal, Read};
+use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command};
 
@@ -82,13 +82,12 @@ fn run(options: &Options) -> Result<i32, String> {
     let settings = settings(options)?;
     let format = format(options)?;
     let buffering = buffering(options)?;
+    if options.is_list {
+        return list(options).map(|()| 0);
+    }
     let (checked, script) = prepare(options)?;
     if !options.stages.is_empty() {
         print_stages(options, &checked, &script);
-        return Ok(0);
-    }
-    if options.is_list {
-        script.probes.iter().for_each(|probe| println!("{}", probe.name));
         return Ok(0);
     }
     refuse_targets(&script, settings.mode)?;
@@ -109,14 +108,52 @@ fn run(options: &Options) -> Result<i32, String> {
     }
 }
 
-/// Checks and lowers the script; warnings are said.
-fn prepare(options: &Options) -> Result<(Checked, Script), String> {
+/// `-l`: the probes that a search fits, or those of a program or script.
+fn list(options: &Options) -> Result<(), String> {
+    let is_script = |file: &&String| !file.contains(':') && Path::new(file.as_str()).is_file();
+    let script = options.program.is_some() || options.search.as_ref().is_some_and(|file| is_script(&file));
+    let mut lines = Vec::new();
+    if script {
+        let mut targets = targets(options)?;
+        let checked = checked(options, &mut targets)?;
+        for point in checked.probes.iter().flat_map(|probe| &probe.points) {
+            match point.sites.is_empty() {
+                true => lines.push(point.text.clone()),
+                false => lines.extend(targets.lines(point.clone(), options.is_verbose)?),
+            }
+        }
+    } else {
+        // Of a process, what it has; without one there would be all files of the machine.
+        let search = options.search.as_deref().or(options.pid.is_some().then_some("*"));
+        let search =
+            search.ok_or("ERROR: -l takes what to search, as in -l 'uprobe:/bin/bash:*', or -p PID")?;
+        lines = targets(options)?.list(search, options.is_verbose).map_err(|why| format!("ERROR: {why}"))?;
+    }
+    let mut out = std::io::stdout().lock();
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    match out.write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(format!("ERROR: output can't be written: {}", out_error(&error)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What is known of traced files.
+fn targets(options: &Options) -> Result<Targets, String> {
+    let dir = options.file.as_ref().and_then(|file| Path::new(file).parent().map(Path::to_owned));
+    let disk = Disk { include: options.include.iter().cloned().chain([dir.unwrap_or_default()]).collect() };
+    let mut targets = Targets::new(disk, pid(options)?).map_err(|why| format!("ERROR: {why}"))?;
+    targets.debug_dirs.clone_from(&options.debug_dirs);
+    Ok(targets)
+}
+
+/// Checks the script; warnings are said.
+fn checked(options: &Options, targets: &mut Targets) -> Result<Checked, String> {
     let (name, text) = match (&options.program, options.file.as_ref().or(options.search.as_ref())) {
         (Some(text), _) => ("stdin".to_owned(), text.clone()),
         (None, Some(file)) => (file.clone(), read(file)?),
-        (None, None) => {
-            return Err("ERROR: no script to list the probes of; -l takes -e PROGRAM or a file".into());
-        }
+        (None, None) => return Err("ERROR: there is no program".into()),
     };
     let dir = options.file.as_ref().and_then(|file| Path::new(file).parent().map(Path::to_owned));
     let request = Request {
@@ -130,15 +167,20 @@ fn prepare(options: &Options) -> Result<(Checked, Script), String> {
         safe: !options.is_unsafe,
         has_target: options.pid.is_some() || options.command.is_some(),
     };
-    let own = request.dir.clone();
-    let mut disk = Disk { include: options.include.iter().cloned().chain([own]).collect() };
-    let mut checked = lang::check(&request, &mut disk).map_err(|refused| refused.show())?;
+    let mut checked = lang::check(&request, targets).map_err(|refused| refused.show())?;
     if !options.no_warnings && !options.is_list {
         for warning in &checked.warnings {
             warning.show(&checked.sources).lines().for_each(|line| eprintln!("{line}"));
         }
     }
     filter(&mut checked, options)?;
+    Ok(checked)
+}
+
+/// Checks and lowers the script.
+fn prepare(options: &Options) -> Result<(Checked, Script), String> {
+    let mut targets = targets(options)?;
+    let checked = checked(options, &mut targets)?;
     let lowering = lang::Options {
         says_failures: options.says_failures,
         ncpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
@@ -178,14 +220,18 @@ fn filter(checked: &mut Checked, options: &Options) -> Result<(), String> {
     if matched == 0 { Err("ERROR: no probe matches --probe-filter".into()) } else { Ok(()) }
 }
 
+/// The process of `-p`, which has to be there.
+fn pid(options: &Options) -> Result<Option<u32>, String> {
+    let Some(text) = options.pid.as_deref() else { return Ok(None) };
+    let pid = options::pid(text).map_err(|why| format!("ERROR: {why}"))?;
+    match Path::new(&format!("/proc/{pid}")).exists() {
+        true => Ok(Some(pid)),
+        false => Err(format!("ERROR: there is no process {pid}")),
+    }
+}
+
 fn settings(options: &Options) -> Result<Settings, String> {
-    let follows = options.pid.as_deref().map(|text| {
-        let pid = options::pid(text).map_err(|why| format!("ERROR: {why}"))?;
-        match Path::new(&format!("/proc/{pid}")).exists() {
-            true => Ok(pid),
-            false => Err(format!("ERROR: there is no process {pid}")),
-        }
-    });
+    let follows = pid(options)?;
     let mode = match options.mode.as_deref() {
         None => Mode::Trace,
         Some("test") => Mode::Test,
@@ -197,7 +243,7 @@ fn settings(options: &Options) -> Result<Settings, String> {
         no_warnings: options.no_warnings,
         is_unsafe: options.is_unsafe,
         notifies: std::env::var_os("__BPFTRACE_NOTIFY_PROBES_ATTACHED").is_some(),
-        follows: follows.transpose()?,
+        follows,
         mode,
         times_from_1970: std::env::var_os("BPFTRACE_DUMMY_TS_MAP").is_some(),
         is_dry: options.is_dry,
@@ -240,7 +286,8 @@ fn output(options: &Options, format: Format, buffering: Buffering) -> Result<Out
 /// One line for each probe that this version cannot have.
 fn refuse_targets(script: &Script, mode: Mode) -> Result<(), String> {
     let say = |probe: &lang::program::Probe| {
-        let Event::Target(name) = &probe.event else { return None };
+        let Event::Target(_) = &probe.event else { return None };
+        let name = &probe.name;
         let is_one_of = |kinds: &[&str]| kinds.iter().any(|kind| name.starts_with(kind));
         Some(match (is_one_of(&OF_KERNEL), is_one_of(&OF_SAMPLES)) {
             (true, _) => format!("ERROR: {name}: probes of the kernel are not in this version"),

@@ -67,7 +67,12 @@ struct File {
 impl ElfImage {
     /// Its debug information, if there is any that can be read.
     pub fn debug_info(&self) -> Option<DebugInfo> {
-        let data = self.debug_files().into_iter().find(|data| data.section(".debug_info").is_some())?;
+        self.debug_info_in(&[])
+    }
+
+    /// The same, with separate debug files looked for in these directories too.
+    pub fn debug_info_in(&self, dirs: &[PathBuf]) -> Option<DebugInfo> {
+        let data = self.debug_files(dirs).into_iter().find(|data| data.section(".debug_info").is_some())?;
         let dir = data.path().parent().map(PathBuf::from).unwrap_or_default();
         let mut main = File { data, units: Vec::new(), skeleton: None };
         main.units = main.unit_offsets(None);

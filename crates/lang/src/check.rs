@@ -13,7 +13,7 @@ use result::{Found, causes, declared, unresolved};
 use crate::ast::{Expr, Item, Macro, MapDecl, Probe, Script};
 use crate::cdecl::{Names, declare};
 use crate::checked::{Checked, Map, MapKind, Var};
-use crate::config::{Config, Unstable};
+use crate::config::{Config, MissingProbes, Unstable};
 use crate::diagnostic::{Diagnostic, Level};
 use crate::expand::{Expander, Texts};
 use crate::fold::Folder;
@@ -25,7 +25,7 @@ use crate::source::{FileId, Sources, Span};
 use crate::syntax;
 use crate::types::{Agg, CTypes, Type};
 use crate::visit::Visit;
-use crate::world::World;
+use crate::world::{Missing, World};
 use std::path::{Path, PathBuf};
 
 /// Rounds of settling `comptime` before it is given up.
@@ -244,6 +244,7 @@ impl State {
         }
         let problems = std::mem::take(&mut resolver.problems);
         self.sort_out(problems.into_iter().chain(options.finish()).collect())?;
+        self.find_sites(&mut probes, &config, world)?;
         let around = Around {
             ctypes: &mut ctypes,
             names: &mut names,
@@ -283,10 +284,62 @@ impl State {
             vars,
             maps,
             options: options.declared,
+            located: found.located,
             warnings: std::mem::take(&mut self.warnings),
             config,
             ctypes,
         })
+    }
+
+    /// Where attach points lead to; those that lead nowhere are dealt with as the setting says.
+    fn find_sites(&mut self, probes: &mut Vec<Probe>, config: &Config, world: &mut dyn World) -> Step<()> {
+        let (mut errors, mut found) = (Vec::new(), 0);
+        for probe in &mut *probes {
+            let mut points = Vec::new();
+            for mut point in std::mem::take(&mut probe.points) {
+                match world.expand(&point) {
+                    Ok(sites) => {
+                        point.sites = sites.unwrap_or_default().into();
+                        found += point.sites.len() as u64;
+                        points.push(point);
+                    }
+                    Err(Missing::Broken(why)) if config.missing_probes == MissingProbes::Error => {
+                        errors.push(Diagnostic { span: None, ..Diagnostic::error(point.span, why) });
+                    }
+                    Err(missing) => {
+                        let (why, near) = match missing {
+                            Missing::NoMatch { message, near } => (message, near),
+                            Missing::Broken(why) => (why, Vec::new()),
+                        };
+                        match config.missing_probes {
+                            MissingProbes::Error => {
+                                let error = Diagnostic::error(point.span, why);
+                                let error = near.into_iter().fold(error, Diagnostic::hint);
+                                errors.push(error.hint(
+                                    "If this is expected, set the 'missing_probes' config variable to 'warn'.",
+                                ));
+                            }
+                            MissingProbes::Warn => {
+                                let warning = Diagnostic::warning(point.span, format!("{why} Skipping."));
+                                self.warnings.push(warning);
+                            }
+                            MissingProbes::Ignore => {}
+                        }
+                    }
+                }
+            }
+            probe.points = points;
+        }
+        // The default is a number for the kernel, whose probes cost more to set.
+        if found > config.max_probes && config.max_probes != Config::default().max_probes {
+            let (span, max) = (probes.first().map(|p| p.span).unwrap_or_default(), config.max_probes);
+            let message = format!(
+                "Can't attach to {found} probes because it exceeds the current limit of {max} probes; the setting \
+                 max_probes raises it"
+            );
+            errors.push(Diagnostic::error(span, message));
+        }
+        if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
 
     fn fold(&mut self, probes: &mut [Probe], sizes: &mut [(MapDecl, Expr)]) {
@@ -328,6 +381,7 @@ impl State {
                         .map(|t| if t == Type::Void { Type::None } else { t })
                         .collect(),
                     vars: infer.vars.iter().map(|v| v.ty.clone()).collect(),
+                    located: std::mem::take(&mut infer.located),
                     keys: std::mem::take(&mut infer.keys),
                     values: std::mem::take(&mut infer.values),
                 };

@@ -13,8 +13,10 @@
 use crate::ast::{Expr, ExprId, MapId, Probe, VarId};
 use crate::config::Config;
 use crate::diagnostic::Diagnostic;
+use crate::site::{Located, Symbol};
 use crate::source::{Sources, Span};
-use crate::types::{CTypes, Type};
+use crate::types::{CTypes, StructId, Type};
+use std::collections::{BTreeMap, HashMap};
 
 /// A checked program.
 #[derive(Clone, Debug, Default)]
@@ -35,6 +37,8 @@ pub struct Checked {
     pub ctypes: CTypes,
     /// What `getopt` declared.
     pub options: Vec<Opt>,
+    /// `args` and `retval`, by probe and attach point.
+    pub located: HashMap<(usize, usize), Values>,
     /// Warnings, in order of place.
     pub warnings: Vec<Diagnostic>,
 }
@@ -59,6 +63,17 @@ impl Checked {
     pub fn map(&self, id: MapId) -> &Map {
         &self.maps[id.0 as usize]
     }
+}
+
+/// What the debug information says of an attach point, as far as the script asked.
+#[derive(Clone, Debug, Default)]
+pub struct Values {
+    /// `args`.
+    pub args: Option<Located<StructId>>,
+    /// `retval`.
+    pub retval: Option<Located<Type>>,
+    /// `uaddr`, by name.
+    pub symbols: BTreeMap<String, Symbol>,
 }
 
 /// A scratch variable.

@@ -22,11 +22,12 @@ pub(crate) use settle::settle;
 
 use crate::ast::{AttachPoint, Expr, ExprId, ExprKind, MapId, Probe, StmtKind, VarId};
 use crate::cdecl::Names;
+use crate::checked::Values;
 use crate::config::Config;
 use crate::diagnostic::Diagnostic;
 use crate::resolve::{FoundMap, FoundVar};
 use crate::source::Span;
-use crate::types::{CTypes, EnumId, StructId, Type};
+use crate::types::{CTypes, EnumId, Type};
 use crate::world::World;
 use promote::{literal, promote, read_as, settled, shown};
 use std::collections::{HashMap, HashSet};
@@ -79,7 +80,10 @@ pub(crate) struct Infer<'a> {
     pub read_vars: HashSet<VarId>,
     pub read_maps: HashSet<MapId>,
     points: Vec<AttachPoint>,
-    args: HashMap<usize, Result<StructId, String>>,
+    /// By probe and attach point.
+    pub located: HashMap<(usize, usize), Values>,
+    /// Why there is no `args`.
+    no_args: HashMap<(usize, usize), String>,
     probe: usize,
     changed: bool,
     report: bool,
@@ -102,7 +106,8 @@ impl<'a> Infer<'a> {
             read_vars: HashSet::new(),
             read_maps: HashSet::new(),
             points: Vec::new(),
-            args: HashMap::new(),
+            located: HashMap::new(),
+            no_args: HashMap::new(),
             probe: 0,
             changed: false,
             report: false,

@@ -19,16 +19,18 @@ mod frame;
 mod memory;
 mod operator;
 mod output;
+mod sites;
 mod statement;
 mod text;
 
 use crate::ast::{AttachPoint, Spec};
-use crate::program::{Event, MapDecl, Place as At, Probe, Record, Script, What};
+use crate::program::{Event, MapDecl, Place as At, Probe, Record, Script, Target, What};
 use crate::types::{Agg, Type};
 use crate::{Checked, Diagnostic, Span};
 use build::Build;
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Most bytes of scratch memory that one program may have.
 const SCRATCH_MAX: usize = 1 << 22;
@@ -58,16 +60,22 @@ pub fn lower(checked: &Checked, options: Options) -> Result<Script, Diagnostic> 
         interned: HashMap::from([(crate::program::SCALAR_KEY.to_vec(), 0)]),
         records: Vec::new(),
         time_formats: Vec::new(),
+        names: Vec::new(),
         scratch: 8,
     };
     let mut probes = Vec::new();
     for (number, probe) in checked.probes.iter().enumerate() {
-        for point in &probe.points {
-            if probes.len() >= PROGRAMS_MAX {
-                return Err(Diagnostic::error(point.span, "more probes than can be kept"));
+        for (i, point) in probe.points.iter().enumerate() {
+            for mut group in sites::groups(checked, number, i, probe, point) {
+                if probes.len() >= PROGRAMS_MAX {
+                    return Err(Diagnostic::error(point.span, "more probes than can be kept"));
+                }
+                group.cookie = lowering.names.len() as u64;
+                lowering.names.extend(group.sites.iter().map(|site| point.sites[*site].name.clone()));
+                let event = event(point, &group)?;
+                let program = Build::program(&mut lowering, number, probe, point, group)?;
+                probes.push(Probe { name: point.text.clone(), event, program });
             }
-            let program = Build::program(&mut lowering, number, probe, point)?;
-            probes.push(Probe { name: point.text.clone(), event: event(point)?, program });
         }
     }
     Ok(Script {
@@ -77,6 +85,7 @@ pub fn lower(checked: &Checked, options: Options) -> Result<Script, Diagnostic> 
         scratch: lowering.scratch,
         records: lowering.records,
         time_formats: lowering.time_formats,
+        names: lowering.names,
         ctypes: checked.ctypes.clone(),
     })
 }
@@ -102,7 +111,7 @@ fn cell(size: usize) -> usize {
     }
 }
 
-fn event(point: &AttachPoint) -> Result<Event, Diagnostic> {
+fn event(point: &AttachPoint, group: &sites::Group) -> Result<Event, Diagnostic> {
     Ok(match &point.spec {
         Spec::Begin => Event::Begin,
         Spec::End => Event::End,
@@ -117,7 +126,11 @@ fn event(point: &AttachPoint) -> Result<Event, Diagnostic> {
             )
         }
         Spec::Period(nanos) if point.provider == crate::ast::Provider::Interval => Event::Interval(*nanos),
-        _ => Event::Target(point.text.clone()),
+        _ => {
+            let place = |(site, cookie): (&usize, u64)| (point.sites[*site].place, cookie);
+            let sites = group.sites.iter().zip(group.cookie..).map(place).collect();
+            Event::Target(Target { provider: point.provider, sites })
+        }
     })
 }
 
@@ -129,6 +142,7 @@ struct Lowering<'a> {
     interned: HashMap<Vec<u8>, usize>,
     records: Vec<Record>,
     time_formats: Vec<Vec<u8>>,
+    names: Vec<Arc<str>>,
     scratch: usize,
 }
 

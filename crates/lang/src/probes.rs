@@ -7,7 +7,9 @@
 //!          2. Kernel providers are parsed and kept as [`Spec::Kernel`]; what can run them is not decided here.
 //! Checked: tests/language.rs.
 
+use crate::site::Site;
 use crate::source::Span;
+use std::sync::Arc;
 
 /// One attach point.
 #[derive(Clone, Debug)]
@@ -22,6 +24,8 @@ pub struct AttachPoint {
     pub provider: Provider,
     /// What it waits for.
     pub spec: Spec,
+    /// Where that is in traced code; none before the checker has asked.
+    pub sites: Arc<[Site]>,
 }
 
 /// The first part of an attach point.

@@ -8,8 +8,10 @@
 //! Checked: `tests/scripts.rs` (every program is accepted by `bpf::Program`), `tests/generated.rs`.
 
 use crate::MapKind;
+use crate::ast::Provider;
 use crate::types::{Agg, CTypes, Type};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// A whole script.
 #[derive(Debug)]
@@ -24,6 +26,8 @@ pub struct Script {
     pub scratch: usize,
     /// What records mean, by the word that each begins with.
     pub records: Vec<Record>,
+    /// Names of probed places, by cookie.
+    pub names: Vec<Arc<str>>,
     /// Formats of times, by the second word of a value of type [`Type::Timestamp`].
     pub time_formats: Vec<Vec<u8>>,
     /// What the numbers in types stand for.
@@ -56,8 +60,17 @@ pub enum Event {
     Test(String),
     /// With `--bench`.
     Bench(String),
-    /// In a target: not run by the controller.
-    Target(String),
+    /// In traced processes.
+    Target(Target),
+}
+
+/// Where a program runs in traced processes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// What kind of probe.
+    pub provider: Provider,
+    /// The number of each place, and what the program gets as its cookie there: an index into [`Script::names`].
+    pub sites: Vec<(u32, u64)>,
 }
 
 /// A map of the script.

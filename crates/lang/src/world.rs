@@ -7,21 +7,31 @@
 //! Checked: tests/language.rs.
 
 use crate::ast::AttachPoint;
+use crate::site::{Located, Site, Symbol};
 use crate::types::{CTypes, StructId, Type};
 
 /// Facts about traced files, system and files to import. Each has an answer that means "not known".
 pub trait World {
+    /// The places in traced code that an attach point means. `None`: places are not looked for, as where a script is checked only.
+    ///
+    /// # Errors
+    /// Why there are none, as the message says it.
+    fn expand(&mut self, point: &AttachPoint) -> Result<Option<Vec<Site>>, Missing> {
+        let _ = point;
+        Ok(None)
+    }
+
     /// The arguments of the function as a struct whose fields are named and typed, for `args`.
     ///
     /// # Errors
     /// Why there are none, as the message says it.
-    fn args(&mut self, point: &AttachPoint, types: &mut CTypes) -> Result<StructId, String> {
+    fn args(&mut self, point: &AttachPoint, types: &mut CTypes) -> Result<Located<StructId>, String> {
         let _ = types;
         Err(format!("no debug information with the arguments of {}", point.text))
     }
 
-    /// The type of the function's value; `None`: not known, `retval` is then an integer of 64 bits.
-    fn retval(&mut self, point: &AttachPoint, types: &mut CTypes) -> Option<Type> {
+    /// The function's value; `None`: not known, `retval` is then an integer of 64 bits.
+    fn retval(&mut self, point: &AttachPoint, types: &mut CTypes) -> Option<Located<Type>> {
         let _ = (point, types);
         None
     }
@@ -32,9 +42,9 @@ pub trait World {
         None
     }
 
-    /// Bytes of a symbol of the traced file, for `uaddr`; `None`: not known.
-    fn symbol_size(&mut self, points: &[AttachPoint], symbol: &str) -> Option<u64> {
-        let _ = (points, symbol);
+    /// A variable of the traced file, for `uaddr`; `None`: not known.
+    fn symbol(&mut self, point: &AttachPoint, name: &str) -> Option<Symbol> {
+        let _ = (point, name);
         None
     }
 
@@ -57,6 +67,20 @@ pub trait World {
         let _ = path;
         None
     }
+}
+
+/// Why an attach point leads nowhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// Nothing has the name: what is done then is a setting.
+    NoMatch {
+        /// What has no match.
+        message: String,
+        /// What could be meant, a line each.
+        near: Vec<String>,
+    },
+    /// It can't be asked: no such file, no such address.
+    Broken(String),
 }
 
 /// Knows nothing.

@@ -19,6 +19,7 @@ OPTIONS:
     -B MODE        output buffering: line (default), full, none
     -c 'CMD'       run CMD; tracing ends when it does
     -d STAGE       print a stage: ast, dis
+    --debuginfo DIR           separate debug files
     -e 'program'   run this program
     -f FORMAT      text (default) or json
     --fmt FILE     print the file in standard form
@@ -55,6 +56,8 @@ pub struct Options {
     pub headers: Vec<String>,
     /// Where headers are looked for before the system's directories.
     pub include: Vec<std::path::PathBuf>,
+    /// Where separate debug files are looked for before the system's directories.
+    pub debug_dirs: Vec<std::path::PathBuf>,
     pub filter: Option<String>,
     pub mode: Option<String>,
     pub fmt: Option<String>,
@@ -74,7 +77,7 @@ pub struct Options {
 }
 
 /// Options of bpftrace that take a value and mean nothing here.
-const IGNORED: [&str; 4] = ["--no-feature", "--debuginfo", "--dwarf-pid", "--traceable-functions"];
+const IGNORED: [&str; 3] = ["--no-feature", "--dwarf-pid", "--traceable-functions"];
 /// Options that this version does not have.
 const ABSENT: [&str; 3] = ["--emit-elf", "--emit-llvm", "--aot"];
 
@@ -104,6 +107,7 @@ pub fn parse(words: &[String]) -> Result<Options, String> {
             "-c" | "--cmd" => options.command = Some(next(name)?),
             "-d" | "--debug" => options.stages.extend(next(name)?.split(',').map(str::to_owned)),
             "-I" => options.include.push(next(name)?.into()),
+            "--debuginfo" => options.debug_dirs.push(next(name)?.into()),
             "--include" => options.headers.push(next(name)?),
             "--probe-filter" => options.filter = Some(next(name)?),
             "--mode" => options.mode = Some(next(name)?),

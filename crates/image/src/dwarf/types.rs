@@ -18,7 +18,7 @@ const PARTS_MAX: usize = 100_000;
 pub enum DebugType {
     /// One byte, true or false.
     Bool,
-    /// A number of 1, 2, 4 or 8 bytes.
+    /// A number of 1, 2, 4, 8 or 16 bytes.
     Int {
         /// Bytes.
         size: u8,
@@ -216,8 +216,10 @@ fn basic(encoding: Option<AttributeValue<super::Slice<'_>>>, size: u64) -> Debug
         (c::DW_ATE_signed_char | c::DW_ATE_unsigned_char | c::DW_ATE_UTF | c::DW_ATE_ASCII, 1 | 2 | 4) => {
             DebugType::Int { size: bytes, is_signed: encoding == c::DW_ATE_signed_char, is_char: true }
         }
-        (c::DW_ATE_signed, 1 | 2 | 4 | 8) => DebugType::Int { size: bytes, is_signed: true, is_char: false },
-        (c::DW_ATE_unsigned | c::DW_ATE_boolean | c::DW_ATE_address, 1 | 2 | 4 | 8) => {
+        (c::DW_ATE_signed, 1 | 2 | 4 | 8 | 16) => {
+            DebugType::Int { size: bytes, is_signed: true, is_char: false }
+        }
+        (c::DW_ATE_unsigned | c::DW_ATE_boolean | c::DW_ATE_address, 1 | 2 | 4 | 8 | 16) => {
             DebugType::Int { size: bytes, is_signed: false, is_char: false }
         }
         _ => DebugType::Other(size),

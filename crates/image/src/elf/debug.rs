@@ -115,15 +115,18 @@ impl DebugFile {
 
 impl ElfImage {
     /// The files that may have its debug sections, itself first. Others only if they are of the same build.
-    pub(crate) fn debug_files(&self) -> Vec<DebugFile> {
+    pub(crate) fn debug_files(&self, dirs: &[PathBuf]) -> Vec<DebugFile> {
         let own = DebugFile::open(&self.path);
         let dir = self.path.parent().map(Path::to_owned).unwrap_or_default();
         let full = std::fs::canonicalize(&dir).unwrap_or_else(|_| dir.clone());
         let below_root = self.debug_root.join(full.strip_prefix("/").unwrap_or(&full));
+        let mut places = vec![dir.clone(), dir.join(".debug"), below_root];
+        // As it is written, or counted from where the file is.
+        places.extend(dirs.iter().flat_map(|asked| [asked.clone(), dir.join(asked)]));
         let linked = own.as_ref().and_then(DebugFile::link).into_iter();
-        let linked =
-            linked.flat_map(|name| [dir.join(&name), dir.join(".debug").join(&name), below_root.join(&name)]);
-        let others: Vec<PathBuf> = self.debug_file_path().into_iter().chain(linked).collect();
+        let linked = linked.flat_map(|name| places.iter().map(move |place| place.join(&name)));
+        let by_id = dirs.iter().filter_map(|dir| path_by_build_id(dir, self.build_id()?));
+        let others: Vec<PathBuf> = self.debug_file_path().into_iter().chain(by_id).chain(linked).collect();
         let is_same =
             |file: &DebugFile| self.build_id().is_some() && file.build_id().as_deref() == self.build_id();
         let others = others.iter().filter_map(|path| DebugFile::open(path)).filter(is_same);

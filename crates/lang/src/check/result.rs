@@ -1,12 +1,13 @@
 //! What inference found, and what is still wrong with it.
 use super::Step;
 use crate::ast::{Expr, ExprKind, MapDecl, MapId, Probe};
-use crate::checked::MapKind;
+use crate::checked::{MapKind, Values};
 use crate::diagnostic::{Diagnostic, Level};
 use crate::fold::Folder;
 use crate::resolve::Resolver;
 use crate::types::Type;
 use crate::visit::Visit;
+use std::collections::HashMap;
 
 /// What inference found.
 pub(super) struct Found {
@@ -14,6 +15,7 @@ pub(super) struct Found {
     pub vars: Vec<Type>,
     pub keys: Vec<Type>,
     pub values: Vec<Type>,
+    pub located: HashMap<(usize, usize), Values>,
 }
 
 impl Found {

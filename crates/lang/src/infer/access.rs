@@ -1,12 +1,13 @@
 //! Fields, indices, casts, arguments.
 use super::Infer;
 use super::promote::{base, read_as, settled};
-use crate::ast::{Expr, ExprKind, FieldName, Provider, TypeExpr};
+use crate::ast::{AttachPoint, Expr, ExprKind, FieldName, Provider, TypeExpr};
 use crate::cdecl::field;
 use crate::diagnostic::Diagnostic;
 use crate::names::nearest;
+use crate::site::Located;
 use crate::source::Span;
-use crate::types::{Int, Type};
+use crate::types::{Int, StructId, Type};
 use std::sync::Arc;
 
 impl Infer<'_> {
@@ -243,41 +244,100 @@ impl Infer<'_> {
 
     /// The struct of the function's arguments.
     pub(super) fn args(&mut self, span: Span) -> Type {
-        let Some(point) = self.points.first().cloned() else { return Type::None };
-        if point.provider != Provider::Uprobe && !point.provider.is_kernel() {
+        let fits = |p: Provider| p == Provider::Uprobe || p.is_kernel();
+        if let Some(point) = self.points.iter().find(|point| !fits(point.provider)) {
             let name = point.provider.name();
             self.error(span, format!("The args builtin can not be used with \"{name}\" probes"));
             return Type::None;
         }
-        if !self.args.contains_key(&self.probe) {
-            let answer = self.around.world.args(&point, self.around.ctypes);
-            self.args.insert(self.probe, answer);
+        let mut first: Option<StructId> = None;
+        for (i, point) in self.points.clone().iter().enumerate() {
+            match (self.args_of(i, point), first) {
+                (Err(why), _) => {
+                    self.error(span, why);
+                    return Type::None;
+                }
+                (Ok(id), None) => first = Some(id),
+                (Ok(id), Some(first)) if self.are_alike(id, first) => {}
+                (Ok(_), Some(_)) => {
+                    let message = format!(
+                        "the arguments of {} and {} differ: write a probe for each",
+                        self.points[0].text, point.text
+                    );
+                    self.error(span, message);
+                    return Type::None;
+                }
+            }
         }
-        match self.args[&self.probe].clone() {
-            Ok(id) => Type::Struct(id),
+        first.map_or(Type::None, Type::Struct)
+    }
+
+    fn args_of(&mut self, i: usize, point: &AttachPoint) -> Result<StructId, String> {
+        let key = (self.probe, i);
+        if let Some(known) = self.located.get(&key).and_then(|values| values.args.as_ref()) {
+            return Ok(known.ty);
+        }
+        if let Some(why) = self.no_args.get(&key) {
+            return Err(why.clone());
+        }
+        match self.around.world.args(point, self.around.ctypes) {
+            Ok(found) => {
+                let id = found.ty;
+                self.located.entry(key).or_default().args = Some(found);
+                Ok(id)
+            }
             Err(why) => {
-                self.error(span, why);
-                Type::None
+                self.no_args.insert(key, why.clone());
+                Err(why)
             }
         }
     }
 
+    /// Whether two structs have the same fields.
+    fn are_alike(&self, a: StructId, b: StructId) -> bool {
+        let (a, b) = (self.around.ctypes.get(a), self.around.ctypes.get(b));
+        a.size == b.size && a.fields == b.fields
+    }
+
     pub(super) fn retval(&mut self, span: Span) -> Type {
-        let Some(point) = self.points.first().cloned() else { return Type::None };
         let fits = |p: Provider| matches!(p, Provider::Uretprobe | Provider::Kretprobe | Provider::Fexit);
         if let Some(point) = self.points.iter().find(|p| !fits(p.provider)) {
             let name = point.provider.name();
             self.error(span, format!("The retval builtin can not be used with \"{name}\" probes"));
         }
-        self.around.world.retval(&point, self.around.ctypes).unwrap_or(Type::Int(Int::U64))
+        let mut found: Option<Type> = None;
+        for (i, point) in self.points.clone().iter().enumerate() {
+            let key = (self.probe, i);
+            if self.located.get(&key).is_none_or(|values| values.retval.is_none()) {
+                let located = self.around.world.retval(point, self.around.ctypes);
+                let plain = Located { ty: Type::Int(Int::U64), at: Vec::new() };
+                self.located.entry(key).or_default().retval = Some(located.unwrap_or(plain));
+            }
+            let ty = self.located.get(&key).and_then(|values| values.retval.as_ref()).map(|l| l.ty.clone());
+            match (&found, &ty) {
+                (Some(known), Some(ty)) if known != ty => {
+                    // Of several functions with different values: the register, as it is.
+                    return Type::Int(Int::U64);
+                }
+                _ => found = ty,
+            }
+        }
+        found.unwrap_or(Type::Int(Int::U64))
     }
 
     /// A pointer whose target is of the size of a symbol.
     pub(super) fn symbol_pointer(&mut self, name: &[u8]) -> Type {
         let name = String::from_utf8_lossy(name).into_owned();
-        let points = std::mem::take(&mut self.points);
-        let size = self.around.world.symbol_size(&points, &name);
-        self.points = points;
+        let mut size = None;
+        for (i, point) in self.points.clone().iter().enumerate() {
+            let values = self.located.entry((self.probe, i)).or_default();
+            if !values.symbols.contains_key(&name)
+                && let Some(symbol) = self.around.world.symbol(point, &name)
+            {
+                values.symbols.insert(name.clone(), symbol);
+            }
+            size = size.or(values.symbols.get(&name).map(|symbol| symbol.size));
+        }
         let size = match size {
             Some(n @ (1 | 2 | 4)) => n as u8,
             _ => 8,

@@ -223,7 +223,10 @@ impl Infer<'_> {
                 Type::Str(16)
             }
             B::Probe => {
-                Type::Str(self.points.iter().map(|p| p.text.len() as u32 + 1).max().unwrap_or(1).max(64))
+                let names = self.points.iter().flat_map(|p| {
+                    std::iter::once(p.text.len()).chain(p.sites.iter().map(|site| site.name.len()))
+                });
+                Type::Str(names.max().unwrap_or(0).max(63) as u32 + 1)
             }
             B::Probetype => Type::Str(16),
             B::Func => {

@@ -9,6 +9,7 @@
 
 use super::code::{Code, Label, r};
 use super::frame::{Base, Frame, Place};
+use super::sites::Group;
 use super::{Lowering, SCRATCH_MAX};
 use crate::ast::{AttachPoint, Expr, Probe, VarId};
 use crate::types::{Int, Type};
@@ -35,6 +36,8 @@ pub struct Build<'l, 'a> {
     /// The end, with the result in r0.
     pub end: Label,
     pub point: &'l AttachPoint,
+    /// The places that it serves.
+    pub group: Group,
 }
 
 impl<'l, 'a> Build<'l, 'a> {
@@ -44,11 +47,12 @@ impl<'l, 'a> Build<'l, 'a> {
         number: usize,
         probe: &'l Probe,
         point: &'l AttachPoint,
+        group: Group,
     ) -> Done<Program> {
         let mut code = Code::default();
         let end = code.label();
-        let mut build =
-            Build { up, code, frame: Frame::default(), vars: HashMap::new(), loops: Vec::new(), end, point };
+        let (frame, vars, loops) = (Frame::default(), HashMap::new(), Vec::new());
+        let mut build = Build { up, code, frame, vars, loops, end, point, group };
         build.variables(number);
         if let Some(predicate) = &probe.predicate {
             build.truth(predicate)?;

@@ -81,11 +81,22 @@ impl Build<'_, '_> {
                 Ok(())
             }
             B::Retval => {
-                self.register(RETVAL);
-                self.narrow(self.int(self.ty(e)));
+                let in_register =
+                    |part: &image::dwarf::Part| matches!(part.loc, image::Loc::Register { number: 0, .. });
+                let is_plain = self.group.value.as_ref().is_none_or(|parts| parts.iter().all(in_register));
+                let int = self.int(self.ty(e));
+                if is_plain {
+                    self.register(RETVAL);
+                } else {
+                    let to = self.frame.take(8);
+                    self.returned(to, usize::from(int.size), e)?;
+                    self.load(to, int, r(0));
+                }
+                self.narrow(int);
                 Ok(())
             }
             B::Reg => self.named_register(args, e),
+            B::Uaddr => self.symbol(args, e),
             B::Uptr | B::Kptr => self.first(args, e).and_then(|a| self.scalar(a)),
             B::Bswap => {
                 let a = self.first(args, e)?;
@@ -135,9 +146,14 @@ impl Build<'_, '_> {
             }
             B::Pcomm => self.about_text(About::Pcomm, to, len),
             B::LeaderComm => self.about_text(About::LeaderComm, to, len),
-            B::Probe => self.text_into(&self.point.text.clone(), to, len),
+            B::Probe => self.probe_name(to, len),
             B::Probetype => self.text_into(kind(self.point.provider), to, len),
-            B::Func => self.text_into("", to, len),
+            B::Func => {
+                self.function(to);
+                Ok(())
+            }
+            B::Args => self.arguments(to, len, e),
+            B::Retval => self.returned(to, len, e),
             B::Str => self.str(args, e, to, len),
             B::Buf => self.buf(args, e, to, len),
             B::StrConcat => self.concat(args, to, len),

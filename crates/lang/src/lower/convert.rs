@@ -105,10 +105,7 @@ impl Build<'_, '_> {
                 }
             }
             ExprKind::Field(of, name) => {
-                let Some((at, _)) = self.field(self.ty(of), &name.name.text) else {
-                    return self.refuse(e.span, format!("no field {}", name.name.text));
-                };
-                let place = self.place(of)?.plus(at);
+                let (place, _) = self.field_place(of, name, e)?;
                 self.copy(place, to, len);
             }
             ExprKind::Index(of, index) => {

@@ -33,6 +33,9 @@ impl Build<'_, '_> {
             }
             ExprKind::Map(map) => self.element(map.id, None, e)?,
             ExprKind::MapAt(map, key) => self.element(map.id, Some(key), e)?,
+            ExprKind::Arg(n) if self.point.provider == crate::ast::Provider::Usdt => {
+                self.mark_argument(*n, e)?
+            }
             ExprKind::Arg(n) => self.argument(*n),
             ExprKind::Builtin(builtin, args) => self.call(*builtin, args, e)?,
             ExprKind::Unary(op, a) => self.unary(*op, a, e)?,
@@ -68,9 +71,7 @@ impl Build<'_, '_> {
                 return Ok(self.constant(&bytes));
             }
             ExprKind::Field(of, name) if !self.is_user(e) && !self.is_scalar(self.ty(e)) => {
-                if let Some((at, _)) = self.own_field(of, name) {
-                    return Ok(self.place(of)?.plus(at));
-                }
+                return Ok(self.field_place(of, name, e)?.0);
             }
             _ => {}
         }
@@ -383,9 +384,15 @@ impl Build<'_, '_> {
         }
     }
 
-    /// Offset and bits of a field of a value that is not behind a pointer.
-    fn own_field(&self, of: &Expr, name: &FieldName) -> Option<(usize, Option<(u8, u8)>)> {
-        self.field(self.ty(of), &name.name.text)
+    /// The place of a field of a value that is not behind a pointer, and its bits. Of `args` only what is asked is read.
+    pub fn field_place(&mut self, of: &Expr, name: &FieldName, e: &Expr) -> Done<(Place, Option<(u8, u8)>)> {
+        if matches!(of.kind, ExprKind::Builtin(crate::Builtin::Args, _)) {
+            return Ok((self.argument_field(&name.name.text, e)?, None));
+        }
+        let Some((at, bits)) = self.field(self.ty(of), &name.name.text) else {
+            return self.refuse(e.span, format!("no field {}", name.name.text));
+        };
+        Ok((self.place(of)?.plus(at), bits))
     }
 
     /// Offset and bits of a field.
@@ -490,10 +497,7 @@ impl Build<'_, '_> {
         } else {
             match &e.kind {
                 ExprKind::Field(of, name) => {
-                    let Some((at, _)) = self.own_field(of, name) else {
-                        return self.refuse(e.span, format!("no field {}", name.name.text));
-                    };
-                    let of = self.place(of)?.plus(at);
+                    let (of, _) = self.field_place(of, name, e)?;
                     if bits.is_none() {
                         self.load(of, int, r(0));
                         return Ok(());

@@ -209,7 +209,7 @@ fn parse_point(raw: &str, span: Span) -> Result<AttachPoint, Diagnostic> {
         Ok(spec) => {
             let text =
                 std::iter::once(provider.name()).chain(rest.iter().copied()).collect::<Vec<_>>().join(":");
-            Ok(AttachPoint { span, label: None, text, provider, spec })
+            Ok(AttachPoint { span, label: None, text, provider, spec, sites: [].into() })
         }
         Err(message) => refuse(message),
     }

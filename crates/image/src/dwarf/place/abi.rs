@@ -138,6 +138,10 @@ impl<'a> Convention<'a> {
         };
         match bare {
             DebugType::Bool => mark(Class::Integer, 1),
+            DebugType::Int { size: 16, .. } => {
+                *classes = [Class::Integer; 2];
+                at == 0
+            }
             DebugType::Int { size, .. } | DebugType::Enum { size, .. } => mark(Class::Integer, size.into()),
             DebugType::Pointer(_) => mark(Class::Integer, 8),
             DebugType::Float(size) => mark(Class::Vector, size.into()),
