@@ -18,6 +18,7 @@ Examples:
   nanoprobe hist 'u:libc:malloc' arg0 -p 4242 --for 10s
   nanoprobe hist 'ur:libc:read' retval -p 4242      what calls return
   nanoprobe trace 'u:libc:getaddrinfo' -p 4242       each call as it happens
+  nanoprobe trace --tree 'u::*' --over 10ms -p 4242   slow calls, inside of one another
   nanoprobe lat 'u:libsqlite3:sqlite3_step' -p 4242   how long calls take
   nanoprobe watch 'w:./server:connections:8:w' -p 4242     how often a variable is written
   nanoprobe watch --stack 'w:./server:state:4:w' -p 4242   by whom, and its value before and after
@@ -118,8 +119,38 @@ pub struct TraceArgs {
     /// How many arguments to show, of those that are passed in integer registers
     #[arg(long = "args", value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(0..=3))]
     pub arguments: u8,
+    /// Show calls inside of the calls that made them, thread by thread
+    #[arg(long, conflicts_with = "graph")]
+    pub tree: bool,
+    /// Show at the end by which ways calls were made, how often, and how long they took
+    #[arg(long)]
+    pub graph: bool,
+    /// Show only calls that took at least so long, for example 10ms; in a tree with those that they are inside of
+    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "graph")]
+    pub over: Option<Duration>,
     #[command(flatten)]
     pub run: RunArgs,
+}
+
+/// How `trace` shows calls.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Shown {
+    /// How many arguments.
+    pub arguments: usize,
+    pub shape: Shape,
+    /// Shorter ones are left out.
+    pub over: Option<Duration>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Shape {
+    /// One line a call, when it ends.
+    #[default]
+    Flat,
+    /// Inside of one another.
+    Tree,
+    /// One line for each way of calls, at the end.
+    Graph,
 }
 
 #[derive(Debug, Args)]
@@ -201,9 +232,9 @@ pub struct RunArgs {
     /// Leave out functions that were not hit
     #[arg(long)]
     pub hit_only: bool,
-    /// Arguments that `trace` shows.
+    /// What `trace` shows.
     #[arg(skip)]
-    pub arguments: u8,
+    pub shown: Shown,
     /// Wait so long for threads that get no CPU and for other nanoprobes at work, before giving up
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     pub patience: Duration,
@@ -277,7 +308,7 @@ mod tests {
             Cli::try_parse_from(line.split_whitespace()).unwrap_or_else(|e| panic!("{line}: {e}"));
             seen += 1;
         }
-        assert_eq!(seen, 11);
+        assert_eq!(seen, 12);
     }
 
     #[test]

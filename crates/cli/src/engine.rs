@@ -172,10 +172,10 @@ impl Engine<'_> {
         if self.job.verb != Verb::Trace {
             return;
         }
-        let (arguments, format) = (usize::from(self.job.args.arguments), self.job.args.format);
+        let (shown, format) = (self.job.args.shown, self.job.args.format);
         for (i, session) in self.probes.sessions().iter().enumerate() {
             if self.calls.len() <= i {
-                self.calls.push(Calls::of(session, arguments, format));
+                self.calls.push(Calls::of(session, shown, format));
             }
             // At the end no hit comes any more; who goes on writing by himself is not waited for.
             for _ in 0..if is_last { LAST_LOOKS } else { 1 } {
@@ -240,6 +240,7 @@ impl Engine<'_> {
         let not_kept = self.calls.iter().map(Calls::not_kept).fold(0, u64::saturating_add);
         self.writer.damaged = self.probes.damaged().saturating_add(not_kept);
         self.writer.forged(self.probes.forged());
+        self.writer.shorter(self.calls.iter().map(Calls::shorter).fold(0, u64::saturating_add));
         self.writer.receipt(&report, &receipt, open.as_ref(), cpu);
     }
 }

@@ -8,6 +8,7 @@
 //! Checked: testkit `loading`, `follows`.
 
 use crate::advice;
+use crate::args::Shape;
 use crate::engine::Job;
 use crate::render::Writer;
 use image::lookup::{LookupError, find_file, find_module};
@@ -182,7 +183,9 @@ impl Probes {
         writer: &mut Writer,
     ) -> Result<(), Broken> {
         let sites: Vec<SitePlan> = plan.sites.into_iter().filter(|site| is_wanted(job, site)).collect();
-        if !sites.is_empty() {
+        if let Some(what) = cannot_nest(job, &sites) {
+            writer.not_followed(&what);
+        } else if !sites.is_empty() {
             let session = Session::attach(pid, sites)?;
             say(writer, &session);
             self.add(session, job);
@@ -420,6 +423,9 @@ fn put_in(job: &Job, pid: i32, plan: Plan) -> Result<(Session, LeftOut, LeftOut)
     if job.args.strict && !refused.is_empty() {
         return Err(strict(&refused));
     }
+    if let Some(what) = cannot_nest(job, &sites) {
+        return Err(advice::fail(&what, &[], &["without --tree and --graph".into()]));
+    }
     if sites.len() > job.args.max_probes {
         let what = format!("{} sites match, more than --max-probes {}", sites.len(), job.args.max_probes);
         return Err(advice::fail(&what, &[], &[format!("--max-probes {}", sites.len())]));
@@ -432,6 +438,12 @@ fn put_in(job: &Job, pid: i32, plan: Plan) -> Result<(Session, LeftOut, LeftOut)
         return Err(if job.args.strict { strict(&missed) } else { none_left(job, &missed) });
     }
     Ok((session, refused, missed))
+}
+
+/// Why calls of these sites cannot be shown inside of one another, if that is asked for.
+fn cannot_nest(job: &Job, sites: &[SitePlan]) -> Option<String> {
+    let site = sites.iter().find(|s| s.traces_in_go() && job.args.shown.shape != Shape::Flat)?;
+    Some(format!("{} is a Go function, whose calls change their threads", site.name))
 }
 
 fn missed_line((plan, missed): &(SitePlan, Missed)) -> (String, String) {

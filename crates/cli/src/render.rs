@@ -356,6 +356,15 @@ impl Writer {
         }
     }
 
+    /// Calls that `--over` left out.
+    pub fn shorter(&mut self, calls: u64) {
+        if calls > 0 && !self.is_quiet {
+            eprintln!(
+                "nanoprobe: {calls} calls that took less than --over, or were not seen to return, are not shown"
+            );
+        }
+    }
+
     /// What a process starts cannot be followed.
     pub fn deaf_to_execs(&mut self, pid: i32, why: &str) {
         eprintln!("nanoprobe: programs that process {pid} starts are not followed: {why}");

@@ -6,7 +6,7 @@
 //! Keeps:   nothing is touched before every argument was read.
 //! Checked: testkit `faces`.
 
-use crate::args::{CountArgs, HistArgs, LatArgs, RunArgs, TraceArgs};
+use crate::args::{CountArgs, HistArgs, LatArgs, RunArgs, Shape, Shown, TraceArgs};
 use crate::engine::Job;
 use crate::{advice, engine, front};
 use image::Spec;
@@ -26,7 +26,13 @@ pub fn lat(args: LatArgs) -> i32 {
 }
 
 pub fn trace(args: TraceArgs) -> i32 {
-    let run_args = RunArgs { arguments: args.arguments, ..args.run };
+    let shape = match (args.tree, args.graph) {
+        (true, _) => Shape::Tree,
+        (false, true) => Shape::Graph,
+        (false, false) => Shape::Flat,
+    };
+    let shown = Shown { arguments: usize::from(args.arguments), shape, over: args.over };
+    let run_args = RunArgs { shown, ..args.run };
     run(&args.specs, Verb::Trace, run_args)
 }
 

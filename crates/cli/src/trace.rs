@@ -7,7 +7,7 @@
 //!          T2 what the target writes takes a bounded time and memory: a look's events, `BEGUN_MAX` calls.
 //! Checked: tests below; testkit `tracing`.
 
-use crate::args::Format;
+use crate::args::{Format, Shape, Shown};
 use crate::render::nanoseconds;
 use image::{Addr, ImageAddr, Kind, Process, Signature};
 use serde_json::{Value, json};
@@ -24,6 +24,12 @@ pub const LOOK: Duration = Duration::from_millis(2);
 const BEGUN_MAX: usize = 1 << 18;
 
 mod known;
+mod nest;
+
+use nest::{Nest, Step, What};
+
+/// A tree's lines are not moved to the right any further.
+const DEPTH_MAX: usize = 40;
 
 /// The calls of one session.
 pub struct Calls {
@@ -33,30 +39,44 @@ pub struct Calls {
     begun: HashMap<(u64, u32), Event>,
     waiting: Vec<Event>,
     first: Option<u64>,
-    arguments: usize,
+    shown: Shown,
+    /// Shorter calls are not shown.
+    over: u64,
+    nest: Nest,
     format: Format,
     /// Calls whose beginning was not kept.
     not_kept: u64,
+    shorter: u64,
 }
 
 impl Calls {
-    pub fn of(session: &Session, arguments: usize, format: Format) -> Calls {
+    pub fn of(session: &Session, shown: Shown, format: Format) -> Calls {
         let named = session.sites().filter_map(|s| Some((s.plan.traces()?, s.plan.name.clone())));
+        let over = shown.over.map_or(0, |over| u64::try_from(over.as_nanos()).unwrap_or(u64::MAX));
         Calls {
             names: named.collect(),
             signatures: signatures(session),
             begun: HashMap::new(),
             waiting: Vec::new(),
             first: None,
-            arguments,
+            shown,
+            over,
+            nest: Nest::new(session.ticks(over)),
             format,
             not_kept: 0,
+            shorter: 0,
         }
+    }
+
+    /// Calls that `--over` left out: those that took less, and those of which no end was seen.
+    pub fn shorter(&self) -> u64 {
+        self.shorter.saturating_add(self.nest.shorter)
     }
 
     /// Calls whose beginning was not kept: too many were open at once, more than a program's stacks have room for.
     pub fn not_kept(&self) -> u64 {
-        self.not_kept
+        let no_way = if self.shown.shape == Shape::Graph { self.nest.no_way } else { 0 };
+        self.not_kept.saturating_add(self.nest.not_kept).saturating_add(no_way)
     }
 
     /// The lines of what has ended by now, a bounded number. False if there may be more to take.
@@ -68,13 +88,52 @@ impl Calls {
             |e: &Event| Duration::from_nanos(session.nanoseconds(now.saturating_sub(e.stamp))) >= SETTLED;
         let ready = self.waiting.partition_point(is_settled);
         let ready: Vec<Event> = self.waiting.drain(..ready).collect();
-        (ready.iter().flat_map(|e| self.end(session, e)).collect(), is_all)
+        (self.lines_of(session, &ready), is_all)
+    }
+
+    fn lines_of(&mut self, session: &Session, events: &[Event]) -> Vec<String> {
+        if self.shown.shape == Shape::Flat {
+            return events.iter().flat_map(|e| self.end(session, e)).collect();
+        }
+        let mut steps = Vec::new();
+        for event in events {
+            self.first.get_or_insert(event.stamp);
+            self.nest.take(event, |step| steps.push(step));
+        }
+        steps.iter().filter_map(|step| self.step(session, step)).collect()
+    }
+
+    /// The line of a step of the tree, if it has one.
+    fn step(&self, session: &Session, step: &Step) -> Option<String> {
+        if self.shown.shape == Shape::Graph {
+            return None;
+        }
+        let (entry, depth) = (&step.entry, step.depth);
+        match (self.format, step.what) {
+            (Format::Json, What::Opens) => None,
+            (Format::Json, What::Closes(exit) | What::Leaf(exit)) => {
+                Some(self.json(session, entry, exit.as_ref(), Some(depth)))
+            }
+            (Format::Text, What::Opens) => {
+                let call = self.call(entry);
+                Some(self.text(session, entry, depth, &format!("{call} {{")))
+            }
+            (Format::Text, What::Closes(exit)) => {
+                let end = self.ending(session, entry, exit.as_ref());
+                let name = self.name(entry);
+                Some(self.text(session, exit.as_ref().unwrap_or(entry), depth, &format!("}} {name}{end}")))
+            }
+            (Format::Text, What::Leaf(exit)) => {
+                let (call, end) = (self.call(entry), self.ending(session, entry, exit.as_ref()));
+                Some(self.text(session, entry, depth, &format!("{call}{end}")))
+            }
+        }
     }
 
     /// Notes an entry; gives the line of a call that ends, and of one of which that is now known that its end was
     /// not seen.
     fn end(&mut self, session: &Session, event: &Event) -> Vec<String> {
-        let first = *self.first.get_or_insert(event.stamp);
+        self.first.get_or_insert(event.stamp);
         let key = (event.place, event.function);
         if !event.is_exit && self.begun.len() >= BEGUN_MAX && !self.begun.contains_key(&key) {
             self.not_kept += 1;
@@ -82,15 +141,15 @@ impl Calls {
         }
         if !event.is_exit {
             let before = self.begun.insert(key, *event);
-            return before.iter().map(|entry| self.line(session, first, entry, None)).collect();
+            return before.iter().filter_map(|entry| self.line(session, entry, None)).collect();
         }
         match self.begun.remove(&key) {
             Some(entry) if entry.stamp == event.values[1] => {
-                vec![self.line(session, first, &entry, Some(event))]
+                self.line(session, &entry, Some(event)).into_iter().collect()
             }
             other => {
-                let before = other.iter().map(|entry| self.line(session, first, entry, None));
-                before.chain([self.line(session, first, event, Some(event))]).collect()
+                let before = other.and_then(|entry| self.line(session, &entry, None));
+                before.into_iter().chain(self.line(session, event, Some(event))).collect()
             }
         }
     }
@@ -98,49 +157,127 @@ impl Calls {
     /// The lines of what was taken and not given yet, and of calls that have not ended: nothing more will come.
     pub fn rest(&mut self, session: &Session) -> Vec<String> {
         let ready = std::mem::take(&mut self.waiting);
-        let mut lines: Vec<String> = ready.iter().flat_map(|e| self.end(session, e)).collect();
+        let mut lines = self.lines_of(session, &ready);
         let mut open: Vec<Event> = std::mem::take(&mut self.begun).into_values().collect();
         open.sort_by_key(|e| e.stamp);
-        let first = self.first.unwrap_or(0);
-        lines.extend(open.iter().map(|entry| self.line(session, first, entry, None)));
+        lines.extend(open.iter().filter_map(|entry| self.line(session, entry, None)));
+        let mut steps = Vec::new();
+        self.nest.rest(|step| steps.push(step));
+        lines.extend(steps.iter().filter_map(|step| self.step(session, step)));
+        if self.shown.shape == Shape::Graph {
+            lines.extend(self.graph(session));
+        }
         lines
     }
 
-    /// `entry` is the exit itself if the entry was not seen; without an exit the call has not returned.
-    fn line(&self, session: &Session, first: u64, entry: &Event, exit: Option<&Event>) -> String {
-        let name = self.names.get(&entry.function).map_or("?", String::as_str);
-        let ns = |from: u64, to: u64| session.nanoseconds(to.saturating_sub(from));
-        let is_seen = !entry.is_exit;
-        let signature = self.signatures.get(&entry.function);
-        let arguments = if is_seen { self.arguments_of(signature, entry) } else { Vec::new() };
-        let returns = signature.map(|s| s.returns);
-        let took = exit.filter(|_| is_seen).map(|x| ns(entry.stamp, x.stamp));
-        if self.format == Format::Json {
-            let data = json!({
-                "name": name, "tid": (entry.tid != 0).then_some(entry.tid), "at_ns": ns(first, entry.stamp),
-                "args": arguments.iter().map(|(v, kind)| number(*v, *kind)).collect::<Vec<_>>(),
-                "ret": exit.map(|x| number(x.values[0], returns)), "ns": took, "entry_seen": is_seen,
-            });
-            return json!({"type": "call", "data": data}).to_string();
+    /// `entry` is the exit itself if the entry was not seen; without an exit the call has not returned. `None` for one that is
+    /// too short to be shown.
+    fn line(&mut self, session: &Session, entry: &Event, exit: Option<&Event>) -> Option<String> {
+        if self.over > 0 && self.took(session, entry, exit).is_none_or(|took| took < self.over) {
+            self.shorter += 1;
+            return None;
         }
-        let at = ns(first, entry.stamp) as f64 / 1e9;
-        let tid = if entry.tid == 0 { "-".into() } else { entry.tid.to_string() };
+        if self.format == Format::Json {
+            return Some(self.json(session, entry, exit, None));
+        }
+        let (call, end) = (self.call(entry), self.ending(session, entry, exit));
+        Some(self.text(session, entry, 0, &format!("{call}{end}")))
+    }
+
+    /// Nanoseconds; `None` if not both ends were seen.
+    fn took(&self, session: &Session, entry: &Event, exit: Option<&Event>) -> Option<u64> {
+        let exit = exit.filter(|_| !entry.is_exit)?;
+        Some(session.nanoseconds(exit.stamp.saturating_sub(entry.stamp)))
+    }
+
+    fn name(&self, event: &Event) -> &str {
+        self.names.get(&event.function).map_or("?", String::as_str)
+    }
+
+    /// Nanoseconds since the first event.
+    fn at(&self, session: &Session, event: &Event) -> u64 {
+        session.nanoseconds(event.stamp.saturating_sub(self.first.unwrap_or(0)))
+    }
+
+    fn json(&self, session: &Session, entry: &Event, exit: Option<&Event>, depth: Option<usize>) -> String {
+        let arguments = self.arguments_of(entry);
+        let returns = self.signatures.get(&entry.function).map(|s| s.returns);
+        let mut data = json!({
+            "name": self.name(entry), "tid": (entry.tid != 0).then_some(entry.tid), "at_ns": self.at(session, entry),
+            "args": arguments.iter().map(|(v, kind)| number(*v, *kind)).collect::<Vec<_>>(),
+            "ret": exit.map(|x| number(x.values[0], returns)), "ns": self.took(session, entry, exit),
+            "entry_seen": !entry.is_exit,
+        });
+        if let Some(depth) = depth {
+            data["depth"] = json!(depth);
+        }
+        json!({"type": "call", "data": data}).to_string()
+    }
+
+    /// A line of text: when, in which thread, so far inside.
+    fn text(&self, session: &Session, event: &Event, depth: usize, text: &str) -> String {
+        let at = self.at(session, event) as f64 / 1e9;
+        let tid = if event.tid == 0 { "-".into() } else { event.tid.to_string() };
+        let indent = "  ".repeat(depth.min(DEPTH_MAX));
+        format!("{at:>12.6} {tid:>7} {indent}{text}")
+    }
+
+    /// Name and arguments.
+    fn call(&self, entry: &Event) -> String {
+        let arguments = self.arguments_of(entry);
         let shown: Vec<String> = arguments.iter().map(|(v, kind)| typed(*v, *kind)).collect();
-        let shown = if is_seen { shown.join(", ") } else { "...".into() };
-        let end = match (exit, took) {
+        let shown = if entry.is_exit { "...".into() } else { shown.join(", ") };
+        format!("{}({shown})", self.name(entry))
+    }
+
+    /// What it returned, and how long it took.
+    fn ending(&self, session: &Session, entry: &Event, exit: Option<&Event>) -> String {
+        let returns = self.signatures.get(&entry.function).map(|s| s.returns);
+        match (exit, self.took(session, entry, exit)) {
             (Some(exit), Some(took)) => {
                 format!(" = {} <{}>", typed(exit.values[0], returns), nanoseconds(took))
             }
             (Some(exit), None) => format!(" = {} <entry not seen>", typed(exit.values[0], returns)),
             (None, _) => " <no return seen>".into(),
-        };
-        format!("{at:>12.6} {tid:>7} {name}({shown}){end}")
+        }
+    }
+
+    /// The ways by which calls were made, each with its time and the part of it that was its own.
+    fn graph(&self, session: &Session) -> Vec<String> {
+        let head = format!("{:>10} {:>10} {:>10}  function", "total", "self", "calls");
+        let mut lines = if self.format == Format::Text { vec![head] } else { Vec::new() };
+        for (depth, node) in self.nest.graph() {
+            let name = self.names.get(&node.function).map_or("?", String::as_str);
+            let total = session.nanoseconds(node.ticks);
+            let own = session.nanoseconds(node.ticks.saturating_sub(node.inside));
+            let (calls, returned) = (node.calls, node.returned);
+            lines.push(match self.format {
+                Format::Json => {
+                    let data = json!({
+                        "name": name, "depth": depth, "calls": calls, "returned": returned, "total_ns": total,
+                        "self_ns": own,
+                    });
+                    json!({"type": "graph", "data": data}).to_string()
+                }
+                Format::Text => {
+                    let (total, own) = (nanoseconds(total), nanoseconds(own));
+                    let indent = "  ".repeat(depth.min(DEPTH_MAX));
+                    format!("{total:>10} {own:>10} {calls:>10}  {indent}{name}")
+                }
+            });
+        }
+        lines
     }
 
     /// The first arguments, each with its kind if that is known. Those that are not in general registers take none.
-    fn arguments_of(&self, signature: Option<&Signature>, entry: &Event) -> Vec<(u64, Option<Kind>)> {
-        let wanted = &entry.values[..self.arguments];
-        let Some(signature) = signature else { return wanted.iter().map(|v| (*v, None)).collect() };
+    fn arguments_of(&self, entry: &Event) -> Vec<(u64, Option<Kind>)> {
+        if entry.is_exit {
+            return Vec::new();
+        }
+        let wanted = &entry.values[..self.shown.arguments];
+        let Some(signature) = self.signatures.get(&entry.function) else {
+            return wanted.iter().map(|v| (*v, None)).collect();
+        };
         let in_registers = signature.arguments.iter().filter(|kind| **kind != Kind::Other);
         wanted.iter().zip(in_registers).map(|(v, kind)| (*v, Some(*kind))).collect()
     }

@@ -240,6 +240,11 @@ impl SitePlan {
         })
     }
 
+    /// It reports calls of goroutines, which change their threads.
+    pub fn traces_in_go(&self) -> bool {
+        self.consumers().any(|c| matches!(c, Consumer::Trace { is_go: true, .. }))
+    }
+
     /// The function that it opens calls of.
     pub fn opens(&self) -> Option<u32> {
         self.consumers().find_map(|c| match c {

@@ -278,6 +278,12 @@ impl Session {
         ((u128::from(ticks) * u128::from(self.ns_per_tick)) >> 32) as u64
     }
 
+    /// Ticks of so many nanoseconds, to compare with differences of events' stamps.
+    pub fn ticks(&self, nanoseconds: u64) -> u64 {
+        let ticks = (u128::from(nanoseconds) << 32) / u128::from(self.ns_per_tick.max(1));
+        u64::try_from(ticks).unwrap_or(u64::MAX)
+    }
+
     /// What became of timed calls that did not return.
     pub fn open_calls(&self) -> OpenCalls {
         let arena = &self.regions.arena;
