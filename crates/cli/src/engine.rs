@@ -240,6 +240,7 @@ impl Engine<'_> {
         let not_kept = self.calls.iter().map(Calls::not_kept).fold(0, u64::saturating_add);
         self.writer.damaged = self.probes.damaged().saturating_add(not_kept);
         self.writer.forged(self.probes.forged());
+        self.writer.no_way(self.calls.iter().map(Calls::no_way).fold(0, u64::saturating_add));
         self.writer.shorter(self.calls.iter().map(Calls::shorter).fold(0, u64::saturating_add));
         self.writer.receipt(&report, &receipt, open.as_ref(), cpu);
     }

@@ -356,6 +356,15 @@ impl Writer {
         }
     }
 
+    /// Calls that a graph has no place for.
+    pub fn no_way(&mut self, calls: u64) {
+        if calls > 0 {
+            eprintln!(
+                "nanoprobe: {calls} calls are missing in the graph: they were made by more ways than it keeps"
+            );
+        }
+    }
+
     /// Calls that `--over` left out.
     pub fn shorter(&mut self, calls: u64) {
         if calls > 0 && !self.is_quiet {

@@ -75,8 +75,12 @@ impl Calls {
 
     /// Calls whose beginning was not kept: too many were open at once, more than a program's stacks have room for.
     pub fn not_kept(&self) -> u64 {
-        let no_way = if self.shown.shape == Shape::Graph { self.nest.no_way } else { 0 };
-        self.not_kept.saturating_add(self.nest.not_kept).saturating_add(no_way)
+        self.not_kept.saturating_add(self.nest.not_kept)
+    }
+
+    /// Calls that are missing in the graph: it has too many ways.
+    pub fn no_way(&self) -> u64 {
+        if self.shown.shape == Shape::Graph { self.nest.no_way } else { 0 }
     }
 
     /// The lines of what has ended by now, a bounded number. False if there may be more to take.

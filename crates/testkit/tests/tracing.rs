@@ -4,23 +4,35 @@
 //! Keeps:   every call is shown once, with its own arguments, result and time; what is lost is counted.
 
 use serde_json::Value;
-use testkit::{Link, Nanoprobe, Program, Result, Target};
+use std::collections::BTreeMap;
+use testkit::{Link, Nanoprobe, Outcome, Program, Result, Target};
 
 /// Traces while the target obeys one command, and returns the calls and the receipt's hits, handled and skipped.
 fn traced(specs: &[String], target: &Target, command: &str, answer: &str) -> Result<(Vec<Value>, [u64; 3])> {
+    let outcome = traced_with(&["-f", "json"], specs, target, command, answer)?;
+    let receipt = outcome.json_receipt()?;
+    assert!(receipt.detach_verified && receipt.hits == receipt.handled + receipt.skipped, "{receipt:?}");
+    Ok((outcome.json_data("call")?, [receipt.hits, receipt.handled, receipt.skipped]))
+}
+
+fn traced_with(
+    options: &[&str],
+    specs: &[String],
+    target: &Target,
+    command: &str,
+    answer: &str,
+) -> Result<Outcome> {
     let mut running = target.spawn()?;
     let pid = running.pid_text();
-    let mut arguments = vec!["trace", "-f", "json", "-p", &pid];
-    arguments.extend(specs.iter().map(String::as_str));
+    let mut arguments = vec!["trace", "-p", &pid];
+    arguments.extend(options.iter().copied().chain(specs.iter().map(String::as_str)));
     let mut tracing = Nanoprobe::find()?.start(arguments)?;
     tracing.attached()?;
     running.command(command)?;
     running.expect(answer)?;
     let outcome = tracing.interrupt_and_finish()?.success()?;
     assert_eq!(running.end()?.code(), Some(7));
-    let receipt = outcome.json_receipt()?;
-    assert!(receipt.detach_verified && receipt.hits == receipt.handled + receipt.skipped, "{receipt:?}");
-    Ok((outcome.json_data("call")?, [receipt.hits, receipt.handled, receipt.skipped]))
+    Ok(outcome)
 }
 
 fn of<'a>(calls: &'a [Value], name: &str) -> Vec<&'a Value> {
@@ -50,6 +62,65 @@ fn every_call_has_its_arguments_its_result_and_its_time() -> Result<()> {
     threads.sort_unstable();
     threads.dedup();
     assert_eq!(threads.len(), 8, "glibc says which thread it is");
+    Ok(())
+}
+
+#[test]
+fn a_tree_shows_calls_inside_of_those_that_made_them() -> Result<()> {
+    let target = Target::build(Program::Returns, Link::Pie)?;
+    let specs = ["tiny", "nested", "waiter"].map(|f| target.spec(f));
+    let outcome = traced_with(&["--tree", "-f", "json"], &specs, &target, "run 20", "rounds ")?;
+    let calls = outcome.json_data("call")?;
+    let nested = of(&calls, "nested");
+    assert_eq!(nested.len(), 8 * 20 * 10);
+    for call in &nested {
+        let (depth, rest) = (call["depth"].as_u64().unwrap(), call["args"][0].as_u64().unwrap());
+        assert_eq!(depth + rest, 9, "ten inside of one another, the outermost with 9: {call}");
+    }
+    // The same as text: what is opened is closed, thread by thread.
+    let outcome = traced_with(&["--tree"], &specs, &target, "run 20", "rounds ")?;
+    let mut open: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut shown = 0;
+    for line in outcome.stdout.lines() {
+        let (tid, rest) = line.trim_start().split_once(' ').unwrap().1.trim_start().split_once(' ').unwrap();
+        let (calls, text) = (open.entry(tid.into()).or_default(), rest.trim_start());
+        let indent = rest.len() - text.len();
+        if let Some(end) = text.strip_prefix("} ") {
+            let name = calls.pop().unwrap();
+            assert!(end.starts_with(&format!("{name} = ")), "{line}");
+        }
+        assert_eq!(indent, 2 * calls.len(), "{line}");
+        if let Some(begin) = text.strip_suffix(" {") {
+            calls.push(begin.split('(').next().unwrap().into());
+        }
+        shown += usize::from(!text.ends_with(" {"));
+    }
+    assert!(open.values().all(Vec::is_empty), "{open:?}");
+    assert_eq!(shown, calls.len());
+    Ok(())
+}
+
+#[test]
+fn a_graph_has_each_way_once_and_over_shows_the_slow_calls_alone() -> Result<()> {
+    let target = Target::build(Program::Returns, Link::Pie)?;
+    let specs = ["nested", "waiter"].map(|f| target.spec(f));
+    let outcome = traced_with(&["--graph", "-f", "json"], &specs, &target, "run 20", "rounds ")?;
+    let ways = outcome.json_data("graph")?;
+    let nested = of(&ways, "nested");
+    let depths: Vec<u64> = nested.iter().filter_map(|w| w["depth"].as_u64()).collect();
+    assert_eq!(depths, (0..10).collect::<Vec<u64>>());
+    assert!(nested.iter().all(|way| way["calls"] == 8 * 20 && way["returned"] == 8 * 20), "{nested:?}");
+    let [outer, inner] = [0, 1].map(|n: usize| nested[n]["total_ns"].as_u64().unwrap());
+    assert_eq!(nested[0]["self_ns"].as_u64().unwrap().abs_diff(outer - inner) / 160, 0, "but for rounding");
+
+    let all = ["--over", "20us", "-f", "json"];
+    let outcome = traced_with(&all, &specs[1..], &target, "run 20", "rounds ")?;
+    let waiters = outcome.json_data("call")?.len();
+    assert!(waiters > 0 && !outcome.stderr.contains("--over"), "each waits 20 us: {}", outcome.stderr);
+    let outcome = traced_with(&["--over", "100s"], &specs, &target, "run 20", "rounds ")?;
+    assert_eq!(outcome.stdout, "");
+    let missing = format!("{} calls that took less than --over", waiters + 8 * 20 * 10);
+    assert!(outcome.stderr.contains(&missing), "{}", outcome.stderr);
     Ok(())
 }
 

@@ -17,11 +17,12 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     let unit = &text[number.len()..];
     let number: f64 = number.parse().map_err(|_| format!("'{text}' is no time such as 10s, 500ms or 2m"))?;
     let seconds = match unit {
+        "us" => number / 1e6,
         "ms" => number / 1e3,
         "s" | "" => number,
         "m" => number * 60.0,
         "h" => number * 3600.0,
-        other => return Err(format!("'{other}' is no unit of time: ms, s, m or h")),
+        other => return Err(format!("'{other}' is no unit of time: us, ms, s, m or h")),
     };
     match seconds < 1e9 {
         true => Duration::try_from_secs_f64(seconds).map_err(|_| format!("'{text}' is before now")),
@@ -35,9 +36,15 @@ mod tests {
 
     #[test]
     fn times_have_units() {
-        for (text, ms) in
-            [("500ms", 500), ("90", 90_000), ("1.5", 1500), ("2m", 120_000), ("1h", 3_600_000), ("0s", 0)]
-        {
+        for (text, ms) in [
+            ("500ms", 500),
+            ("90", 90_000),
+            ("1.5", 1500),
+            ("2m", 120_000),
+            ("1h", 3_600_000),
+            ("0s", 0),
+            ("20000us", 20),
+        ] {
             assert_eq!(duration(text), Ok(Duration::from_millis(ms)), "{text}");
         }
     }
