@@ -68,8 +68,27 @@ pub enum Command {
     Bench(RestArgs),
     /// Long random runs that must end in PASS: torture attach, torture rcu ...
     Torture(RestArgs),
+    /// Print what a shell needs to complete nanoprobe's words
+    #[command(hide = true)]
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write the pages of all commands
+    #[command(hide = true)]
+    Man(ManArgs),
     #[command(hide = true)]
     TortureTarget(RestArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// For which shell
+    pub shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Write a page for each command into this directory
+    #[arg(long, value_name = "DIR")]
+    pub to: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -12,6 +12,7 @@ mod engine;
 mod front;
 mod guard;
 mod look;
+mod manual;
 mod out;
 mod probes;
 mod render;
@@ -58,6 +59,8 @@ fn main() {
         Command::Run(rest) => script::main(&rest.words),
         Command::Bench(rest) => bench::bench_main(&rest.words),
         Command::Bpf(args) => bpf::bpf(args),
+        Command::Completions(args) => manual::completions(args.shell),
+        Command::Man(args) => manual::man(args.to.as_deref()),
         Command::Torture(rest) => torture::torture_main(&rest.words),
         Command::TortureTarget(rest) => torture::target_main(&rest.words),
     };
