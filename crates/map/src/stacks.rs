@@ -1,53 +1,47 @@
 //! Stacks of addresses by number.
 //!
-//! For:     programs that count by stack.
-//! State:   per number the index of an object: version, length, addresses.
+//! For:     programs and verbs that count by stack.
+//! State:   per number a word that says where the stack lies, and the stacks one behind the other: length, addresses.
 //! Context: hit, signal, target; `get` also in another process, and in one that does not trust the others.
-//! Keeps:   T1 the same stack has the same number while it is in the map. T2 a stack read is whole.
+//! Keeps:   T1 the same stack has the same number, and no other has it, as long as the map is. Two that meet both stay.
+//!          T2 a stack read is whole: it is not changed once it can be found.
+//!          T3 what finds no place is counted, and takes no room.
 //! Checked: tests/semantics.rs, tests/other_process.rs, tests/untrusted.rs.
-//! Source:  kernel `kernel/bpf/stackmap.c`: the number is the hash's place, a second stack for it is refused.
+//! Source:  kernel `kernel/bpf/stackmap.c`, where the number is the hash's place and a second stack for it is refused: there the
+//!          one that comes more often may be the one that is lost. Here the next places are tried.
 
 use crate::Error;
 #[cfg(not(loom))]
 use crate::place::Checked;
 #[cfg(all(feature = "std", not(loom)))]
 use crate::place::sized;
-use crate::place::{Access, Place, close_write, open_write, versioned};
+use crate::place::{Access, Place};
 use core::ops::Deref;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
-use objcache::{Index, View};
-use percpu::RseqOffset;
 
 const HEAD: usize = 64;
 const SLOTS: usize = 0;
 const DEPTH: usize = 4;
-const CACHE: usize = 8;
 const REFUSED: usize = 16;
+/// Words that are given out.
+const USED: usize = 24;
 
-/// An object: version, length, hash, then the addresses.
-const LEN: usize = 4;
-const HASH: usize = 8;
-const FRAMES: usize = 16;
-
-/// How often a reader looks before it says Busy.
-const TRIES: u32 = 1000;
+/// How many places a stack may have.
+const PROBES: u32 = 64;
+/// Words for each number, on average: deeper stacks take of what others leave.
+const WORDS_EACH: usize = 32;
 
 /// Stacks of at most a fixed depth.
 pub struct Stacks {
     look: StackTable,
-    view: View<'static>,
     #[cfg(all(feature = "std", not(loom)))]
-    home: Option<(objcache::ObjectCache, usize)>,
+    home: Option<(objcache::Arena, usize)>,
 }
 
 /// Stacks as their readers see them.
 pub struct StackTable<M: Access = Place> {
     place: M,
-    /// Where the object of index 1 lies.
-    objects: M,
-    /// See [`View::last_index`].
-    last: u32,
     slots: u32,
     depth: u32,
 }
@@ -61,7 +55,19 @@ impl Deref for Stacks {
     }
 }
 
+/// Words for stacks of a map with so many numbers.
+const fn room(slots: u32, depth: u32) -> usize {
+    let each = if (depth as usize) < WORDS_EACH { depth as usize + 1 } else { WORDS_EACH };
+    // At least one of the deepest.
+    slots as usize * each + depth as usize
+}
+
 impl Stacks {
+    /// Bytes of a map of so many numbers, a power of two, and stacks of this depth. Pages that no stack needs are not touched.
+    pub const fn bytes_for(slots: u32, depth: u32) -> usize {
+        HEAD + (slots as usize + room(slots, depth)) * 8
+    }
+
     /// Room for `slots` numbers (rounded up to a power of two) and stacks of `depth` addresses.
     ///
     /// # Errors
@@ -71,41 +77,27 @@ impl Stacks {
         let most = 1 << 31;
         let too_many = Error::Setup(objcache::Error::TooBig { size: slots as usize, most });
         let slots = slots.max(1).checked_next_power_of_two().ok_or(too_many)?;
-        let object = FRAMES + depth as usize * 8;
-        let cache = objcache::ObjectCache::builder(object).arena(arena).reserve(64).build()?;
-        let offset = arena.take(sized(HEAD, slots as usize, 4)?)?;
-        // SAFETY: taken just now; the cache keeps the arena.
+        let bytes =
+            sized(HEAD + depth as usize * 8, slots as usize, 8 * (WORDS_EACH.min(depth as usize + 1) + 1))?;
+        let offset = arena.take(bytes.max(Self::bytes_for(slots, depth)))?;
+        // SAFETY: taken just now; the map keeps the arena.
         let place = unsafe { Place::new(arena.base()) }.at(offset);
         place.u32(SLOTS).store(slots, Relaxed);
         place.u32(DEPTH).store(depth, Relaxed);
-        place.u32(CACHE).store(cache.offset() as u32, Relaxed);
-        // SAFETY: the map keeps the cache, in `home`, for as long as it uses the view.
-        let view = unsafe { cache.view_unbound() };
-        let mut stacks = Stacks::over(place, view);
-        stacks.home = Some((cache, offset));
-        Ok(stacks)
+        Ok(Stacks { look: StackTable { place, slots, depth }, home: Some((arena.clone(), offset)) })
     }
 
     /// The map at an offset in an arena mapped at `base`, made by another process.
     ///
     /// # Safety
     /// A map must lie there, and it and its arena must stay while the value is used: its maker must not have dropped it.
+    #[inline(always)]
     pub unsafe fn attach(base: NonNull<u8>, offset: usize) -> Stacks {
         // SAFETY: the caller's promise.
         let place = unsafe { Place::new(base) }.at(offset);
-        // SAFETY: the map's cache lies in the same arena; without rseq any process may use it.
-        let view = unsafe { View::at(base, place.u32(CACHE).load(Relaxed) as usize, RseqOffset::NONE) };
-        Self::over(place, view)
-    }
-
-    /// The map whose head is written.
-    fn over(place: Place, view: View<'static>) -> Stacks {
         let (slots, depth) = (place.u32(SLOTS).load(Relaxed), place.u32(DEPTH).load(Relaxed));
-        // SAFETY: where the arena's first object would lie, in the arena that is kept or was promised.
-        let objects = unsafe { Place::new(view.payload(crate::hash::FIRST)) };
         Stacks {
-            look: StackTable { place, objects, last: view.last_index(), slots, depth },
-            view,
+            look: StackTable { place, slots, depth },
             #[cfg(all(feature = "std", not(loom)))]
             home: None,
         }
@@ -120,66 +112,68 @@ impl Stacks {
     /// The number of a stack, which is kept; addresses beyond the depth are left off.
     ///
     /// # Errors
-    /// Exists if another stack has the number (counted), NoMemory.
+    /// NoMemory if it has no place, or no room is left for it (counted).
+    #[inline(always)]
     pub fn id(&self, frames: &[u64]) -> Result<u32, Error> {
-        let frames = &frames[..frames.len().min(self.depth as usize)];
-        let hash = frames.iter().fold(frames.len() as u64, |h, f| mix(h ^ f));
-        let id = hash as u32 & (self.slots - 1);
-        let slot = self.place.u32(HEAD + id as usize * 4);
-        // [MAP-5] Sees the stack whose index this is. Pairs with [MAP-6].
-        if let Some(there) = Index::from_raw(slot.load(Acquire)) {
-            return self.same_or_refused(there.get(), hash, frames).map(|()| id);
-        }
-        let index = self.view.alloc().ok_or(Error::NoMemory)?;
-        self.fill(index, hash, frames);
-        // [MAP-6] Publishes the stack. Pairs with [MAP-5], [MAP-7].
-        match slot.compare_exchange(0, index.get(), AcqRel, Acquire) {
-            Ok(_) => Ok(id),
-            Err(there) => {
-                // SAFETY: nobody else has seen the object.
-                unsafe { self.view.free(index) };
-                let there = Index::from_raw(there).ok_or(Error::Busy)?;
-                self.same_or_refused(there.get(), hash, frames).map(|()| id)
+        let frames = frames.get(..self.depth as usize).unwrap_or(frames);
+        let hash = frames.iter().fold(frames.len() as u64, |h, f| (h ^ f).wrapping_mul(K).rotate_left(29));
+        let hash = mix(hash);
+        let tag = hash & TAG;
+        let mut own = 0;
+        for probe in 0..PROBES.min(self.slots) {
+            let id = (hash as u32).wrapping_add(probe) & (self.slots - 1);
+            let slot = self.slot(id);
+            // [MAP-5] Sees the stack that this word leads to. Pairs with [MAP-6].
+            let mut found = slot.load(Acquire);
+            if found == 0 {
+                if own == 0 {
+                    own = self.write(frames).map(|at| tag | at).ok_or_else(|| self.refuse())?;
+                }
+                // [MAP-6] Publishes the stack. Pairs with [MAP-5], [MAP-7].
+                match slot.compare_exchange(0, own, AcqRel, Acquire) {
+                    Ok(_) => return Ok(id),
+                    Err(other) => found = other,
+                }
+            }
+            // Who has lost a race to the same stack leaves its words unused.
+            if found & TAG == tag && self.is_same(found & !TAG, frames) {
+                return Ok(id);
             }
         }
+        Err(self.refuse())
     }
 
-    fn fill(&self, index: Index, hash: u64, frames: &[u64]) {
-        let object = self.object(index.get());
-        open_write(object.u32(0));
-        object.u32(LEN).store(frames.len() as u32, Relaxed);
-        object.u64(HASH).store(hash, Relaxed);
-        for (n, frame) in frames.iter().enumerate() {
-            object.u64(FRAMES + n * 8).store(*frame, Relaxed);
-        }
-        close_write(object.u32(0));
-    }
-
-    fn same_or_refused(&self, there: u32, hash: u64, frames: &[u64]) -> Result<(), Error> {
-        let object = self.object(there);
-        let is_same = object.u64(HASH).load(Relaxed) == hash
-            && object.u32(LEN).load(Relaxed) as usize == frames.len()
-            && frames.iter().enumerate().all(|(n, f)| object.u64(FRAMES + n * 8).load(Relaxed) == *f);
-        if is_same {
-            return Ok(());
-        }
+    #[cold]
+    fn refuse(&self) -> Error {
         self.place.u64(REFUSED).fetch_add(1, Relaxed);
-        Err(Error::Exists)
+        Error::NoMemory
     }
 
-    /// Forgets a stack; its number may come to mean another.
-    ///
-    /// # Errors
-    /// NotFound.
-    pub fn delete(&self, id: u32) -> Result<(), Error> {
-        if id >= self.slots {
-            return Err(Error::NotFound);
+    /// Writes a stack where nobody looks yet; which word it begins at, counted from 1.
+    #[cold]
+    fn write(&self, frames: &[u64]) -> Option<u64> {
+        let (room, need) = (room(self.slots, self.depth) as u64, frames.len() as u64 + 1);
+        let used = self.place.u64(USED);
+        let mut at = used.load(Relaxed);
+        loop {
+            let end = at.checked_add(need).filter(|end| *end <= room)?;
+            match used.compare_exchange_weak(at, end, Relaxed, Relaxed) {
+                Ok(_) => break,
+                Err(now) => at = now,
+            }
         }
-        let raw = self.place.u32(HEAD + id as usize * 4).swap(0, Relaxed);
-        let index = Index::from_raw(raw).ok_or(Error::NotFound)?;
-        // SAFETY: unlinked just now, by this thread alone; readers tell by the version.
-        unsafe { self.view.free_rcu(index) };
-        Ok(())
+        self.word(at).store(frames.len() as u64, Relaxed);
+        for (n, frame) in (at + 1..).zip(frames) {
+            self.word(n).store(*frame, Relaxed);
+        }
+        Some(at + 1)
+    }
+
+    #[inline(always)]
+    fn is_same(&self, at: u64, frames: &[u64]) -> bool {
+        let at = at.wrapping_sub(1);
+        self.word(at).load(Relaxed) == frames.len() as u64
+            && (at + 1..).zip(frames).all(|(n, frame)| self.word(n).load(Relaxed) == *frame)
     }
 }
 
@@ -196,15 +190,35 @@ impl<'a> StackTable<Checked<'a>> {
         slots: u32,
         depth: u32,
     ) -> Result<Self, Error> {
-        let all = Checked::new(arena, 0, arena.len_bytes()).ok_or(Error::Damaged)?;
-        let place = Checked::new(arena, offset, HEAD + slots as usize * 4).ok_or(Error::Damaged)?;
-        let found = (place.u32(SLOTS).load(Relaxed), place.u32(DEPTH).load(Relaxed));
-        if found != (slots, depth) || !slots.is_power_of_two() {
+        let table = Self::made(arena, offset, slots, depth)?;
+        let found = (table.place.u32(SLOTS).load(Relaxed), table.place.u32(DEPTH).load(Relaxed));
+        if found == (slots, depth) { Ok(table) } else { Err(Error::Damaged) }
+    }
+
+    /// Makes a map where there is nothing yet but zeros.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] if it does not fit there.
+    pub fn lay_out(arena: wire::Untrusted<'a>, offset: usize, slots: u32, depth: u32) -> Result<Self, Error> {
+        let table = Self::made(arena, offset, slots, depth)?;
+        table.place.u32(SLOTS).store(slots, Relaxed);
+        table.place.u32(DEPTH).store(depth, Relaxed);
+        Ok(table)
+    }
+
+    /// The map that the caller made there by [`lay_out`](Self::lay_out): its head is not believed.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] if it does not fit there.
+    pub fn made(arena: wire::Untrusted<'a>, offset: usize, slots: u32, depth: u32) -> Result<Self, Error> {
+        if !slots.is_power_of_two()
+            || slots as usize > arena.len_bytes()
+            || depth as usize > arena.len_bytes()
+        {
             return Err(Error::Damaged);
         }
-        let last = u32::try_from(arena.len_bytes() / 8).unwrap_or(u32::MAX);
-        // As `View::payload`: 8 bytes for each index, and the object behind its link.
-        Ok(StackTable { place, objects: all.at(2 * size_of::<u64>()), last, slots, depth })
+        let place = Checked::new(arena, offset, Stacks::bytes_for(slots, depth)).ok_or(Error::Damaged)?;
+        Ok(StackTable { place, slots, depth })
     }
 }
 
@@ -219,46 +233,44 @@ impl<M: Access> StackTable<M> {
         self.depth
     }
 
-    /// As in `Hash`: an index that cannot be leads to the map's own head.
-    fn object(&self, index: u32) -> M {
-        let number = index.wrapping_sub(1);
-        if number < self.last { self.objects.at(number as usize * 8) } else { self.place }
+    #[inline(always)]
+    fn slot(&self, id: u32) -> &crate::prim::AtomicU64 {
+        self.place.u64(HEAD + id as usize * 8)
+    }
+
+    /// A word of the stacks'.
+    #[inline(always)]
+    fn word(&self, at: u64) -> &crate::prim::AtomicU64 {
+        self.place.u64(HEAD + (self.slots as usize + at as usize) * 8)
     }
 
     /// Copies a stack; its length.
     ///
     /// # Errors
-    /// NotFound; Length if `out` is shorter than the stack; Busy if it changes all the time; Damaged if it cannot be.
+    /// NotFound; Length if `out` is shorter than the stack; Damaged if it cannot be.
     pub fn get(&self, id: u32, out: &mut [u64]) -> Result<usize, Error> {
         if id >= self.slots {
             return Err(Error::NotFound);
         }
-        for _ in 0..TRIES {
-            // [MAP-7] As [MAP-5], for readers by number. Pairs with [MAP-6].
-            let raw = self.place.u32(HEAD + id as usize * 4).load(Acquire);
-            if raw == 0 {
-                return Err(Error::NotFound);
-            }
-            let object = self.object(raw);
-            let got = versioned(object.u32(0), || {
-                let len = object.u32(LEN).load(Relaxed) as usize;
-                for (n, frame) in out.iter_mut().take(len.min(self.depth as usize)).enumerate() {
-                    *frame = object.u64(FRAMES + n * 8).load(Relaxed);
-                }
-                len
-            });
-            match got {
-                // No stack is that long.
-                Some(wanted) if wanted > self.depth as usize => return Err(Error::Damaged),
-                Some(wanted) if wanted > out.len() => return Err(Error::Length { given: out.len(), wanted }),
-                Some(len) => return Ok(len),
-                None => core::hint::spin_loop(),
-            }
+        // [MAP-7] As [MAP-5], for readers by number. Pairs with [MAP-6].
+        let at = (self.slot(id).load(Acquire) & !TAG).checked_sub(1).ok_or(Error::NotFound)?;
+        let room = room(self.slots, self.depth) as u64;
+        if at >= room {
+            return Err(Error::Damaged);
         }
-        Err(Error::Busy)
+        let wanted = self.word(at).load(Relaxed);
+        if wanted > u64::from(self.depth) || at + wanted >= room {
+            return Err(Error::Damaged);
+        }
+        let (len, given) = (wanted as usize, out.len());
+        let out = out.get_mut(..len).ok_or(Error::Length { given, wanted: len })?;
+        for (n, frame) in (at + 1..).zip(out) {
+            *frame = self.word(n).load(Relaxed);
+        }
+        Ok(len)
     }
 
-    /// Stacks that were refused because another had their number.
+    /// Stacks that were refused because the map was full.
     pub fn refused(&self) -> u64 {
         self.place.u64(REFUSED).load(Relaxed)
     }
@@ -266,19 +278,23 @@ impl<M: Access> StackTable<M> {
 
 #[cfg(all(feature = "std", not(loom)))]
 impl Drop for Stacks {
-    /// Returns the numbers' memory; that of the stacks follows when readers have left.
     fn drop(&mut self) {
-        if let Some((cache, offset)) = self.home.take() {
+        if let Some((arena, offset)) = self.home.take() {
             // SAFETY: taken by `create` with this size; the one handle of this process ends, and who attached
             // elsewhere has promised not to use the map any more.
-            unsafe { cache.arena().give_back(offset, HEAD + self.slots as usize * 4) };
+            unsafe { arena.give_back(offset, Stacks::bytes_for(self.slots, self.depth)) };
         }
     }
 }
 
+/// An odd number whose bits are about half set.
+const K: u64 = 0x9e37_79b9_7f4a_7c15;
+/// The part of a slot's word that tells stacks apart; the rest says where the stack lies.
+const TAG: u64 = !0 << 40;
+
 /// Spreads a word's bits over the whole word.
 #[inline(always)]
 pub(crate) fn mix(word: u64) -> u64 {
-    let wide = u128::from(word ^ 0x8bb8_4b93_962e_acc9) * 0x9e37_79b9_7f4a_7c15;
+    let wide = u128::from(word ^ 0x8bb8_4b93_962e_acc9) * u128::from(K);
     (wide as u64) ^ (wide >> 64) as u64
 }

@@ -270,32 +270,49 @@ fn per_cpu_sums_and_histograms_are_exact() {
 }
 
 #[test]
-fn a_stack_has_one_number_and_another_one_for_it_is_refused() {
+fn a_stack_has_one_number_and_none_is_lost_to_another_before_the_map_is_full() {
     let arena = arena();
     let stacks = Stacks::create(&arena, 1024, 32).unwrap();
     let stack = |n: u64| (0..n % 30 + 1).map(|i| n << 32 | i).collect::<Vec<_>>();
     let mut ids = HashMap::new();
+    for n in 0..700 {
+        let id = stacks.id(&stack(n)).unwrap_or_else(|why| panic!("stack {n} of 700 in 1024 places: {why}"));
+        assert!(ids.insert(id, n).is_none(), "two stacks with number {id}");
+    }
     let mut refused = 0;
-    for n in 0..500 {
+    for n in 700..4000 {
         match stacks.id(&stack(n)) {
-            Ok(id) => {
-                assert!(ids.insert(id, n).is_none(), "two stacks with number {id}");
-                assert_eq!(stacks.id(&stack(n)), Ok(id));
-            }
-            Err(Error::Exists) => refused += 1,
-            Err(Error::NoMemory) => std::thread::sleep(Duration::from_millis(1)),
+            Ok(id) => assert!(ids.insert(id, n).is_none(), "two stacks with number {id}"),
+            Err(Error::NoMemory) => refused += 1,
             Err(other) => panic!("{other}"),
         }
     }
-    assert!(ids.len() > 250 && stacks.refused() == refused);
+    assert!((900..=1024).contains(&ids.len()) && stacks.refused() == refused);
     let mut out = [0; 32];
     for (id, n) in &ids {
+        assert_eq!(stacks.id(&stack(*n)), Ok(*id), "it keeps its number");
         let len = stacks.get(*id, &mut out).unwrap();
         assert_eq!(out[..len], stack(*n));
     }
-    let id = *ids.keys().next().unwrap();
-    assert_eq!((stacks.delete(id), stacks.delete(id)), (Ok(()), Err(Error::NotFound)));
-    assert_eq!(stacks.get(id, &mut out), Err(Error::NotFound));
+    assert_eq!(stacks.get(1024, &mut out), Err(Error::NotFound));
+    let long: Vec<u64> = (0..100).collect();
+    let deep = Stacks::create(&arena, 16, 32).unwrap();
+    let id = deep.id(&long).unwrap();
+    assert_eq!((deep.get(id, &mut out), out.as_slice()), (Ok(32), &long[..32]));
+    assert_eq!(deep.get(id, &mut out[..5]), Err(Error::Length { given: 5, wanted: 32 }));
+}
+
+#[test]
+fn threads_that_bring_the_same_stacks_agree_on_their_numbers() {
+    let arena = arena();
+    let stacks = Stacks::create(&arena, 4096, 16).unwrap();
+    let numbers =
+        || (0..2000u64).map(|n| stacks.id(&[n, n * n, 7][..(n % 3 + 1) as usize])).collect::<Vec<_>>();
+    let all: Vec<Vec<_>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(numbers)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(all.iter().all(|numbers| *numbers == all[0] && numbers.iter().all(Result::is_ok)));
 }
 
 #[test]

@@ -122,8 +122,7 @@ fn a_hash_and_stacks_are_found_whole_by_who_knows_their_shape() {
     for n in 0..50u64 {
         plain.update(&key(n), [n.to_ne_bytes(); 3].as_flattened(), Flag::Any).unwrap();
         percpu.add(&n.to_ne_bytes(), n).unwrap();
-        // Another stack may have the number.
-        ids.extend(stacks.id(&[n, n + 1, n + 2]).map(|id| (id, n)));
+        ids.push((stacks.id(&[n, n + 1, n + 2]).unwrap(), n));
     }
     let view = view(words);
     let seen = Entries::in_untrusted(view, plain.offset(), plain.shape()).unwrap();
@@ -146,7 +145,6 @@ fn a_hash_and_stacks_are_found_whole_by_who_knows_their_shape() {
         assert_eq!(seen.get(*id, &mut frames), Ok(3));
         assert_eq!(frames[..3], [*n, n + 1, n + 2]);
     }
-    assert!(ids.len() > 40, "{}", ids.len());
     // What says something else, or does not fit, is none.
     for (offset, shape) in [
         (plain.offset(), percpu.shape()),

@@ -1,0 +1,244 @@
+//! From registers to the addresses of a stack's calls.
+//!
+//! For:     a hit that wants to know who called.
+//! State:   the registers of the frame that the walk has come to.
+//! Context: hit, signal; any thread, in the middle of any function. Nothing is allocated, nothing is called but the
+//!          reader of the stack.
+//! Keeps:   W1 at most as many frames as asked for, and a bounded number of steps: each goes up the stack, but those that
+//!          leave a signal's frame, and these are counted too.
+//!          W2 memory is read through [`Stack`] alone, which says no where it does not know.
+//!          W3 a frame that is given is one that the table, or a frame pointer, leads to; where neither does, the walk ends and
+//!          says why.
+//! Checked: tests/steps.rs: each instruction of programs that are stepped, beside the calls that were seen; tests/tables.rs.
+
+use crate::rule::{Kind, LOST, REGS, Reg, Rule, SAME, SAVED};
+use crate::tables::{Module, Tables};
+
+/// The most frames that are walked, as many as the kernel's.
+pub const FRAMES_MAX: usize = 127;
+
+/// Memory that is known to be a thread's stack.
+pub trait Stack {
+    /// The word at this address, `None` if it cannot be said that reading it is safe.
+    fn word(&mut self, addr: u64) -> Option<u64>;
+
+    /// The walk goes on here, where a signal has interrupted: this may be another stack.
+    fn switch(&mut self, sp: u64) {
+        let _ = sp;
+    }
+
+    /// The walk has met an address that no table speaks of.
+    fn unknown(&mut self, pc: u64) {
+        let _ = pc;
+    }
+}
+
+/// What a walk begins with, and goes on with.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Registers {
+    /// The address of the next instruction.
+    pub pc: u64,
+    values: [u64; REGS],
+    /// A bit for each that is known.
+    known: u8,
+}
+
+impl Registers {
+    /// Of these two nothing can be walked without; the others are not known.
+    #[inline(always)]
+    pub fn new(pc: u64, sp: u64) -> Registers {
+        let mut values = [0; REGS];
+        values[Reg::Rsp as usize] = sp;
+        Registers { pc, values, known: 1 << Reg::Rsp as u8 }
+    }
+
+    /// The same with this register too.
+    #[inline(always)]
+    pub fn with(mut self, reg: Reg, value: u64) -> Registers {
+        self.set(reg as usize, value);
+        self
+    }
+
+    /// The stack pointer.
+    #[inline(always)]
+    pub fn sp(&self) -> u64 {
+        self.values[Reg::Rsp as usize]
+    }
+
+    #[inline(always)]
+    fn get(&self, number: usize) -> Option<u64> {
+        let value = self.values.get(number)?;
+        (self.known >> number & 1 != 0).then_some(*value)
+    }
+
+    #[inline(always)]
+    fn set(&mut self, number: usize, value: u64) {
+        if let Some(to) = self.values.get_mut(number) {
+            *to = value;
+            self.known |= 1 << number;
+        }
+    }
+
+    #[inline(always)]
+    fn forget(&mut self, number: usize) {
+        self.known &= !(1 << number);
+    }
+}
+
+/// Why a walk ended.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Nobody has called the last frame: the stack is whole.
+    Outermost = 0,
+    /// There may be more; no more was asked for.
+    Depth = 1,
+    /// The next word is not known to be the stack's.
+    NotStack = 2,
+    /// Code without a table, and its frame pointer leads nowhere.
+    NoFrame = 3,
+    /// The table says what is not understood here, or needs a register that is not known.
+    Unknown = 4,
+    /// The next frame would not lie above this one.
+    NotUp = 5,
+}
+
+/// Where the kernel's frame of a signal has the interrupted registers, from the stack pointer at its return: a `ucontext`.
+const SIGNAL: [(Reg, u64); REGS] = [
+    (Reg::R10, 56),
+    (Reg::R12, 72),
+    (Reg::R13, 80),
+    (Reg::R14, 88),
+    (Reg::R15, 96),
+    (Reg::Rbp, 120),
+    (Reg::Rbx, 128),
+    (Reg::Rsp, 160),
+];
+const SIGNAL_PC: u64 = 168;
+
+/// Gives the address of each call with its number, from `registers.pc` outwards; how many, and why no more. `is_entry`: the first
+/// one is where a function begins, or the instruction that leaves it: without a table its return address is on top of the stack.
+#[inline(always)]
+pub fn walk(
+    tables: Tables<'_>,
+    mut registers: Registers,
+    stack: &mut impl Stack,
+    is_entry: bool,
+    most: usize,
+    mut take: impl FnMut(usize, u64),
+) -> (usize, Stop) {
+    let mut last = Module::default();
+    // The first address is the instruction's own; a return address is that of the one behind the call.
+    let mut is_own = true;
+    let mut given = 0;
+    loop {
+        if given >= most {
+            return (given, Stop::Depth);
+        }
+        take(given, registers.pc);
+        given += 1;
+        let at = registers.pc.wrapping_sub(u64::from(!is_own));
+        let rule = match tables.rule(at, &mut last) {
+            Some(rule) => rule,
+            None => {
+                stack.unknown(at);
+                Rule::bare(Kind::FramePointer)
+            }
+        };
+        is_own = rule.kind() == Kind::Signal;
+        let left = match rule.kind() {
+            Kind::FramePointer | Kind::Unknown if is_entry && given == 1 => {
+                return_from(&mut registers, stack)
+            }
+            _ => leave(&rule, &mut registers, stack),
+        };
+        match left {
+            Ok(()) if registers.pc == 0 => return (given, Stop::Outermost),
+            Ok(()) => {}
+            Err(stop) => return (given, stop),
+        }
+    }
+}
+
+/// Leaves a function of which nothing has run, or nothing is left to run.
+#[inline(always)]
+fn return_from(registers: &mut Registers, stack: &mut impl Stack) -> Result<(), Stop> {
+    let sp = registers.sp();
+    registers.pc = stack.word(sp).ok_or(Stop::NotStack)?;
+    registers.set(Reg::Rsp as usize, sp.wrapping_add(8));
+    registers.forget(Reg::R10 as usize);
+    Ok(())
+}
+
+#[inline(always)]
+fn leave(rule: &Rule, registers: &mut Registers, stack: &mut impl Stack) -> Result<(), Stop> {
+    let (kind, sp) = (rule.kind(), registers.sp());
+    let base = match kind {
+        Kind::Plain | Kind::Deref | Kind::Plt => registers.get(rule.base.into()).ok_or(Stop::Unknown)?,
+        Kind::Signal => return leave_signal(registers, stack),
+        Kind::Outermost => return Err(Stop::Outermost),
+        Kind::FramePointer => return leave_by_frame_pointer(registers, stack),
+        Kind::Unknown => return Err(Stop::Unknown),
+    };
+    let at = base.wrapping_add_signed(rule.offset.into());
+    let (frame, ra) = match kind {
+        Kind::Deref => (stack.word(at).ok_or(Stop::NotStack)?, rule.ra),
+        Kind::Plt => (at.wrapping_add(if registers.pc & 15 >= rule.ra as u64 { 8 } else { 0 }), -1),
+        _ => (at, rule.ra),
+    };
+    if frame <= sp {
+        return Err(Stop::NotUp);
+    }
+    let place = |words: i16, from: u64| from.wrapping_add_signed(i64::from(words) * 8);
+    registers.pc = stack.word(place(ra, frame)).ok_or(Stop::NotStack)?;
+    let from = if rule.is_at_rbp { registers.get(Reg::Rbp as usize).ok_or(Stop::Unknown)? } else { frame };
+    let is_kept = if kind == Kind::Plt { [SAME; SAVED] } else { rule.saved };
+    for (number, words) in (Reg::Rbp as usize..).zip(is_kept) {
+        let value = match words {
+            SAME => continue,
+            LOST => None,
+            // What is not in the frame is not there yet, or has been taken back, which few tables say.
+            words if !(sp..frame).contains(&place(words, from)) => continue,
+            words => stack.word(place(words, from)),
+        };
+        match value {
+            Some(value) => registers.set(number, value),
+            None => registers.forget(number),
+        }
+    }
+    registers.set(Reg::Rsp as usize, frame);
+    registers.forget(Reg::R10 as usize);
+    Ok(())
+}
+
+/// Code without a table, which is believed to keep a frame pointer: what lies there must look like a frame above.
+#[inline(always)]
+fn leave_by_frame_pointer(registers: &mut Registers, stack: &mut impl Stack) -> Result<(), Stop> {
+    let sp = registers.sp();
+    let frame = registers.get(Reg::Rbp as usize).ok_or(Stop::NoFrame)?;
+    if frame == 0 {
+        return Err(Stop::Outermost);
+    }
+    if frame < sp || frame & 7 != 0 {
+        return Err(Stop::NoFrame);
+    }
+    let caller = stack.word(frame).ok_or(Stop::NoFrame)?;
+    registers.pc = stack.word(frame.wrapping_add(8)).ok_or(Stop::NoFrame)?;
+    // Whether it has changed the others nobody says.
+    registers.known = 1 << Reg::Rsp as u8;
+    registers.set(Reg::Rsp as usize, frame.wrapping_add(16));
+    registers.set(Reg::Rbp as usize, caller);
+    Ok(())
+}
+
+#[inline(always)]
+fn leave_signal(registers: &mut Registers, stack: &mut impl Stack) -> Result<(), Stop> {
+    let sp = registers.sp();
+    registers.pc = stack.word(sp.wrapping_add(SIGNAL_PC)).ok_or(Stop::NotStack)?;
+    for (reg, at) in SIGNAL {
+        let value = stack.word(sp.wrapping_add(at)).ok_or(Stop::NotStack)?;
+        registers.set(reg as usize, value);
+    }
+    stack.switch(registers.sp());
+    Ok(())
+}
