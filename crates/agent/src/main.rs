@@ -10,16 +10,18 @@ fn main() {
 #[cfg(target_os = "none")]
 mod blob {
     use runtime::{
-        Adder, Locked, PtRegs, Rseq, count, enter, enter_go, leave, leave_go, log2_histogram, ring,
-        ring_before_exec, trace_enter, trace_leave,
+        Adder, Function, Locked, PtRegs, Rseq, cookie, count, enter, enter_go, ktime_get_ns, leave, leave_go,
+        log2_histogram, pid_tgid, program_locked, program_rseq, ring, ring_before_exec, smp_processor_id,
+        trace_enter, trace_leave,
     };
-    use wire::{AgentExports, AgentTable, ConsumerDesc, HANDLERS_LEN, SiteDesc, VERSION};
+    use wire::{AgentExports, AgentTable, ConsumerDesc, HANDLERS_LEN, HELPERS_LEN, SiteDesc, VERSION};
 
     type Handler = unsafe extern "C" fn(&PtRegs, &SiteDesc, &ConsumerDesc, u64);
 
     #[repr(C)]
     struct Table {
         handlers: [Handler; HANDLERS_LEN],
+        helpers: [Function; HELPERS_LEN],
     }
 
     #[repr(C)]
@@ -33,7 +35,7 @@ mod blob {
     const _: () = assert!(size_of::<Table>() == size_of::<AgentTable>());
 
     /// In the order of [`wire::HandlerKind`].
-    const fn handlers<A: Adder>() -> [Handler; HANDLERS_LEN] {
+    const fn handlers<A: Adder>(program: Handler) -> [Handler; HANDLERS_LEN] {
         [
             count::<A>,
             log2_histogram::<A>,
@@ -45,7 +47,17 @@ mod blob {
             trace_enter::<A>,
             trace_leave::<A>,
             ring_before_exec::<A>,
+            program,
         ]
+    }
+
+    /// In the order of [`wire::Helper`].
+    const fn helpers<A: Adder>() -> [Function; HELPERS_LEN] {
+        [ktime_get_ns, pid_tgid::<A>, smp_processor_id, cookie]
+    }
+
+    const fn table<A: Adder>(program: Handler) -> Table {
+        Table { handlers: handlers::<A>(program), helpers: helpers::<A>() }
     }
 
     /// What the controller looks up by name.
@@ -54,8 +66,8 @@ mod blob {
     #[used]
     pub static NANOPROBE_EXPORTS: Exports = Exports {
         version: VERSION as u64,
-        rseq: Table { handlers: handlers::<Rseq>() },
-        locked: Table { handlers: handlers::<Locked>() },
+        rseq: table::<Rseq>(program_rseq),
+        locked: table::<Locked>(program_locked),
     };
 
     /// Never run: the blob is entered through its exports.

@@ -11,8 +11,9 @@
 
 use crate::flow::{self, Function};
 use crate::gate::{self, Passed, Unfit};
+use crate::reach::{self, Reach};
 use crate::translate::{HELPERS, Unit, signature, translate};
-use crate::{Effort, Level, Options, Refusal, Refused};
+use crate::{Context as Read, Effort, Level, Options, Refusal, Refused, Stack};
 use bpf::{FRAMES_MAX, Program};
 use cranelift_codegen::binemit::Reloc;
 use cranelift_codegen::ir::{ExternalName, TrapCode, UserFuncName};
@@ -74,6 +75,12 @@ pub struct Compiled {
     pub faults: Vec<FaultPlace>,
     /// What the gate has found out about it.
     pub passed: Passed,
+    /// What it reads of its context, if that is a `pt_regs`.
+    pub context: Read,
+    /// Its stack is [given](Stack::Given) to it.
+    pub is_given_stack: bool,
+    /// It is [checked](Level::Checked).
+    pub is_checked: bool,
 }
 
 /// One function's code.
@@ -114,19 +121,27 @@ impl Compiler {
             return Err(Refused { at: 0, why: Refusal::TooLong { insns } });
         }
         let functions = flow::functions(program);
+        let reaches: Vec<Reach> =
+            functions.iter().enumerate().map(|(i, f)| reach::reach(program, f, i == 0)).collect();
+        let is_checked = options.level == Level::Checked;
+        let is_given_stack = is_checked || options.stack == Stack::Given;
         let unit = Unit {
             program,
             options,
             costs: functions.iter().map(|function| (function.entry, function.cost())).collect(),
-            counts_calls: options.level == Level::Checked || may_go_deep(&functions),
+            frames: functions.iter().zip(&reaches).map(|(f, reach)| (f.entry, reach.frame)).collect(),
+            is_given_stack,
+            counts_calls: is_given_stack || may_go_deep(&functions),
         };
         let mut pieces = Vec::with_capacity(functions.len());
         for function in &functions {
             let piece = self.piece(&unit, function).map_err(|(at, why)| Refused { at, why })?;
             pieces.push((function.entry, piece));
         }
-        let joined = join(pieces);
-        joined.map_err(|unfit| Refused { at: 0, why: Refusal::Gate(unfit) })
+        let (bytes, relocations, faults, passed) =
+            join(pieces).map_err(|unfit| Refused { at: 0, why: Refusal::Gate(unfit) })?;
+        let context = reaches.first().map(|reach| reach.context).unwrap_or_default();
+        Ok(Compiled { bytes, relocations, faults, passed, context, is_given_stack, is_checked })
     }
 
     fn piece(&mut self, unit: &Unit<'_>, function: &Function) -> Result<Piece, (usize, Refusal)> {
@@ -202,8 +217,11 @@ fn may_go_deep(functions: &[Function]) -> bool {
     deepest.values().any(|depth| *depth > FRAMES_MAX)
 }
 
+/// Code, its calls of helpers, its accesses, and what the gate says.
+type Joined = (Vec<u8>, Vec<Relocation>, Vec<FaultPlace>, Passed);
+
 /// One piece of code of all functions, past the gate.
-fn join(pieces: Vec<(usize, Piece)>) -> Result<Compiled, Unfit> {
+fn join(pieces: Vec<(usize, Piece)>) -> Result<Joined, Unfit> {
     let mut bytes: Vec<u8> = Vec::new();
     let mut ranges: Vec<Range<usize>> = Vec::new();
     let mut starts = BTreeMap::new();
@@ -231,5 +249,5 @@ fn join(pieces: Vec<(usize, Piece)>) -> Result<Compiled, Unfit> {
     }
     relocations.sort_by_key(|relocation| relocation.at);
     let passed = gate::pass(&bytes, &ranges, &relocations)?;
-    Ok(Compiled { bytes, relocations, faults, passed })
+    Ok((bytes, relocations, faults, passed))
 }

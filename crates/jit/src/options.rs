@@ -31,6 +31,17 @@ pub enum Effort {
     Speed,
 }
 
+/// Where a program's stack is: what r10 points to the end of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Stack {
+    /// Of a program of our own, on the thread's stack, as much as it uses; of a checked one as [`Stack::Given`].
+    #[default]
+    Own,
+    /// Where the run says, [`STACK_LEN`](crate::STACK_LEN) bytes.
+    Given,
+}
+
 /// What a wide immediate stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -39,6 +50,8 @@ pub enum Meaning {
     Constant(u64),
     /// The address so far behind the arena's base, wherever a process maps it.
     Arena(u32),
+    /// The address so far behind the beginning of the run's scratch memory.
+    Scratch(u32),
 }
 
 /// What a program is compiled for.
@@ -46,6 +59,8 @@ pub enum Meaning {
 pub struct Options<'a> {
     /// How far it is believed.
     pub level: Level,
+    /// Where its stack is.
+    pub stack: Stack,
     /// How hard is tried.
     pub effort: Effort,
     /// The numbers of the helpers that it may call.
@@ -61,6 +76,7 @@ impl Default for Options<'_> {
     fn default() -> Self {
         Options {
             level: Level::default(),
+            stack: Stack::default(),
             effort: Effort::default(),
             helpers: &[],
             meaning: &|_| None,
@@ -72,7 +88,7 @@ impl Default for Options<'_> {
 
 impl std::fmt::Debug for Options<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Options { level, effort, helpers, .. } = self;
-        write!(f, "Options {{ {level:?}, {effort:?}, helpers: {helpers:?} }}")
+        let Options { level, stack, effort, helpers, .. } = self;
+        write!(f, "Options {{ {level:?}, {stack:?}, {effort:?}, helpers: {helpers:?} }}")
     }
 }

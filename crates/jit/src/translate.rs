@@ -51,7 +51,11 @@ pub(crate) struct Unit<'a> {
     pub options: &'a Options<'a>,
     /// What entering each function costs.
     pub costs: BTreeMap<usize, u64>,
-    /// Calls are counted as they are made: no one can say before how many are inside each other.
+    /// Bytes of each function's frame.
+    pub frames: BTreeMap<usize, u32>,
+    /// The stack is where the run says.
+    pub is_given_stack: bool,
+    /// Calls are counted as they are made: no one can say before how many are inside each other, or frames depend on it.
     pub counts_calls: bool,
 }
 
@@ -140,7 +144,7 @@ impl<'a> Body<'a> {
         let mut regs = [zero; 10];
         regs[1..6].copy_from_slice(&params[..5]);
         let fuel = has_fuel.then(|| to.ins().load(I64, trusted(), run, place::FUEL));
-        let frame = frame(&mut to, unit, run);
+        let frame = frame(&mut to, unit, function, run);
         let at = function.entry;
         let callees = BTreeMap::new();
         let mut body = Body {
@@ -232,6 +236,11 @@ impl<'a> Body<'a> {
         };
         Ok(match meaning {
             Meaning::Constant(value) => self.constant(value.cast_signed()),
+            Meaning::Scratch(offset) => {
+                let base = self.to.ins().load(I64, trusted(), self.run, place::SCRATCH);
+                let offset = self.constant(i64::from(offset));
+                self.to.ins().iadd(base, offset)
+            }
             Meaning::Arena(offset) => {
                 let base = self.to.ins().get_pinned_reg(I64);
                 let offset = self.constant(i64::from(offset));
@@ -373,12 +382,16 @@ impl<'a> Body<'a> {
     }
 }
 
-/// r10. A checked program's stack is one piece of memory; our own's are slots of the functions.
-fn frame(to: &mut FuncCursor<'_>, unit: &Unit<'_>, run: Value) -> Value {
-    if !unit.is_checked() {
-        let slot = StackSlotData::new(StackSlotKind::ExplicitSlot, FRAME_LEN as u32, 3);
+/// r10. A given stack is one piece of memory; our own's are slots of the functions, as long as they have to be.
+fn frame(to: &mut FuncCursor<'_>, unit: &Unit<'_>, function: &Function, run: Value) -> Value {
+    let len = unit.frames.get(&function.entry).copied().unwrap_or(FRAME_LEN as u32);
+    if !unit.is_given_stack && len == 0 {
+        return run;
+    }
+    if !unit.is_given_stack {
+        let slot = StackSlotData::new(StackSlotKind::ExplicitSlot, len, 3);
         let slot = to.func.create_sized_stack_slot(slot);
-        return to.ins().stack_addr(I64, slot, FRAME_LEN as i32);
+        return to.ins().stack_addr(I64, slot, len as i32);
     }
     let left = to.ins().load(I64, trusted(), run, place::CALLS_LEFT);
     let above = to.ins().ishl_imm_u(left, i64::from(FRAME_LEN.trailing_zeros()));

@@ -221,7 +221,7 @@ fn fuel_is_paid_for_what_is_executed_and_no_more_than_that_is_left_over() {
         // SAFETY: it touches no memory.
         let ran = unsafe { load(&code).run([0; 5], 0, &mut run) };
         assert_eq!(ran.is_ok(), is_enough, "{fuel}: {ran:?}");
-        assert_eq!(if is_enough { run.fuel } else { 0 }, 0);
+        assert_eq!(if is_enough { run.fuel() } else { 0 }, 0);
     }
 }
 

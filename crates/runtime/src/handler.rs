@@ -28,6 +28,14 @@ impl PtRegs {
     pub fn at(&self, offset: u32) -> u64 {
         self.words.get((offset / 8) as usize).copied().unwrap_or(0)
     }
+
+    /// Writes the register at this byte offset of the layout.
+    #[inline(always)]
+    pub(crate) fn set(&mut self, offset: usize, value: u64) {
+        if let Some(word) = self.words.get_mut(offset / 8) {
+            *word = value;
+        }
+    }
 }
 
 /// Handler: adds one to the consumer's cell, and to that of each other of its run.

@@ -5,10 +5,14 @@ mod calls;
 mod cell;
 mod doorbell;
 mod handler;
+mod helper;
+mod program;
 mod trace;
 
 pub use calls::{enter, enter_go, leave, leave_go};
 pub use cell::{Adder, Locked, Rseq};
 pub use doorbell::{ring, ring_before_exec};
 pub use handler::{PtRegs, count, log2_histogram};
+pub use helper::{Function, cookie, ktime_get_ns, pid_tgid, smp_processor_id};
+pub use program::{program_locked, program_rseq};
 pub use trace::{trace_enter, trace_leave};

@@ -127,7 +127,7 @@ unsafe fn ring(site: &SiteDesc, cpu: u64) -> Option<Ring> {
 /// # Safety
 /// `site.tid_offset`, if not 0, must be the offset of four readable bytes from every thread's pointer.
 #[inline(always)]
-unsafe fn tid(site: &SiteDesc) -> u64 {
+pub(crate) unsafe fn tid(site: &SiteDesc) -> u64 {
     let mut tid: u64 = 0;
     if site.tid_offset != 0 {
         // In: the offset. Out: the word. Touches no flags and no stack.

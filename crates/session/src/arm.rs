@@ -11,3 +11,4 @@
 
 pub(crate) mod attach;
 pub(crate) mod numbers;
+pub(crate) mod programs;

@@ -19,5 +19,6 @@ pub(crate) mod descriptor;
 pub(crate) mod ending;
 pub(crate) mod error;
 pub(crate) mod inject;
+pub(crate) mod program;
 pub(crate) mod room;
 pub(crate) mod site;

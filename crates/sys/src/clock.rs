@@ -17,10 +17,12 @@ pub fn thread_cpu_ns() -> u64 {
 }
 
 /// Nanoseconds of the clock that a BPF program reads with `bpf_ktime_get_ns`.
+#[inline(always)]
 pub fn monotonic_ns() -> u64 {
     read(MONOTONIC)
 }
 
+#[inline(always)]
 fn read(clock: usize) -> u64 {
     let mut time = [0u64; 2];
     // SAFETY: the kernel writes one `timespec`, two words, to `time`, which outlives the call.

@@ -25,6 +25,7 @@ use wire::{NO_CHAIN, TRAMPOLINE_MAGIC, TrampolineHeader, table};
 mod hit;
 mod slow;
 
+pub use hit::OWN as FRAME_OWN;
 pub use slow::{SLOW_LEN, slow_routines};
 
 /// No body is longer; `a_block_is_never_longer_than_its_bound` sees to it.

@@ -15,7 +15,7 @@ use core::sync::atomic::AtomicU32;
 /// First word of an arena.
 pub const ARENA_MAGIC: u64 = u64::from_le_bytes(*b"nprobeA1");
 /// Raised with every change of layout.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 /// Name of the memfd behind an arena, as seen in /proc/PID/maps.
 pub const ARENA_NAME: &str = "nanoprobe";
 
@@ -218,6 +218,8 @@ pub const DOORBELL: usize = ARENA_HEAD - 64;
 
 /// Bytes of an arena before what is in it: whole pages.
 pub const ARENA_HEAD: usize = 3 * 4096;
+/// Where the maps of programs are, if there are any: before all else, so that programs know it when they are compiled.
+pub const MAPS: usize = ARENA_HEAD;
 
 /// Neighbourhoods of modules that one session can have, and runs of pages where punned jumps lead.
 pub const REGIONS_MAX: usize = 256;

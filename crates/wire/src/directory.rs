@@ -26,10 +26,25 @@ pub enum Kind {
     Rings = 4,
     /// Cells: `map::Copies` of all of them.
     Counts = 5,
+    /// [`crate::ProgramDesc`]s: of each program one for each region.
+    Programs = 6,
+    /// [`crate::Workspace`]s, each with its scratch memory, for each CPU in a row.
+    Workspaces = 7,
+    /// The maps of programs, as their maker has laid them out.
+    Maps = 8,
 }
 
 impl Kind {
-    const ALL: [Kind; 5] = [Kind::Sites, Kind::Consumers, Kind::Calls, Kind::Rings, Kind::Counts];
+    const ALL: [Kind; 8] = [
+        Kind::Sites,
+        Kind::Consumers,
+        Kind::Calls,
+        Kind::Rings,
+        Kind::Counts,
+        Kind::Programs,
+        Kind::Workspaces,
+        Kind::Maps,
+    ];
 }
 
 /// One object: `len` bytes at `offset`, in parts of `each`.

@@ -4,6 +4,7 @@
 mod arena;
 mod directory;
 mod event;
+mod hit;
 mod kernel_site;
 pub mod latency;
 pub mod maps;
@@ -14,10 +15,14 @@ mod view;
 
 pub use arena::{
     ARENA_HEAD, ARENA_MAGIC, ARENA_NAME, ArenaHeader, COPY_CHILDREN, COPY_CPU0, COPY_SHARED, DOORBELL,
-    Doorbell, NO_RSEQ, REGIONS_BYTES_MAX, REGIONS_MAX, RegionDesc, VERSION, cell,
+    Doorbell, MAPS, NO_RSEQ, REGIONS_BYTES_MAX, REGIONS_MAX, RegionDesc, VERSION, cell,
 };
 pub use directory::{Directory, Entry, Kind, OBJECTS_MAX};
 pub use event::Event;
+pub use hit::{
+    BOUNDS_MAX, Bounds, CheckedHit, HELPERS_LEN, Helper, Hit, ProgramDesc, STACK_LEN, WORKSPACES_EACH,
+    Workspace, fault, needs, program_cell,
+};
 pub use kernel_site::{KERNEL_SITE_MAGIC, KernelSite};
 pub use site::{
     ARG_OFFSET, ARG_SHIFT, AgentExports, AgentTable, COPY_NONE, COPY_UNKNOWN, ConsumerDesc, HANDLERS_LEN,

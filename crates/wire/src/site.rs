@@ -7,6 +7,7 @@
 //!          S2 a run is complete before anything leads to it, and does not change while something does.
 //! Checked: session's tests, `bench trig-uprobe-nop trig-uprobe-multi8` (hits = calls).
 
+use crate::HELPERS_LEN;
 use core::sync::atomic::AtomicU64;
 
 /// One armed site, as its trampoline passes it to the agent.
@@ -19,7 +20,8 @@ pub struct SiteDesc {
     pub table: u64,
     /// Where a thread's rseq area lies from its pointer; of no use without rseq.
     pub rseq_offset: i64,
-    /// What lies between the saved registers and the program's stack pointer: its red zone, or nothing.
+    /// What lies between the saved registers and the program's stack pointer: words of the trampoline's, and a red zone if it
+    /// has one.
     pub red_zone: u64,
     /// The probed address.
     pub addr: u64,
@@ -35,6 +37,10 @@ pub struct SiteDesc {
     pub tid_offset: u64,
     /// Not 0: a thread's pointer can be read by `rdfsbase`. Of use without rseq.
     pub has_fsgsbase: u64,
+    /// Not 0: the arithmetic flags are in the word behind the saved registers.
+    pub has_flags: u64,
+    /// Number of the process in its own pid namespace, as its programs tell it.
+    pub process: u64,
 }
 
 /// What a handler gets in the place of a copy's address where the thread pointer leads to no thread's block: nothing that
@@ -61,6 +67,10 @@ pub struct ConsumerDesc {
     pub doorbell: u64,
     /// Consumers from here to the run's end, this one included: at least 1.
     pub run: u64,
+    /// Address in the target of the [`crate::ProgramDesc`] of a program in this region.
+    pub program: u64,
+    /// What a program gets as its cookie.
+    pub cookie: u64,
 }
 
 /// The handlers that the agent has.
@@ -87,6 +97,8 @@ pub enum HandlerKind {
     TraceLeave = 8,
     /// Says which thread is about to exec, and waits until the controller knows.
     RingBeforeExec = 9,
+    /// Runs a program.
+    Program = 10,
 }
 
 /// The part of a histogram's [`ConsumerDesc::arg`] that is the byte offset.
@@ -100,7 +112,7 @@ pub const TRACE_GO: u32 = 1 << 31;
 pub const TRACE_LOST: u32 = 1;
 
 /// How many handlers there are.
-pub const HANDLERS_LEN: usize = 10;
+pub const HANDLERS_LEN: usize = 11;
 
 /// Entry points of one build of the handlers.
 #[repr(C)]
@@ -108,6 +120,8 @@ pub const HANDLERS_LEN: usize = 10;
 pub struct AgentTable {
     /// `extern "C" fn(&pt_regs, &SiteDesc, &ConsumerDesc, copy: u64)`, by [`HandlerKind`].
     pub handlers: [u64; HANDLERS_LEN],
+    /// What programs call, by [`crate::Helper`].
+    pub helpers: [u64; HELPERS_LEN],
 }
 
 /// What the agent exports, found by the symbol `NANOPROBE_EXPORTS`.

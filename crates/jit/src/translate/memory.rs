@@ -11,7 +11,7 @@
 use super::alu::type_of;
 use super::{Body, Broken, trusted};
 use crate::compile::ACCESS;
-use crate::run::{FaultKind, REGIONS_MAX, place};
+use crate::run::{FaultKind, place};
 use bpf::{Atomic, FRAME_LEN, Operand, Reg, Size};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I32, I64};
@@ -90,7 +90,7 @@ impl Body<'_> {
         }
         let addr = self.to.ins().iadd_imm_s(base, i64::from(offset));
         let mut is_inside = None;
-        for region in 0..REGIONS_MAX {
+        for region in 0..wire::BOUNDS_MAX {
             let (start, places) = place::region(region, size, is_write);
             let start = self.to.ins().load(I64, trusted(), self.run, start);
             let places = self.to.ins().load(I64, trusted(), self.run, places);

@@ -15,7 +15,7 @@ use crate::enter::semaphore;
 use crate::enter::setup::{PUNS_MAX, SetUp, rseq_offset};
 use crate::facts::descriptor;
 use crate::facts::error::Broken;
-use crate::facts::room::{Room, may_come_alone};
+use crate::facts::room::{Attach, Room, may_come_alone};
 use crate::facts::site::{Action, Armed, Consumer, Missed, SitePlan, Whole};
 use crate::find::counter;
 use crate::find::identity;
@@ -59,7 +59,7 @@ impl Session {
     /// As [`attach`](Self::attach).
     pub fn attach_by(pid: i32, sites: Vec<SitePlan>, flavour: Flavour) -> Result<Session, Broken> {
         let _hurry = Hurry::begin();
-        apart(|| Session::attach_here(pid, sites, flavour, Room::default()))
+        apart(|| Session::attach_here(pid, sites, Attach { flavour, ..Attach::default() }))
     }
 
     /// The same, with room for consumers that come later, by [`Session::change`].
@@ -70,11 +70,24 @@ impl Session {
     /// As for [`Session::attach`].
     pub fn attach_with_room(pid: i32, sites: Vec<SitePlan>, room: Room) -> Result<Session, Broken> {
         let _hurry = Hurry::begin();
-        apart(|| Session::attach_here(pid, sites, Flavour::default(), room))
+        apart(|| Session::attach_here(pid, sites, Attach { room, ..Attach::default() }))
     }
 
-    fn attach_here(pid: i32, sites: Vec<SitePlan>, flavour: Flavour, room: Room) -> Result<Session, Broken> {
+    /// The same with all that there is to say: programs, room for more, the readers' flavour.
+    ///
+    /// # Errors
+    /// As for [`Session::attach`]; [`Broken::NoProgram`] if a consumer names a program that is not there.
+    pub fn attach_with(pid: i32, sites: Vec<SitePlan>, attach: Attach) -> Result<Session, Broken> {
+        let _hurry = Hurry::begin();
+        apart(|| Session::attach_here(pid, sites, attach))
+    }
+
+    fn attach_here(pid: i32, sites: Vec<SitePlan>, attach: Attach) -> Result<Session, Broken> {
         descriptor::reserve()?;
+        let named = sites.iter().flat_map(SitePlan::consumers).filter_map(Consumer::program);
+        if let Some((program, _)) = named.into_iter().find(|(n, _)| attach.programs.get(*n).is_none()) {
+            return Err(Broken::NoProgram { program });
+        }
         let is_timed = |s: &SitePlan| s.opens().or(s.traces()).is_some();
         let is_timing = sites.iter().any(is_timed);
         let ns_per_tick = if is_timing { clock::ns_per_tick() } else { 0 };
@@ -92,17 +105,22 @@ impl Session {
         let mappings = image_maps(pid)?;
         let (by_kernel, mut sites): (Vec<_>, Vec<_>) =
             sites.into_iter().partition(|s| s.placement.rung == Rung::Kernel);
+        let (by_kernel, in_vain): (Vec<_>, Vec<_>) =
+            by_kernel.into_iter().partition(|site| site.consumers().all(|c| c.program().is_none()));
         let puns = Puns::allot(&mappings, &mut sites, PUNS_MAX);
-        if !sites.iter().chain(&by_kernel).any(|site| identity::is_mapped(&mappings, site)) {
+        if !sites.iter().chain(&by_kernel).chain(&in_vain).any(|site| identity::is_mapped(&mappings, site)) {
             return Err(Broken::Replaced { pid, name: process::name(pid) });
         }
-        let mut setup = SetUp::enter(&memory, &mappings, &sites, &by_kernel, &puns, room)?;
+        let mut setup = SetUp::enter(&memory, &mappings, &sites, &by_kernel, &puns, &attach)?;
         let mut stall = setup.stall;
         setup.ns_per_tick = ns_per_tick;
         let regions = setup.regions.take().ok_or(Broken::NoSyscall)?;
         let foothold = setup.foothold.clone();
-        let mut session = Session::new(memory, mappings, regions, foothold, setup.fence, flavour);
-        session.lists.is_open = room != Room::default();
+        let mut session = Session::new(memory, mappings, regions, foothold, setup.fence, attach.flavour);
+        session.lists.is_open = attach.room != Room::default();
+        session.regions.arena.put_maps(attach.programs.maps());
+        session.programs = attach.programs;
+        session.missed.extend(in_vain.into_iter().map(|site| (site, Missed::ProgramByKernel)));
         session.rebuild(&mut setup, sites)?;
         if let Err(why) = session.prepare_kernel(by_kernel) {
             return Err(session.give_up(why));
@@ -193,8 +211,9 @@ impl Session {
         self.tid_offset = setup.tid_offset;
         self.regions.arena.describe(&self.regions.footing(self.rseq_offset));
         for region in &mut self.regions.regions {
-            region.next = region.slow + text::SLOW_LEN as u64;
+            region.next = region.blocks;
         }
+        self.place_programs()?;
         self.lists.begin_anew();
         // An exit may stand before the entry, whose cells it uses.
         let mut numbers = Numbers::of(&sites);
@@ -272,13 +291,15 @@ impl Session {
         let in_target = |at: Option<usize>| at.map_or(0, |at| arena.remote + at as u64);
         let at = layout.site(numbers.hook);
         numbers.hook += 1;
-        let red_zone = if hook.is_red_zone_free { 0 } else { text::RED_ZONE };
+        let red_zone = text::FRAME_OWN + if hook.is_red_zone_free { 0 } else { text::RED_ZONE };
         let table = region.table + wire::table::CPU0 as u64;
         arena.publish(at + offset_of!(SiteDesc, table), table);
         let rseq_offset = i64::from(self.rseq_offset.unwrap_or_default());
         arena.publish(at + offset_of!(SiteDesc, rseq_offset), rseq_offset as u64);
         arena.publish(at + offset_of!(SiteDesc, red_zone), red_zone.into());
-        arena.publish(at + offset_of!(SiteDesc, addr), plan.addr());
+        arena.publish(at + offset_of!(SiteDesc, addr), plan.addr() + u64::from(hook.offset));
+        arena.publish(at + offset_of!(SiteDesc, has_flags), u64::from(!hook.flags_dead));
+        arena.publish(at + offset_of!(SiteDesc, process), self.process);
         arena.publish(at + offset_of!(SiteDesc, children), arena.children_copy());
         arena.publish(at + offset_of!(SiteDesc, frames), in_target(layout.frames()));
         arena.publish(at + offset_of!(SiteDesc, ns_per_tick), self.ns_per_tick);
@@ -293,6 +314,7 @@ impl Session {
 
     /// The consumers that a hook is armed with, and their places.
     fn first_lists(&mut self, region: usize, list: &[Consumer], numbers: &mut Numbers) -> HookLists {
+        let placed = self.placed[region].clone();
         let region = &self.regions.regions[region];
         let (agent, clobbers) = match self.rseq_offset {
             Some(_) => (&region.agent.rseq, &region.clobbers.rseq),
@@ -307,7 +329,8 @@ impl Session {
         };
         let members: Vec<Member> = list.iter().map(member).collect();
         let (handlers, clobbers) = (agent.handlers, *clobbers);
-        let mut lists = HookLists { handlers, clobbers, saved: RegSet::default(), members, place };
+        let mut lists =
+            HookLists { handlers, programs: placed, clobbers, saved: RegSet::default(), members, place };
         // Who may come later, and want to see any register that an argument is passed in.
         let is_open = self.lists.is_open && list.iter().all(|c| may_come_alone(*c));
         let later: &[Consumer] = if is_open { &LATER } else { &[] };
@@ -319,7 +342,7 @@ impl Session {
     /// Writes all trampolines, neighbours in one go, while the target runs.
     fn write_trampolines(&self) -> Result<(), Broken> {
         for region in &self.regions.regions {
-            let start = region.slow + text::SLOW_LEN as u64;
+            let start = region.blocks;
             let mut bytes = vec![0xcc; (region.next - start) as usize];
             for armed in self.armed.iter().filter(|a| region.code.contains(&a.trampoline.at)) {
                 let at = (armed.trampoline.at - start) as usize;

@@ -22,7 +22,8 @@ use std::sync::{Mutex, PoisonError};
 use sys::mapping::SharedMapping;
 use wire::{
     ARENA_MAGIC, ArenaHeader, COPY_CHILDREN, COPY_CPU0, ConsumerDesc, Directory, Doorbell, Entry, Event,
-    Kind, NO_RSEQ, OBJECTS_MAX, REGIONS_MAX, RegionDesc, SiteDesc, Untrusted, VERSION, cell, table,
+    Kind, NO_RSEQ, OBJECTS_MAX, ProgramDesc, REGIONS_MAX, RegionDesc, SiteDesc, Untrusted, VERSION,
+    WORKSPACES_EACH, Workspace, cell, table,
 };
 
 const PAGE: usize = 4096;
@@ -43,6 +44,12 @@ pub(crate) struct Counts {
     pub has_frames: bool,
     /// A ring of events for each CPU.
     pub has_rings: bool,
+    /// Programs, each counted once for each region.
+    pub programs: usize,
+    /// Scratch memory of programs, if any needs a workspace.
+    pub scratch: Option<usize>,
+    /// Bytes of the programs' maps.
+    pub maps: usize,
 }
 
 /// What stands where in an arena: ours to know. The copy of the directory in its head is for others.
@@ -54,12 +61,22 @@ pub(crate) struct Layout {
     calls: Entry,
     rings: Entry,
     counts: Entry,
+    maps: Entry,
+    programs: Entry,
+    workspaces: Entry,
     pub cpus: usize,
 }
 
 impl Layout {
     pub fn new(cpus: usize, counts: &Counts) -> Layout {
         let mut directory = Directory::new();
+        let pages = counts.maps.div_ceil(PAGE);
+        let maps = directory.place(Kind::Maps, PAGE, pages, PAGE);
+        debug_assert_eq!(maps.offset as usize, wire::MAPS);
+        let programs = directory.place(Kind::Programs, size_of::<ProgramDesc>(), counts.programs, 64);
+        let each = Workspace::len_with(counts.scratch.unwrap_or(0));
+        let spaces = counts.scratch.map_or(0, |_| cpus * WORKSPACES_EACH);
+        let workspaces = directory.place(Kind::Workspaces, each, spaces, PAGE);
         let sites = directory.place(Kind::Sites, size_of::<SiteDesc>(), counts.hooks, 64);
         let consumers = directory.place(Kind::Consumers, size_of::<ConsumerDesc>(), counts.consumers, 64);
         let tables = usize::from(counts.has_frames);
@@ -68,7 +85,32 @@ impl Layout {
         let rings = directory.place(Kind::Rings, Event::RING_STRIDE, number, PAGE);
         let stride = (cell::FIRST_FREE as usize + counts.cell_bytes).next_multiple_of(PAGE);
         let counts = directory.place(Kind::Counts, stride, COPY_CPU0 + cpus, PAGE);
-        Layout { directory, sites, consumers, calls, rings, counts, cpus }
+        Layout { directory, sites, consumers, calls, rings, counts, maps, programs, workspaces, cpus }
+    }
+
+    /// The maps of programs, if there are any.
+    pub fn maps(&self) -> Option<usize> {
+        self.maps.part(0)
+    }
+
+    /// Bytes of these maps, whole pages.
+    pub fn maps_len(&self) -> usize {
+        self.maps.len as usize
+    }
+
+    /// The description of a program in a region.
+    pub fn program(&self, number: usize) -> usize {
+        part(&self.programs, number)
+    }
+
+    /// How many of these there are.
+    pub fn programs(&self) -> usize {
+        self.programs.count() as usize
+    }
+
+    /// The first workspace, if there are any, and the bytes of one.
+    pub fn workspaces(&self) -> (Option<usize>, usize) {
+        (self.workspaces.part(0), self.workspaces.each as usize)
     }
 
     /// A CPU's ring of events, if there are any.
@@ -202,6 +244,17 @@ impl Arena {
         let copies =
             Copies::in_untrusted(self.view(), offset as usize, each as usize, COPY_CPU0 + self.layout.cpus);
         copies.unwrap_or_else(|error| panic!("no cells at {offset:#x} of the arena: {error}"))
+    }
+
+    /// Copies the programs' maps to where programs look for them; before anything leads to a program.
+    pub fn put_maps(&self, maps: &[u8]) {
+        let Some(at) = self.layout.maps() else { return };
+        for (i, chunk) in maps.chunks(8).enumerate() {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            // What hits read of it they are led to by a list that is published later.
+            self.word(at + i * 8).store(u64::from_ne_bytes(word), Ordering::Relaxed);
+        }
     }
 
     /// The words by which a thread of the target waits for us.

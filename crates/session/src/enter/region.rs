@@ -44,6 +44,10 @@ pub(crate) struct Region {
     pub clobbers: Clobbers,
     /// Address of the slow routine.
     pub slow: u64,
+    /// Where the code of programs stands.
+    pub programs: u64,
+    /// Where the first trampoline stands.
+    pub blocks: u64,
     /// Where the next trampoline goes.
     pub next: u64,
 }
@@ -89,11 +93,12 @@ impl Regions {
         layout: Layout,
         wishes: &[Wish],
         puns: &[Range<u64>],
+        programs_len: u64,
     ) -> Result<Regions, Broken> {
         let image = AgentImage::load()?;
         let table_len = (wire::table::LEN_BYTES as u64).next_multiple_of(PAGE);
         let mut ground = Ground::lay(remote, memory, mappings, layout)?;
-        let made = ground.make(&image, wishes, puns, table_len);
+        let made = ground.make(&image, wishes, puns, table_len, programs_len);
         match made.and_then(|made| ground.close().map(|()| made)) {
             Ok((puns, regions)) => Ok(Regions { arena: ground.arena, regions, puns }),
             Err(broken) => Err(ground.unmake(broken)),
@@ -102,12 +107,8 @@ impl Regions {
 
     /// Where it all lies.
     pub fn footing(&self, rseq_offset: Option<i32>) -> Footing {
-        let region = |r: &Region| RegionDesc {
-            table: r.table,
-            code: r.code.start,
-            blocks: r.slow + text::SLOW_LEN as u64,
-            end: r.code.end,
-        };
+        let region =
+            |r: &Region| RegionDesc { table: r.table, code: r.code.start, blocks: r.blocks, end: r.code.end };
         let pun = |pages: &Range<u64>| RegionDesc {
             table: pages.start,
             code: pages.start,
@@ -169,6 +170,7 @@ impl<'r, 'a> Ground<'r, 'a> {
         wishes: &[Wish],
         puns: &[Range<u64>],
         table_len: u64,
+        programs_len: u64,
     ) -> Result<(Vec<Range<u64>>, Vec<Region>), Broken> {
         // Before the regions, which have a choice.
         let mut mapped = Vec::new();
@@ -188,7 +190,8 @@ impl<'r, 'a> Ground<'r, 'a> {
             // A forked child finds the table empty.
             let wipe = [at, table_len, mm::MADV_WIPEONFORK as u64, 0, 0, 0];
             self.remote.call("madvise", nr::MADVISE, wipe)?;
-            regions.push(furnish(self.memory, &self.arena, image, at, table_len, code_len)?);
+            let code = at + table_len..at + table_len + code_len;
+            regions.push(furnish(self.memory, &self.arena, image, at, code, programs_len)?);
             // From now on counts go to the CPUs' copies.
             self.memory.write(at, &table)?;
             self.name(at, table_len + code_len)?;
@@ -331,25 +334,19 @@ fn furnish(
     arena: &Arena,
     image: &AgentImage,
     at: u64,
-    table_len: u64,
-    code_len: u64,
+    code: Range<u64>,
+    programs_len: u64,
 ) -> Result<Region, Broken> {
-    let start = at + table_len;
+    let start = code.start;
     let (agent_bytes, agent) = image.at(start);
     memory.write(start, &agent_bytes)?;
     let slow = start + (agent_bytes.len() as u64).next_multiple_of(64);
     let far = |e: insn::Unreachable| Broken::Agent(e.to_string());
     let routine = text::slow_routines(slow, at, arena.children_copy()).map_err(far)?;
     memory.write(slow, &routine)?;
-    let code = start..start + code_len;
-    Ok(Region {
-        table: at,
-        code,
-        agent,
-        clobbers: image.clobbers(),
-        slow,
-        next: slow + text::SLOW_LEN as u64,
-    })
+    let programs = slow + text::SLOW_LEN as u64;
+    let blocks = (programs + programs_len).next_multiple_of(64);
+    Ok(Region { table: at, code, agent, clobbers: image.clobbers(), slow, programs, blocks, next: blocks })
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::enter::clock;
 use crate::enter::fence::Fence;
 use crate::enter::region::{Regions, Wish};
 use crate::facts::error::Broken;
-use crate::facts::room::Room;
+use crate::facts::room::Attach;
 use crate::facts::site::{Action, SitePlan};
 use crate::find::memory::Memory;
 use crate::find::process;
@@ -59,8 +59,9 @@ impl SetUp {
         sites: &[SitePlan],
         by_kernel: &[SitePlan],
         puns: &Puns,
-        room: Room,
+        attach: &Attach,
     ) -> Result<SetUp, Broken> {
+        let Attach { room, programs, .. } = attach;
         let foothold = Foothold::find(memory, mappings)?;
         let cells: u32 = sites.iter().map(SitePlan::cells).sum();
         let general = sites.iter().flat_map(|s| &s.actions).filter(|a| **a != Action::Count).count();
@@ -68,10 +69,20 @@ impl SetUp {
         let has_frames = sites.iter().any(|s| s.opens().or(s.traces()).is_some());
         let has_rings = sites.iter().any(|s| s.traces().is_some());
         let (consumers, cells) = (consumers + room.consumers, cells as usize + room.cells);
-        let counts = Counts { hooks: general, consumers, cell_bytes: cells * 8, has_frames, has_rings };
-        let layout = Layout::new(percpu::possible_cpus() as usize, &counts);
         // Without a jump of ours, a region all the same: it has records of what the kernel places.
-        let wishes = wishes(sites.iter().chain(by_kernel));
+        let mut wishes = wishes(sites.iter().chain(by_kernel));
+        wishes.iter_mut().for_each(|wish| wish.bytes += programs.placed_len() as u64 + 64);
+        let counts = Counts {
+            hooks: general,
+            consumers,
+            cell_bytes: cells * 8,
+            has_frames,
+            has_rings,
+            programs: programs.len() * wishes.len(),
+            scratch: programs.scratch(),
+            maps: programs.maps().len(),
+        };
+        let layout = Layout::new(percpu::possible_cpus() as usize, &counts);
         if let Some(wish) = wishes.get(wire::REGIONS_MAX - PUNS_MAX) {
             return Err(Broken::NoRoom { module: wish.module.clone(), bytes: wish.bytes });
         }
@@ -91,11 +102,13 @@ impl SetUp {
         let self_offset = world.threads().next().and_then(|t| threads::self_offset(memory, t.regs.fs_base));
         let rseq_offset = rseq_offset.filter(|_| self_offset.is_some() && are_threads_plain);
         let self_offset = self_offset.unwrap_or_default();
-        let tid_offset = if has_rings { tid_offset(memory, &world) } else { 0 };
+        let needs_tid = has_rings || !programs.is_empty();
+        let tid_offset = if needs_tid { tid_offset(memory, &world) } else { 0 };
         let threads = world.threads().count() + world.sleepers().count();
         let (regions, fence) = {
             let mut remote = Remote::begin(&mut world, memory, &foothold)?;
-            let regions = Regions::map(&mut remote, memory, mappings, layout, &wishes, &puns.pages)?;
+            let room = programs.placed_len() as u64;
+            let regions = Regions::map(&mut remote, memory, mappings, layout, &wishes, &puns.pages, room)?;
             if let Some(frames) = layout.frames()
                 && clock::is_trapped(&mut remote, memory, regions.arena.remote + frames as u64)?
             {

@@ -101,6 +101,11 @@ pub enum Broken {
         /// How long we waited.
         waited_ms: u64,
     },
+    /// A consumer runs a program that the session is not given.
+    NoProgram {
+        /// Its number.
+        program: u32,
+    },
     /// It asked for a signal where it reads the time stamp counter, or is under strict seccomp.
     NoClock {
         /// The process.
@@ -275,6 +280,9 @@ impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use Broken::*;
         match self {
+            NoProgram { program } => {
+                write!(f, "a consumer runs program {program}, which the session is not given")
+            }
             NoProcess { pid } => write!(f, "there is no process {pid}"),
             Zombie { pid, name } => write!(f, "cannot attach to {pid} ({name}): it has ended (zombie)"),
             KernelThread { pid, name } => write!(f, "cannot attach to {pid} ({name}): it is a kernel thread"),

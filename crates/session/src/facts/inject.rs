@@ -197,7 +197,7 @@ pub(crate) mod tests {
     }
 
     /// Sites of the subject's functions, each of which takes a jump.
-    fn sites(pid: i32, specs: &[&str]) -> Vec<SitePlan> {
+    pub(crate) fn sites(pid: i32, specs: &[&str]) -> Vec<SitePlan> {
         let parsed: Vec<Spec> = specs.iter().map(|text| Spec::parse(text).unwrap()).collect();
         let sites = plan(pid, &parsed, Verb::CountByHandler).unwrap().sites;
         let sites: Vec<_> = sites.into_iter().filter(|s| s.placement.rung != insn::Rung::Kernel).collect();

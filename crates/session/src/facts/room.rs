@@ -6,7 +6,9 @@
 //! Keeps:   nothing.
 //! Checked: by use.
 
+use crate::facts::program::{PROGRAM_CELLS, Programs};
 use crate::facts::site::{Consumer, HISTOGRAM_CELLS};
+use text::Flavour;
 
 /// Room in the memory that a session shares with its process, beyond what it is attached with.
 ///
@@ -26,13 +28,29 @@ impl Room {
         Room { consumers: consumers * 4, cells: consumers * 2 }
     }
 
+    /// For so many programs in all, beside lists that are being replaced.
+    pub fn for_programs(consumers: usize) -> Room {
+        Room { consumers: consumers * 4, cells: consumers * 2 * PROGRAM_CELLS as usize }
+    }
+
     /// For so many histograms in all, beside lists that are being replaced.
     pub fn for_histograms(consumers: usize) -> Room {
         Room { consumers: consumers * 4, cells: consumers * 2 * HISTOGRAM_CELLS as usize }
     }
 }
 
+/// What a session is attached with, beside its sites.
+#[derive(Clone, Debug, Default)]
+pub struct Attach {
+    /// What a hit pays for who waits until it is over.
+    pub flavour: Flavour,
+    /// Room for consumers that come later. Hits then save four registers more, which such a consumer may want to see.
+    pub room: Room,
+    /// Programs that consumers run, now or later.
+    pub programs: Programs,
+}
+
 /// Whether a consumer can come and go by itself: those that see calls belong to several sites at a time.
 pub(crate) fn may_come_alone(consumer: Consumer) -> bool {
-    matches!(consumer, Consumer::Count | Consumer::Log2Histogram { .. })
+    matches!(consumer, Consumer::Count | Consumer::Log2Histogram { .. } | Consumer::Program { .. })
 }

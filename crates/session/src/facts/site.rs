@@ -6,6 +6,7 @@
 //! Keeps:   S1 `original` is what the file has at each patched byte.
 //! Checked: attach compares with the live bytes before it writes, detach after it restored.
 
+use crate::facts::program::PROGRAM_CELLS;
 use insn::{Placement, Rung, Unreachable};
 use std::ops::Range;
 use text::{Body, JUMP_LEN, Patch, Request, Trampoline, Ways, island_jump, jump};
@@ -57,6 +58,13 @@ pub enum Consumer {
         /// It is Go code.
         is_go: bool,
     },
+    /// Runs a program.
+    Program {
+        /// Its place in the session's [`Programs`](crate::Programs).
+        program: u32,
+        /// What it gets as its cookie: its own at each site.
+        cookie: u64,
+    },
 }
 
 /// What several sites see together, and none of them alone.
@@ -77,6 +85,15 @@ impl Consumer {
             Consumer::Log2Histogram { .. } => HISTOGRAM_CELLS,
             Consumer::Enter { .. } => latency::CELLS,
             Consumer::Leave { .. } => 0,
+            Consumer::Program { .. } => PROGRAM_CELLS,
+        }
+    }
+
+    /// Which program it runs, and its cookie.
+    pub(crate) fn program(self) -> Option<(u32, u64)> {
+        match self {
+            Consumer::Program { program, cookie } => Some((program, cookie)),
+            _ => None,
         }
     }
 
@@ -119,6 +136,8 @@ impl Consumer {
             Consumer::Enter { function, is_go: true } => (HandlerKind::EnterGo, function),
             Consumer::Leave { function, is_go: false } => (HandlerKind::Leave, function),
             Consumer::Leave { function, is_go: true } => (HandlerKind::LeaveGo, function),
+            // What it is told is the program's, not the consumer's.
+            Consumer::Program { .. } => (HandlerKind::Program, 0),
         }
     }
 }
@@ -287,6 +306,8 @@ pub enum Missed {
     UnderJump,
     /// A thread that is still in the trampoline of another nanoprobe, which has left, will come out inside the window.
     Leaving,
+    /// No jump fits, and what is to be done there is a program, which the kernel does not run yet.
+    ProgramByKernel,
     /// The kernel cannot place it either. Why.
     Kernel(String),
     /// Another probe of the function whose calls are timed or shown, or whose returns are counted, was missed.
@@ -326,6 +347,10 @@ impl std::fmt::Display for Missed {
                 "a thread is still in the code of another nanoprobe that has left, and will come out inside the window"
             ),
             Missed::NoRoom => write!(f, "the process has no room left where alone the jump could lead"),
+            Missed::ProgramByKernel => write!(
+                f,
+                "no jump fits, and a program runs in the process only: at a kernel uprobe (rung 7) it is not run"
+            ),
             Missed::Kernel(why) => write!(f, "no jump fits, and {why}"),
             Missed::TooFar(e) => write!(f, "{e}"),
         }

@@ -172,6 +172,13 @@ pub(crate) fn command_words(pid: i32) -> Vec<String> {
     words.map(|w| String::from_utf8_lossy(w).into_owned()).collect()
 }
 
+/// The number of a process in its own pid namespace, which is what it gets as its own.
+pub(crate) fn number_inside(pid: i32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{}/status", living(pid))).ok()?;
+    let line = status.lines().find(|line| line.starts_with("NSpid:"))?;
+    line.split_whitespace().next_back()?.parse().ok()
+}
+
 /// Which pid namespace we are in, 0 if that cannot be told.
 pub(crate) fn pid_namespace() -> u64 {
     use std::os::unix::fs::MetadataExt;

@@ -13,6 +13,7 @@ use super::lists::{ConsumerId, HookId, Member, Retired, publish};
 use super::readers::{Late, LiveBroken};
 use super::session::Session;
 use crate::enter::fence::Fence;
+use crate::facts::program::{PROGRAM_CELLS, Runs};
 use crate::facts::room::may_come_alone;
 use crate::facts::site::Consumer;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,6 +33,8 @@ pub enum NotChanged {
     Twice(ConsumerId),
     /// What sees calls is at several sites together, and cannot come alone.
     NotAlone(Consumer),
+    /// This session has no such program.
+    NoProgram(u32),
     /// The trampoline does not save the registers that this consumer's handler needs; the site must be armed anew.
     Registers(Consumer),
     /// The room that the session was attached with is used up.
@@ -52,6 +55,7 @@ impl fmt::Display for NotChanged {
             NotChanged::NoConsumer(id) => write!(f, "the session has no consumer {}", id.0),
             NotChanged::Twice(id) => write!(f, "consumer {} is to be removed twice", id.0),
             NotChanged::NotAlone(_) => write!(f, "what times or shows calls needs all their sites at a time"),
+            NotChanged::NoProgram(number) => write!(f, "the session has no program {number}"),
             NotChanged::Registers(_) => {
                 write!(f, "the site was armed for consumers that need fewer registers saved")
             }
@@ -176,6 +180,11 @@ impl Session {
     ) -> Result<ConsumerId, NotChanged> {
         if !may_come_alone(consumer) {
             return Err(NotChanged::NotAlone(consumer));
+        }
+        if let Some((number, _)) = consumer.program()
+            && self.programs.get(number).is_none()
+        {
+            return Err(NotChanged::NoProgram(number));
         }
         let lists = self.lists.hooks.get(&hook).ok_or(NotChanged::NoHook(hook))?;
         if lists.uses(consumer) & !lists.saved.bits() != 0 {
@@ -308,6 +317,11 @@ impl Session {
         let hook = self.lists.hooks.get(self.lists.places.get(&id)?)?;
         let member = hook.members.iter().find(|m| m.id == id)?;
         Some(cells_of(&self.regions.arena, member))
+    }
+
+    /// What became of the hits of a program that is on a list; `None` of what is none.
+    pub fn runs_of(&self, id: ConsumerId) -> Option<Runs> {
+        self.cells_of(id).filter(|cells| cells.len() == PROGRAM_CELLS as usize).map(|cells| Runs::of(&cells))
     }
 
     /// Free descriptors and cells: less by what is on lists and what is waited for.

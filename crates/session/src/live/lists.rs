@@ -18,6 +18,7 @@ use rcu::Cookie;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem::offset_of;
 use std::ops::Range;
+use std::sync::Arc;
 use wire::{ConsumerDesc, HANDLERS_LEN, SiteDesc};
 
 /// A place in a session where consumers can be: before one instruction of one site.
@@ -46,11 +47,25 @@ impl Member {
     }
 }
 
+/// A program in a region.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProgramAt {
+    /// Address of its [`wire::ProgramDesc`] in the target.
+    pub desc: u64,
+    /// What the consumer's [`ConsumerDesc::arg`] says of it.
+    pub arg: u32,
+}
+
+/// What a program's run may change of the registers that are saved only where that is asked for: all of them.
+const BY_PROGRAM: u16 = 0b1111 << 8;
+
 /// One hook of the general path.
 #[derive(Debug)]
 pub(crate) struct HookLists {
     /// Addresses of the handlers in the target.
     pub handlers: [u64; HANDLERS_LEN],
+    /// The session's programs where its region has them.
+    pub programs: Arc<[ProgramAt]>,
     /// What each handler writes of the registers that are saved only where that is asked for.
     pub clobbers: [RegSet; HANDLERS_LEN],
     /// Those of them that the trampoline saves.
@@ -63,6 +78,9 @@ pub(crate) struct HookLists {
 impl HookLists {
     /// What a consumer's handler writes or reads of the registers that a trampoline saves only for it.
     pub fn uses(&self, consumer: Consumer) -> u16 {
+        if consumer.program().is_some() {
+            return BY_PROGRAM;
+        }
         self.clobbers[consumer.handler().0 as usize].bits() | consumer.reads()
     }
 
@@ -73,7 +91,14 @@ impl HookLists {
         for (i, member) in members.iter().enumerate() {
             let number = first + i as u32;
             let at = arena.layout.consumer(number as usize);
-            let (kind, arg) = member.consumer.handler();
+            let (kind, mut arg) = member.consumer.handler();
+            if let Some((number, cookie)) = member.consumer.program()
+                && let Some(program) = self.programs.get(number as usize)
+            {
+                arg = program.arg;
+                arena.publish(at + offset_of!(ConsumerDesc, program), program.desc);
+                arena.publish(at + offset_of!(ConsumerDesc, cookie), cookie);
+            }
             let run = run_of(&consumers[i..]);
             let next = if i + run < members.len() { address(number + run as u32) } else { 0 };
             arena.publish(at + offset_of!(ConsumerDesc, next), next);

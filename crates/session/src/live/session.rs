@@ -13,20 +13,23 @@ use crate::enter::region::Regions;
 use crate::enter::setup::RECORD_LEN;
 use crate::facts::calls::{Event, OpenCalls};
 use crate::facts::error::Broken;
+use crate::facts::program::{Programs, Runs};
+use crate::facts::room::may_come_alone;
 use crate::facts::site::{Action, Armed, Consumer, Missed, SitePlan, has_rdpid};
 use crate::find::memory::Memory;
 use crate::find::process;
 use crate::hold::foothold::Foothold;
 use crate::kernel::KernelProbes;
 use crate::live::events::{Bounds, Reader};
-use crate::live::lists::Lists;
+use crate::live::lists::{Lists, ProgramAt};
 use crate::live::readers::Readers;
 use image::Mapping;
 use insn::Rung;
+use std::mem::offset_of;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use wire::{KernelSite, latency};
+use wire::{KernelSite, ProgramDesc, Untrusted, latency, needs};
 
 /// Probes in one process.
 #[derive(Debug)]
@@ -35,6 +38,11 @@ pub struct Session {
     pub(crate) mappings: Vec<Mapping>,
     pub(crate) regions: Regions,
     pub(crate) lists: Lists,
+    pub(crate) programs: Programs,
+    /// Where each region has them.
+    pub(crate) placed: Vec<Arc<[ProgramAt]>>,
+    /// The process as it numbers itself.
+    pub(crate) process: u64,
     pub(crate) readers: Readers,
     pub(crate) foothold: Foothold,
     pub(crate) rseq_offset: Option<i32>,
@@ -144,7 +152,7 @@ impl SiteView<'_> {
     pub fn hits_of_each(&self) -> Vec<u64> {
         let consumers = self.plan.actions.first().map_or(&[][..], Action::consumers);
         let (step, mut cell) = (self.counts.step(), self.first_cell);
-        let is_counting = |c: &&Consumer| matches!(c, Consumer::Count | Consumer::Log2Histogram { .. });
+        let is_counting = |c: &&Consumer| may_come_alone(**c);
         let sum = |consumer: &Consumer| {
             let first = cell;
             cell += consumer.cells() * step;
@@ -152,6 +160,20 @@ impl SiteView<'_> {
             cells.fold(0u64, u64::saturating_add)
         };
         consumers.iter().take_while(is_counting).map(sum).collect()
+    }
+
+    /// What became of the hits of each program that the site was armed with, in the order of its consumers, with its number.
+    pub fn runs(&self) -> Vec<(u32, Runs)> {
+        let (step, mut cell) = (self.counts.step(), self.first_cell);
+        let mut runs = Vec::new();
+        for consumer in self.plan.actions.iter().flat_map(Action::consumers) {
+            let first = cell;
+            cell += consumer.cells() * step;
+            let Some((number, _)) = consumer.program() else { continue };
+            let cells: Vec<u64> = (0..consumer.cells()).map(|i| self.counts.sum(first + i * step)).collect();
+            runs.push((number, Runs::of(&cells)));
+        }
+        runs
     }
 
     /// The cells of the first consumer, one for each bucket of a histogram.
@@ -179,11 +201,15 @@ impl Session {
         fence: Fence,
         flavour: text::Flavour,
     ) -> Session {
+        let process = process::number_inside(memory.pid).unwrap_or(0);
         Session {
             memory,
             mappings,
             regions,
             lists: Lists::default(),
+            programs: Programs::default(),
+            placed: Vec::new(),
+            process,
             readers: Readers::new(fence),
             foothold,
             rseq_offset: None,
@@ -221,7 +247,35 @@ impl Session {
 
     /// From now on hits of forked children are counted with their parent's, and not apart.
     pub fn follow_forks(&mut self) {
-        self.regions.arena.follows_forks = true;
+        let arena = &mut self.regions.arena;
+        arena.follows_forks = true;
+        for (number, program) in self.programs.iter().enumerate() {
+            for number in (number..arena.layout.programs()).step_by(self.programs.len()) {
+                let at = arena.layout.program(number) + offset_of!(ProgramDesc, needs);
+                arena.publish(at, program.needs() | needs::CHILDREN);
+            }
+        }
+    }
+
+    /// The programs that it was attached with.
+    pub fn programs(&self) -> &Programs {
+        &self.programs
+    }
+
+    /// The memory of the programs' maps, which the target may write at any time, and where it begins in the arena; `None`
+    /// without maps.
+    pub fn maps(&self) -> Option<Untrusted<'_>> {
+        let layout = &self.regions.arena.layout;
+        self.regions.arena.view().part(layout.maps()?, layout.maps_len())
+    }
+
+    /// The last fault of a program, in whichever region: what it met, and which instruction; `None` if it met none.
+    pub fn last_fault(&self, number: u32) -> Option<bpf::Faulted> {
+        let layout = &self.regions.arena.layout;
+        let descs = (number as usize..layout.programs()).step_by(self.programs.len().max(1));
+        let word = |at: usize| self.regions.arena.view().load(at).unwrap_or(0);
+        let at = |desc: usize| layout.program(desc) + offset_of!(ProgramDesc, last_fault);
+        descs.filter_map(|desc| jit::faulted(word(at(desc)), word(at(desc) + 8))).next()
     }
 
     /// True if a process has the memory of this session mapped: it is the target's, or that of a child that was forked since the

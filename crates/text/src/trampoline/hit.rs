@@ -33,17 +33,20 @@ use wire::{ConsumerDesc, SiteDesc, cell, table};
 pub(super) const fn entry(bodies: usize) -> usize {
     (stubs(bodies) + bodies * (2 * STUB + NOBODY) + HEADER_LEN).next_multiple_of(64)
 }
-/// The part of `pt_regs` above the registers that a call may change: orig_rax, rip, cs, flags, rsp, ss.
-const ABOVE: u16 = 48;
+/// The part of `pt_regs` above the registers that a call may change: orig_rax, rip, cs, flags, rsp, ss; who reads those writes
+/// them first. And two words of the trampoline's own.
+const ABOVE: u16 = 48 + OWN;
+/// Bytes of the trampoline's own between the saved registers and the program's stack pointer, or its red zone.
+pub const OWN: u16 = 16;
 /// The part below the five that are always pushed: r8 to r11, and the registers that a call keeps. Of these only rbx is
 /// written, which is an argument in Go, and r14 where it is asked for; no handler reads the others yet.
 const BELOW: u16 = 80;
-/// Where the flags go in the form of `lahf; seto al`: the place of orig_rax, just above the registers.
-const SLOT_FLAGS: u16 = BELOW + 5 * 8;
+/// Where the flags go in the form of `lahf; seto al`: just above the registers.
+const SLOT_FLAGS: u16 = BELOW + 5 * 8 + 48;
 const SLOT_RBX: u16 = 40;
 const SLOT_R14: u16 = 8;
-/// Where the consumer that is being called is kept: the place of `ss`.
-const SLOT_CONSUMER: u16 = SLOT_FLAGS + 40;
+/// Where the consumer that is being called is kept.
+const SLOT_CONSUMER: u16 = SLOT_FLAGS + 8;
 
 /// Registers that are always pushed, in the order of their slots from above.
 const PUSHED: [Reg; 5] = [RDI, RSI, RDX, RCX, RAX];
@@ -67,7 +70,7 @@ const NOBODY: usize = 24;
 impl Builder<'_> {
     /// `uses`: a bit for each register that the site's handlers write or read, beyond those that are always saved.
     ///
-    /// Stack: 168 + 8 bytes below the red zone, and what the handlers use.
+    /// Stack: 184 + 8 bytes below the red zone, and what the handlers use.
     pub(super) fn hit(&mut self, desc: u64, uses: RegSet) -> Result<(), Unreachable> {
         let above = self.above();
         self.code.add_rsp(-i32::from(above));

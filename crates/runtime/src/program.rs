@@ -1,0 +1,276 @@
+//! A program that runs at a hit.
+//!
+//! For:     consumers that are programs: the code that crate `jit` made, which stands in the region.
+//! State:   a [`Hit`] on the thread's stack, or in a workspace of the arena.
+//! Context: hit, between the reader's two counts.
+//! Keeps:   P1 each hit adds one to one of the consumer's cells: it ran, or why not.
+//!          P2 a workspace has one run at a time, and is never waited for.
+//!          P3 the saved registers have what the program reads of them before it is called.
+//!          P4 the stack pointer stays on the thread's own stack: a signal that comes meanwhile is handled there.
+//! Checked: testkit `programs_at_hits`; `bench trig-uprobe-prog-empty` (hits = calls); `torture live` (P2).
+
+use crate::cell::{Adder, Locked, Rseq, shared_copy};
+use crate::handler::PtRegs;
+use core::arch::{asm, naked_asm};
+use core::mem::{MaybeUninit, offset_of};
+use core::sync::atomic::{AtomicU64, Ordering};
+use wire::{
+    Bounds, ConsumerDesc, Hit, ProgramDesc, SiteDesc, WORKSPACES_EACH, Workspace, fault, needs, program_cell,
+};
+
+/// What a thread of 64-bit code has in cs and ss.
+const USER_CS: u64 = 0x33;
+const USER_SS: u64 = 0x2b;
+/// Of the flags: what is always set, and that interrupts are let in.
+const FLAGS_ALWAYS: u64 = 0x202;
+/// So many workspaces are looked at before a hit gives up.
+const LOOK_AT_MOST: u64 = 64;
+
+/// Handler: runs the consumer's program, in a process whose threads have rseq.
+///
+/// # Safety
+/// As for [`Adder::add`], with the consumer's [`program_cell::COUNT`] cells; `consumer.program` must be the address of a
+/// [`ProgramDesc`] whose program stands in this region, compiled for the context that a hit has; the arena must hold the
+/// workspaces that it names.
+#[unsafe(naked)]
+pub unsafe extern "C" fn program_rseq(_: &PtRegs, _: &SiteDesc, _: &ConsumerDesc, _: u64) {
+    // Registers that a call keeps are as the target had them, on the first of a hit's consumers and on all others.
+    naked_asm!(
+        "test dword ptr [rdx + {arg}], {kept}",
+        "jz 2f",
+        "mov [rdi], r15",
+        "mov [rdi + 8], r14",
+        "mov [rdi + 16], r13",
+        "mov [rdi + 24], r12",
+        "mov [rdi + 32], rbp",
+        "2:",
+        "jmp {run}",
+        arg = const offset_of!(ConsumerDesc, arg),
+        kept = const needs::KEPT,
+        run = sym run::<Rseq>,
+    );
+}
+
+/// The same in processes without rseq.
+///
+/// # Safety
+/// As for [`program_rseq`].
+#[unsafe(naked)]
+pub unsafe extern "C" fn program_locked(_: &PtRegs, _: &SiteDesc, _: &ConsumerDesc, _: u64) {
+    naked_asm!(
+        "test dword ptr [rdx + {arg}], {kept}",
+        "jz 2f",
+        "mov [rdi], r15",
+        "mov [rdi + 8], r14",
+        "mov [rdi + 16], r13",
+        "mov [rdi + 24], r12",
+        "mov [rdi + 32], rbp",
+        "2:",
+        "jmp {run}",
+        arg = const offset_of!(ConsumerDesc, arg),
+        kept = const needs::KEPT,
+        run = sym run::<Locked>,
+    );
+}
+
+/// # Safety
+/// As for [`program_rseq`].
+unsafe extern "C" fn run<A: Adder>(regs: &mut PtRegs, site: &SiteDesc, consumer: &ConsumerDesc, copy: u64) {
+    let desc = consumer.program as *const ProgramDesc;
+    // SAFETY: the consumer's description lives in the arena as long as a list leads to the consumer (contract).
+    let desc = unsafe { &*desc };
+    // SAFETY: passed on from the caller.
+    let became = unsafe { what_becomes::<A>(regs, site, consumer, desc, copy) };
+    // SAFETY: passed on from the caller; the cell is one of the consumer's.
+    unsafe { A::add(copy, site, consumer.cell + 8 * became, 1) };
+}
+
+/// Runs it, or finds out why not; the number of the cell.
+///
+/// # Safety
+/// As for [`program_rseq`].
+#[inline(always)]
+unsafe fn what_becomes<A: Adder>(
+    regs: &mut PtRegs,
+    site: &SiteDesc,
+    consumer: &ConsumerDesc,
+    desc: &ProgramDesc,
+    copy: u64,
+) -> u32 {
+    // Orders nothing: each bit is true by itself.
+    let needs = desc.needs.load(Ordering::Relaxed);
+    // SAFETY: passed on from the caller.
+    if copy <= wire::COPY_NONE && needs & needs::CHILDREN == 0 && unsafe { shared_copy(site) }.is_none() {
+        return program_cell::CHILD;
+    }
+    if needs & needs::FRAME != 0 {
+        regs.fill_in(site);
+    }
+    let mut own = MaybeUninit::<Hit>::uninit();
+    let space = if needs & needs::WORKSPACE == 0 {
+        None
+    } else {
+        // SAFETY: passed on from the caller.
+        match unsafe { claim(desc) } {
+            None => return program_cell::NO_WORKSPACE,
+            claimed => claimed,
+        }
+    };
+    // SAFETY: a workspace that is ours until it is given back (P2); its run is the first of its fields that we use.
+    let hit = space.map_or(own.as_mut_ptr(), |space| unsafe { (&raw mut (*space).hit).cast() });
+    // SAFETY: ours alone, and room for a run; written whole.
+    let of = unsafe { &mut *hit };
+    of.fuel = desc.fuel;
+    of.fault = 0;
+    of.calls_left = CALLS;
+    of.regs = core::ptr::from_mut(regs) as u64;
+    of.site = core::ptr::from_ref(site) as u64;
+    of.consumer = core::ptr::from_ref(consumer) as u64;
+    of.program = core::ptr::from_ref(desc) as u64;
+    of.copy = copy;
+    of.cookie = consumer.cookie;
+    if let Some(space) = space {
+        let at = space as u64;
+        of.stack = at + offset_of!(Workspace, stack) as u64;
+        of.scratch = at + size_of::<Workspace>() as u64;
+        if needs & needs::CHECKED != 0 {
+            // SAFETY: ours, and in bounds.
+            unsafe { bind(space, of, desc.scratch_len) };
+        }
+    }
+    // SAFETY: passed on from the caller; the run names the stack and scratch memory that the program needs.
+    unsafe { call(desc, hit) };
+    // SAFETY: ours still, written above and by the program.
+    let (fault, detail) = unsafe { ((*hit).fault, (*hit).detail) };
+    if let Some(space) = space {
+        // SAFETY: ours still; afterwards nobody uses it by this address.
+        let owner = unsafe { &(*space).owner };
+        // [PROG-1] Orders all that this run did in the workspace before the word that gives it to others. Pairs with [PROG-2].
+        owner.store(0, Ordering::Release);
+    }
+    match fault {
+        0 => program_cell::RAN,
+        met => note(desc, met, detail),
+    }
+}
+
+/// Functions that may be inside the first.
+const CALLS: u64 = 7;
+
+/// Leaves for the controller what a run met.
+#[cold]
+fn note(desc: &ProgramDesc, met: u64, detail: u64) -> u32 {
+    // Two words of which each is some run's: for a message, and orders nothing.
+    desc.last_fault[0].store(met, Ordering::Relaxed);
+    desc.last_fault[1].store(detail, Ordering::Relaxed);
+    if fault::kind(met) == fault::FUEL_OUT { program_cell::FUEL } else { program_cell::FAULT }
+}
+
+/// Calls the program's code: r1 the saved registers, the others 0, the run in r9, the arena in r15.
+///
+/// # Safety
+/// As for [`program_rseq`]; `hit` must be a run that is filled in for this program.
+#[inline(always)]
+unsafe fn call(desc: &ProgramDesc, hit: *mut Hit) {
+    // SAFETY: the run's own field (contract).
+    let regs = unsafe { (*hit).regs };
+    // SAFETY: the code keeps the C convention and passed jit's gate (L2 of jit/load.rs): it comes back with the stack pointer
+    // and r15 as they were, and changes general registers and flags alone; what it accesses is its writer's to answer for, or
+    // held to the run's bounds (contract).
+    unsafe {
+        asm!(
+            "call {entry}",
+            entry = in(reg) desc.entry,
+            inout("rdi") regs => _,
+            inout("rsi") 0u64 => _,
+            inout("rdx") 0u64 => _,
+            inout("rcx") 0u64 => _,
+            inout("r8") 0u64 => _,
+            inout("r9") hit => _,
+            in("r15") desc.arena,
+            lateout("rax") _,
+            lateout("r10") _,
+            lateout("r11") _,
+        );
+    }
+}
+
+/// A workspace that nobody is in: one of this CPU's, or the next; `None` after a few.
+///
+/// # Safety
+/// `desc` must name workspaces that are there.
+#[inline(always)]
+unsafe fn claim(desc: &ProgramDesc) -> Option<*mut Workspace> {
+    let count = desc.workspaces_count;
+    let first = percpu::table::cpu() * WORKSPACES_EACH as u64;
+    let mut number = if first < count { first } else { 0 };
+    for _ in 0..count.min(LOOK_AT_MOST) {
+        let space = (desc.workspaces + number * desc.workspace_len) as *mut Workspace;
+        // SAFETY: one of those that are there (contract); the word is accessed as an atomic alone.
+        let owner: &AtomicU64 = unsafe { &(*space).owner };
+        // [PROG-2] Orders all that the run before did in the workspace before ours. Pairs with [PROG-1].
+        let is_free = owner.load(Ordering::Relaxed) == 0
+            && owner.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if is_free {
+            return Some(space);
+        }
+        number = if number + 1 < count { number + 1 } else { 0 };
+    }
+    None
+}
+
+/// Says what a program that is checked may touch: its stack, the saved registers to read, its scratch memory.
+///
+/// # Safety
+/// The workspace must be the caller's.
+#[inline(always)]
+unsafe fn bind(space: *mut Workspace, hit: &Hit, scratch_len: u64) {
+    let pieces = [
+        (hit.stack, wire::STACK_LEN as u64, true),
+        (hit.regs, size_of::<PtRegs>() as u64, false),
+        (hit.scratch, scratch_len, true),
+        (0, 0, false),
+    ];
+    for (i, (start, len, is_writable)) in pieces.into_iter().enumerate() {
+        let Bounds { start, reads, writes } = Bounds::new(start, len, is_writable);
+        // SAFETY: there are as many bounds as pieces, and the workspace is the caller's (contract).
+        let words: *mut u64 = unsafe { (&raw mut (*space).hit.bounds).cast::<Bounds>().add(i).cast() };
+        // Word by word and volatile: a call of memcpy is not to be made of it.
+        let of = [start, reads[0], reads[1], reads[2], reads[3], writes[0], writes[1], writes[2], writes[3]];
+        for (j, word) in of.into_iter().enumerate() {
+            // SAFETY: bounds are nine words.
+            unsafe { words.add(j).write_volatile(word) };
+        }
+    }
+}
+
+const _: () = assert!(size_of::<Bounds>() == 9 * 8 && wire::BOUNDS_MAX == 4);
+
+impl PtRegs {
+    /// Writes what is not saved register by register: where the thread is, its stack pointer, its flags.
+    #[inline(always)]
+    fn fill_in(&mut self, site: &SiteDesc) {
+        let stack_pointer = self.stack_pointer(site);
+        let flags = FLAGS_ALWAYS | if site.has_flags != 0 { self.arithmetic_flags() } else { 0 };
+        for (offset, value) in [
+            (120, u64::MAX), // orig_rax: in no system call
+            (128, site.addr),
+            (136, USER_CS),
+            (144, flags),
+            (152, stack_pointer),
+            (160, USER_SS),
+        ] {
+            self.set(offset, value);
+        }
+    }
+
+    /// The flags that the trampoline saved just behind, in the form of `lahf; seto al`: those in ah, and the overflow.
+    #[inline(always)]
+    fn arithmetic_flags(&self) -> u64 {
+        let behind = core::ptr::from_ref(self).wrapping_add(1).cast::<u64>();
+        // SAFETY: the trampoline's frame goes on behind the registers, with the flags first where it saved them
+        // (text/trampoline/hit.rs, `SLOT_FLAGS`; `SiteDesc::has_flags`).
+        let ax = unsafe { behind.read() };
+        ax >> 8 & 0xd5 | (ax & 1) << 11
+    }
+}

@@ -1,0 +1,185 @@
+//! Programs placed in the process.
+//!
+//! For:     `Session::attach`, when it writes trampolines.
+//! State:   each program's code once in each region, and its description in the arena.
+//! Context: control, while the target runs and nothing leads there yet.
+//! Keeps:   P1 code stands in the region, behind the agent, and calls that region's helpers.
+//!          P2 a description is complete before a consumer leads to it.
+//! Checked: tests below; testkit `programs_at_hits`.
+
+use crate::enter::arena::Arena;
+use crate::facts::error::Broken;
+use crate::facts::program::Program;
+use crate::live::lists::ProgramAt;
+use crate::live::session::Session;
+use std::mem::offset_of;
+use wire::{Helper, ProgramDesc, WORKSPACES_EACH, needs};
+
+impl Session {
+    /// Writes all programs' code into each region, for how hits count here.
+    pub(crate) fn place_programs(&mut self) -> Result<(), Broken> {
+        let mut placed = Vec::with_capacity(self.regions.regions.len());
+        for (number, region) in self.regions.regions.iter().enumerate() {
+            let helpers = match self.rseq_offset {
+                Some(_) => &region.agent.rseq.helpers,
+                None => &region.agent.locked.helpers,
+            };
+            let mut at = region.programs;
+            let mut of_region = Vec::with_capacity(self.programs.len());
+            for (i, program) in self.programs.iter().enumerate() {
+                let address = |helper| Some(helpers[Helper::of(helper)? as usize]);
+                let bytes = program.code.at(at, address).map_err(|e| Broken::Agent(e.to_string()))?;
+                self.memory.write(at, &bytes)?;
+                let desc = self.regions.arena.layout.program(number * self.programs.len() + i);
+                describe(&self.regions.arena, desc, program, at);
+                let arg = (program.needs() & needs::KEPT) as u32;
+                of_region.push(ProgramAt { desc: self.regions.arena.remote + desc as u64, arg });
+                at += bytes.len().next_multiple_of(16) as u64;
+            }
+            placed.push(of_region.into());
+        }
+        self.placed = placed;
+        Ok(())
+    }
+}
+
+fn describe(arena: &Arena, desc: usize, program: &Program, entry: u64) {
+    let layout = &arena.layout;
+    let in_target = |at: Option<usize>| at.map_or(0, |at| arena.remote + at as u64);
+    let (first, len) = layout.workspaces();
+    let words = [
+        (offset_of!(ProgramDesc, entry), entry),
+        (offset_of!(ProgramDesc, fuel), program.fuel),
+        (offset_of!(ProgramDesc, needs), program.needs()),
+        (offset_of!(ProgramDesc, arena), arena.remote),
+        (offset_of!(ProgramDesc, workspaces), in_target(first)),
+        (offset_of!(ProgramDesc, workspace_len), len as u64),
+        (
+            offset_of!(ProgramDesc, workspaces_count),
+            first.map_or(0, |_| (layout.cpus * WORKSPACES_EACH) as u64),
+        ),
+        (offset_of!(ProgramDesc, scratch_len), program.scratch as u64),
+        (offset_of!(ProgramDesc, maps), in_target(layout.maps())),
+    ];
+    words.into_iter().for_each(|(at, value)| arena.publish(desc + at, value));
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::facts::inject::tests::{Subject, sites};
+    use crate::{Action, Attach, Consumer, Program, Programs, Room, Session, SitePlan, Wanted};
+    use jit::{Compiler, Level, Meaning};
+    use std::time::Duration;
+    use wire::MAPS;
+
+    fn program(text: &str, level: Level, scratch: usize) -> Program {
+        let insns = bpf::assemble(text).unwrap();
+        let meaning = |wide| match wide {
+            bpf::Wide::MapValueIndex { index: 0, offset } => Some(Meaning::Arena(MAPS as u32 + offset)),
+            bpf::Wide::MapValueIndex { index: 1, offset } => Some(Meaning::Scratch(offset)),
+            _ => None,
+        };
+        let wanted = Wanted { name: text, level, scratch, meaning: &meaning, fuel: 1000 };
+        Program::new(&mut Compiler::new().unwrap(), &bpf::Program::new(insns).unwrap(), &wanted).unwrap()
+    }
+
+    /// Adds one to a word of the maps, and what r6 holds to the next.
+    fn adds(word: usize) -> String {
+        format!(
+            "lddw %r2, map_value 0 {0}\nmov %r3, 1\nlock add [%r2+0], %r3\nlock add [%r2+8], %r6\nmov %r0, 0\nexit",
+            word * 8
+        )
+    }
+
+    fn with(mut plans: Vec<SitePlan>, consumers: &[Consumer]) -> Vec<SitePlan> {
+        for action in plans.iter_mut().flat_map(|plan| &mut plan.actions) {
+            *action = Action::Consumers(consumers.to_vec());
+        }
+        plans
+    }
+
+    fn words(session: &Session, count: usize) -> Vec<u64> {
+        (0..count).map(|i| session.maps().unwrap().load(i * 8).unwrap()).collect()
+    }
+
+    #[test]
+    fn programs_run_at_entries_and_returns_and_every_hit_is_counted() {
+        let subject = Subject::start();
+        let run = |program| Consumer::Program { program, cookie: 7 };
+        // The argument's lowest bit; what comes back; the cookie, which a helper tells.
+        let programs = vec![
+            program(&format!("ldxdw %r6, [%r1+112]\nand %r6, 1\n{}", adds(0)), Level::Own, 0),
+            program(&format!("call 174\nmov %r6, %r0\n{}", adds(2)), Level::Own, 0),
+            program("mov %r0, 0\nagain:\nja again", Level::Checked, 0),
+            program("stxdw [%r1+112], %r1\nexit", Level::Checked, 0),
+            program(
+                &format!("lddw %r4, map_value 1 8\nstdw [%r4+0], 3\nldxdw %r6, [%r4+0]\n{}", adds(4)),
+                Level::Own,
+                64,
+            ),
+        ];
+        let programs = Programs::new(programs, vec![0; 4096]);
+        let mut plans = with(
+            sites(subject.pid(), &["u::injected_other"]),
+            &[Consumer::Count, run(0), run(1), run(2), run(3), run(4)],
+        );
+        let exits = sites(subject.pid(), &["ur::injected_long"]);
+        let exits = with(exits, &[Consumer::Count, run(1)]);
+        assert!(!exits.is_empty());
+        plans.extend(exits);
+        let attach = Attach { programs, ..Attach::default() };
+        let mut session = Session::attach_with(subject.pid(), plans, attach).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        let receipt = session.detach().unwrap();
+        assert!(receipt.is_verified() && receipt.is_unmapped(), "{receipt:?}");
+        let sites: Vec<_> = session.sites().collect();
+        let (entry, exits) = sites.split_first().unwrap();
+        let hits = entry.hits_of_each()[0];
+        let runs = entry.runs();
+        assert!(hits > 1000 && runs.len() == 5, "{hits} {runs:?}");
+        for (number, runs) in &runs {
+            assert_eq!(runs.hits(), hits, "program {number}: {runs:?}");
+        }
+        let returns: u64 = exits.iter().map(|exit| exit.hits_of_each()[0]).sum();
+        let ran: u64 = exits.iter().map(|exit| exit.runs()[0].1.ran).sum();
+        assert!(returns > 1000 && ran == returns, "{returns} {ran}");
+        assert_eq!([runs[0].1.ran, runs[1].1.ran, runs[2].1.fuel, runs[3].1.fault], [hits; 4]);
+        let words = words(&session, 6);
+        assert_eq!(words[0], hits);
+        assert!(words[1] <= hits);
+        assert_eq!((words[2], words[3]), (hits + ran, 7 * (hits + ran)));
+        let (ran, spaces) = (runs[4].1.ran, runs[4].1.no_workspace);
+        assert_eq!((words[4], words[5], ran + spaces), (ran, 3 * ran, hits));
+        assert!(session.last_fault(3).is_some() && session.last_fault(0).is_none());
+    }
+
+    #[test]
+    fn programs_come_and_go_while_hits_run() {
+        let subject = Subject::start();
+        let programs = vec![program(&format!("mov %r6, 2\n{}", adds(0)), Level::Own, 0)];
+        let attach = Attach {
+            programs: Programs::new(programs, vec![0; 64]),
+            room: Room::for_programs(4),
+            ..Attach::default()
+        };
+        let plans = with(sites(subject.pid(), &["u::injected_other"]), &[Consumer::Count]);
+        let mut session = Session::attach_with(subject.pid(), plans, attach).unwrap();
+        let hook = session.hooks(session.armed[0].plan.addr())[0];
+        let (mut ran, one) = (0, (hook, Consumer::Program { program: 0, cookie: 0 }));
+        for _ in 0..5 {
+            let added = session.change(&[one], &[]).unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+            session.change(&[], &added).unwrap();
+            let settled = session.settle(Duration::from_secs(60));
+            assert_eq!(settled.removed[0].0, added[0]);
+            let runs = crate::Runs::of(&settled.removed[0].1);
+            assert_eq!((runs.skipped(), runs.hits()), (0, runs.ran));
+            ran += runs.ran;
+        }
+        assert_eq!(words(&session, 2), [ran, 2 * ran]);
+        assert!(ran > 1000);
+        let none = (hook, Consumer::Program { program: 1, cookie: 0 });
+        assert_eq!(session.change(&[none], &[]), Err(crate::NotChanged::NoProgram(1)));
+        assert!(session.detach().unwrap().is_verified());
+    }
+}

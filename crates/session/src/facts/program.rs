@@ -1,0 +1,282 @@
+//! Programs that a session's consumers run.
+//!
+//! For:     whoever attaches with programs.
+//! State:   machine code that can be placed anywhere, and what a run of it needs.
+//! Context: control.
+//! Keeps:   G1 a program that is made here runs on the thread's stack with no more than [`OWN_STACK_MAX`] bytes; with more, its
+//!             stack is a workspace's.
+//!          G2 none writes to the saved registers.
+//! Checked: tests below; testkit `programs_at_hits`.
+
+use jit::{Compiled, Compiler, Level, Meaning, Options, Refused, Stack};
+use std::fmt;
+use std::sync::Arc;
+use wire::{Helper, needs, program_cell};
+
+/// Fuel of a run of which nothing else is said.
+pub const FUEL: u64 = 100_000;
+/// Bytes that a program's code may need on the thread's stack, helpers apart.
+pub const OWN_STACK_MAX: u32 = 256;
+/// Cells of a consumer that is a program, by [`wire::program_cell`].
+pub(crate) const PROGRAM_CELLS: u32 = program_cell::COUNT;
+/// Scratch memory of one run, at most.
+pub const SCRATCH_MAX: usize = 1 << 22;
+
+/// What becomes of the hits of a consumer that is a program; all that there were are in one of these.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Runs {
+    /// Ran to the end.
+    pub ran: u64,
+    /// Skipped: the thread was inside the same program, and a signal handler came in between.
+    pub nested: u64,
+    /// Skipped: no workspace was free.
+    pub no_workspace: u64,
+    /// Ended: the fuel was used up.
+    pub fuel: u64,
+    /// Ended: it did what it may not.
+    pub fault: u64,
+    /// Skipped: in a forked child that is not followed. Such hits are counted with the children's.
+    pub child: u64,
+}
+
+impl Runs {
+    /// From a consumer's cells, in their order.
+    pub(crate) fn of(cells: &[u64]) -> Runs {
+        let cell = |number: u32| cells.get(number as usize).copied().unwrap_or(0);
+        Runs {
+            ran: cell(program_cell::RAN),
+            nested: cell(program_cell::NESTED),
+            no_workspace: cell(program_cell::NO_WORKSPACE),
+            fuel: cell(program_cell::FUEL),
+            fault: cell(program_cell::FAULT),
+            child: cell(program_cell::CHILD),
+        }
+    }
+
+    /// Hits that did not run to their end.
+    pub fn skipped(&self) -> u64 {
+        let Runs { ran: _, nested, no_workspace, fuel, fault, child } = *self;
+        [nested, no_workspace, fuel, fault, child].into_iter().fold(0, u64::saturating_add)
+    }
+
+    /// All hits.
+    pub fn hits(&self) -> u64 {
+        self.ran.saturating_add(self.skipped())
+    }
+}
+
+/// What a program is wanted for.
+pub struct Wanted<'a> {
+    /// For messages.
+    pub name: &'a str,
+    /// How far it is believed.
+    pub level: Level,
+    /// Instructions of one run.
+    pub fuel: u64,
+    /// Bytes of scratch memory of one run.
+    pub scratch: usize,
+    /// What its wide immediates mean.
+    pub meaning: &'a dyn Fn(bpf::Wide) -> Option<Meaning>,
+}
+
+impl Default for Wanted<'_> {
+    fn default() -> Self {
+        Wanted { name: "a program", level: Level::Checked, fuel: FUEL, scratch: 0, meaning: &|_| None }
+    }
+}
+
+impl fmt::Debug for Wanted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Wanted { name, level, fuel, scratch, .. } = self;
+        write!(f, "Wanted {{ {name}, {level:?}, fuel: {fuel}, scratch: {scratch} }}")
+    }
+}
+
+/// Why a program cannot run at hits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NotProgram {
+    /// It is not compiled.
+    Refused(Refused),
+    /// It needs so many bytes of the thread's stack.
+    TooMuchStack(u32),
+    /// So much scratch memory.
+    TooMuchScratch(usize),
+    /// It writes to the registers that were saved, which the target gets back.
+    WritesRegisters,
+}
+
+impl fmt::Display for NotProgram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NotProgram::Refused(refused) => refused.fmt(f),
+            NotProgram::TooMuchStack(bytes) => {
+                write!(
+                    f,
+                    "its code needs {bytes} bytes of the thread's stack; at most {OWN_STACK_MAX} are taken"
+                )
+            }
+            NotProgram::TooMuchScratch(bytes) => {
+                write!(f, "it needs {bytes} bytes of scratch memory; there are {SCRATCH_MAX} at most")
+            }
+            NotProgram::WritesRegisters => write!(f, "it writes to the registers of the process"),
+        }
+    }
+}
+
+impl std::error::Error for NotProgram {}
+
+/// One program.
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub(crate) name: String,
+    pub(crate) code: Compiled,
+    pub(crate) fuel: u64,
+    pub(crate) scratch: usize,
+}
+
+impl Program {
+    /// Compiles a program whose context, in r1, is the kernel's `pt_regs`. It may call the helpers of [`wire::Helper`].
+    ///
+    /// # Errors
+    /// Why it cannot run at hits.
+    pub fn new(
+        compiler: &mut Compiler,
+        program: &bpf::Program,
+        wanted: &Wanted<'_>,
+    ) -> Result<Program, NotProgram> {
+        if wanted.scratch > SCRATCH_MAX {
+            return Err(NotProgram::TooMuchScratch(wanted.scratch));
+        }
+        let helpers = Helper::ALL.map(Helper::number);
+        let mut options =
+            Options { level: wanted.level, helpers: &helpers, meaning: wanted.meaning, ..Options::default() };
+        let mut code = compiler.compile(program, &options).map_err(NotProgram::Refused)?;
+        if code.passed.stack > OWN_STACK_MAX && !code.is_given_stack {
+            options.stack = Stack::Given;
+            code = compiler.compile(program, &options).map_err(NotProgram::Refused)?;
+        }
+        if code.passed.stack > OWN_STACK_MAX {
+            return Err(NotProgram::TooMuchStack(code.passed.stack));
+        }
+        // One that is checked cannot.
+        if code.context.is_written && !code.is_checked {
+            return Err(NotProgram::WritesRegisters);
+        }
+        let (name, fuel, scratch) = (wanted.name.to_owned(), wanted.fuel, wanted.scratch);
+        Ok(Program { name, code, fuel, scratch })
+    }
+
+    /// For messages.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its machine code.
+    pub fn code(&self) -> &Compiled {
+        &self.code
+    }
+
+    /// Bits of [`wire::needs`].
+    pub(crate) fn needs(&self) -> u64 {
+        let context = &self.code.context;
+        let reads =
+            |offsets: &[u32]| self.code.is_checked || offsets.iter().any(|offset| context.reads(*offset));
+        let mut bits = 0;
+        bits |= if reads(&[0, 8, 16, 24, 32]) { needs::KEPT } else { 0 };
+        bits |= if reads(&[120, 128, 136, 144, 152, 160]) { needs::FRAME } else { 0 };
+        bits |= if self.needs_workspace() { needs::WORKSPACE } else { 0 };
+        bits | if self.code.is_checked { needs::CHECKED } else { 0 }
+    }
+
+    /// Its runs need more than the thread's stack.
+    pub(crate) fn needs_workspace(&self) -> bool {
+        self.code.is_given_stack || self.scratch > 0
+    }
+
+    /// It reads the flags.
+    pub(crate) fn reads_flags(&self) -> bool {
+        self.code.is_checked || self.code.context.reads(144)
+    }
+}
+
+/// All programs of a session, by number, and their maps.
+#[derive(Clone, Debug, Default)]
+pub struct Programs(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    programs: Vec<Program>,
+    maps: Vec<u8>,
+}
+
+impl Programs {
+    /// Programs, of which consumers name each by its place here, and the bytes of their maps.
+    ///
+    /// The bytes are copied into the memory that the session shares with its process, at [`wire::MAPS`] from its start, before
+    /// any site is armed: a program reaches them by [`Meaning::Arena`].
+    pub fn new(programs: Vec<Program>, maps: Vec<u8>) -> Programs {
+        Programs(Arc::new(Inner { programs, maps }))
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.0.programs.len()
+    }
+
+    /// No program.
+    pub fn is_empty(&self) -> bool {
+        self.0.programs.is_empty()
+    }
+
+    /// Number so-and-so.
+    pub fn get(&self, number: u32) -> Option<&Program> {
+        self.0.programs.get(number as usize)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Program> {
+        self.0.programs.iter()
+    }
+
+    pub(crate) fn maps(&self) -> &[u8] {
+        &self.0.maps
+    }
+
+    /// Bytes of scratch memory of the one that needs most; `None` if none needs a workspace.
+    pub(crate) fn scratch(&self) -> Option<usize> {
+        self.iter().filter(|p| p.needs_workspace()).map(|p| p.scratch).max()
+    }
+
+    /// Bytes that their code takes in a region, each at a multiple of 16.
+    pub(crate) fn placed_len(&self) -> usize {
+        self.iter().map(|p| p.code.placed_len().next_multiple_of(16)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str, level: Level) -> Result<Program, NotProgram> {
+        let program = bpf::Program::new(bpf::assemble(text).unwrap()).unwrap();
+        Program::new(&mut Compiler::new().unwrap(), &program, &Wanted { level, ..Wanted::default() })
+    }
+
+    #[test]
+    fn a_program_needs_what_it_reads_and_a_workspace_for_a_long_stack() {
+        assert_eq!(of("ldxdw %r0, [%r1+112]\nexit", Level::Own).unwrap().needs(), 0);
+        assert_eq!(of("ldxdw %r0, [%r1+32]\nexit", Level::Own).unwrap().needs(), needs::KEPT);
+        assert_eq!(of("ldxdw %r0, [%r1+152]\nexit", Level::Own).unwrap().needs(), needs::FRAME);
+        assert_eq!(of("stdw [%r10-64], 1\nldxdw %r0, [%r10-64]\nexit", Level::Own).unwrap().needs(), 0);
+        let long = "stdw [%r10-512], 1\ncall 5\nldxdw %r0, [%r10-512]\nexit";
+        assert_eq!(of(long, Level::Own).unwrap().needs(), needs::WORKSPACE);
+        let checked = of("mov %r0, 0\nexit", Level::Checked).unwrap();
+        assert_eq!(checked.needs(), needs::CHECKED | needs::WORKSPACE | needs::KEPT | needs::FRAME);
+    }
+
+    #[test]
+    fn what_cannot_run_at_a_hit_is_refused() {
+        assert_eq!(of("stdw [%r1+112], 1\nexit", Level::Own).unwrap_err(), NotProgram::WritesRegisters);
+        assert!(matches!(of("call 77777\nexit", Level::Own), Err(NotProgram::Refused(_))));
+    }
+}

@@ -1,0 +1,257 @@
+//! What a program has around it while it runs at a hit.
+//!
+//! For:     the compiler of programs, which knows the places of the first fields; the agent, which makes one for each run;
+//!          helpers, which get its address.
+//! State:   a [`Hit`] is one run's own; a [`ProgramDesc`] is written by the controller before anything leads to it.
+//! Context: hit, control.
+//! Keeps:   P1 the layout is the same in both builds (`repr(C)`, fixed sizes).
+//!          P2 an access of `len` bytes is allowed where all of its bytes lie inside one of the bounds.
+//! Checked: tests below; jit's tests/engines.rs; testkit `programs_at_hits`.
+
+use core::sync::atomic::AtomicU64;
+
+/// Pieces of memory that a checked program may be given, its stack among them.
+pub const BOUNDS_MAX: usize = 4;
+
+/// One piece of memory that a checked program may touch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Bounds {
+    /// Its first address.
+    pub start: u64,
+    /// At how many places a read of 1, 2, 4 and 8 bytes may begin.
+    pub reads: [u64; 4],
+    /// And a write.
+    pub writes: [u64; 4],
+}
+
+impl Bounds {
+    /// `len` bytes at `start`, to be read, and to be written or not.
+    #[inline(always)]
+    pub fn new(start: u64, len: u64, is_writable: bool) -> Bounds {
+        let places = [1, 2, 4, 8].map(|size: u64| (len + 1).saturating_sub(size));
+        Bounds { start, reads: places, writes: if is_writable { places } else { [0; 4] } }
+    }
+}
+
+/// One run of a program: first what the compiled code reads and writes, then what its helpers want to know.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Hit {
+    /// Instructions that it may take: less what jumps back and calls have cost.
+    pub fuel: u64,
+    /// 0, or what it met: a kind as in [`fault`] in the upper byte.
+    pub fault: u64,
+    /// The address or the number of a fault.
+    pub detail: u64,
+    /// Functions that may still be entered.
+    pub calls_left: u64,
+    /// The lowest address of its stack, if that is given.
+    pub stack: u64,
+    /// Address of the saved registers, the kernel's `pt_regs`; 0 where there is no hit.
+    pub regs: u64,
+    /// Address of the [`crate::SiteDesc`].
+    pub site: u64,
+    /// Address of the [`crate::ConsumerDesc`].
+    pub consumer: u64,
+    /// Address of the [`ProgramDesc`].
+    pub program: u64,
+    /// The copy of this CPU, or [`crate::COPY_NONE`] or [`crate::COPY_UNKNOWN`]: what an adder is told.
+    pub copy: u64,
+    /// Address of the program's scratch memory, 0 if it has none.
+    pub scratch: u64,
+    /// What is the consumer's own, and differs from site to site.
+    pub cookie: u64,
+}
+
+/// A run that is held to its bounds.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct CheckedHit {
+    /// As of any run.
+    pub hit: Hit,
+    /// What may be touched.
+    pub bounds: [Bounds; BOUNDS_MAX],
+}
+
+impl CheckedHit {
+    /// Whether `len` bytes at `addr` are the program's, to be written or only read: what a helper asks of a pointer.
+    pub fn allows(&self, addr: u64, len: u64, is_write: bool) -> bool {
+        self.bounds.iter().any(|bounds| {
+            let places = if is_write { bounds.writes[0] } else { bounds.reads[0] };
+            let at = addr.wrapping_sub(bounds.start);
+            len == 0 || at < places && len <= places - at
+        })
+    }
+}
+
+/// Kinds of faults, in the upper byte of [`Hit::fault`]; below them the length of an access and the instruction's number.
+pub mod fault {
+    /// An access to what is not the program's.
+    pub const ACCESS: u64 = 1;
+    /// An atomic access that is not aligned.
+    pub const UNALIGNED: u64 = 2;
+    /// A call of a helper that is not there.
+    pub const NO_HELPER: u64 = 3;
+    /// Too many functions inside each other.
+    pub const TOO_DEEP: u64 = 4;
+    /// No fuel is left.
+    pub const FUEL_OUT: u64 = 5;
+
+    /// The kind of a fault.
+    pub fn kind(fault: u64) -> u64 {
+        fault >> 56
+    }
+}
+
+/// What the agent knows of a program, in one region: all that does not differ from site to site.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct ProgramDesc {
+    /// Address of its code in the region.
+    pub entry: u64,
+    /// Fuel of a run.
+    pub fuel: u64,
+    /// What a run needs: [`needs`].
+    pub needs: AtomicU64,
+    /// Address of the arena in the target.
+    pub arena: u64,
+    /// Address of CPU 0's first workspace, and bytes from one workspace to the next, each CPU having [`WORKSPACES_EACH`].
+    pub workspaces: u64,
+    /// See above.
+    pub workspace_len: u64,
+    /// How many workspaces there are.
+    pub workspaces_count: u64,
+    /// Bytes of its scratch memory.
+    pub scratch_len: u64,
+    /// Address of the maps' object in the target, 0 if there are no maps.
+    pub maps: u64,
+    /// What the last run met that ended with a fault: fault and detail, for the message.
+    pub last_fault: [AtomicU64; 2],
+    /// Nothing yet.
+    pub unused: [u64; 5],
+}
+
+/// What a run of a program needs: bits of [`ProgramDesc::needs`].
+pub mod needs {
+    /// rbp and r12 to r15 in the saved registers. As [`crate::ConsumerDesc::arg`] has it too.
+    pub const KEPT: u64 = 1;
+    /// What is not a general register in the saved registers, and rsp.
+    pub const FRAME: u64 = 2;
+    /// A workspace: its stack, or scratch memory.
+    pub const WORKSPACE: u64 = 4;
+    /// It is held to its bounds.
+    pub const CHECKED: u64 = 8;
+    /// It runs in forked children too.
+    pub const CHILDREN: u64 = 16;
+}
+
+/// Cells of a consumer that is a program: each hit adds one to one of them.
+pub mod program_cell {
+    /// It ran to its end.
+    pub const RAN: u32 = 0;
+    /// The thread was inside the same program: a signal handler came in between.
+    pub const NESTED: u32 = 1;
+    /// No workspace was free.
+    pub const NO_WORKSPACE: u32 = 2;
+    /// Its fuel was used up.
+    pub const FUEL: u32 = 3;
+    /// It did what it may not.
+    pub const FAULT: u32 = 4;
+    /// It was in a forked child that is not followed.
+    pub const CHILD: u32 = 5;
+    /// How many there are.
+    pub const COUNT: u32 = 6;
+}
+
+/// Memory for one run that needs more than the thread's stack: claimed by the thread, given back at the end.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Workspace {
+    /// 0, or somebody is in it.
+    pub owner: AtomicU64,
+    /// Nothing yet.
+    pub unused: [u64; 7],
+    /// The run.
+    pub hit: CheckedHit,
+    /// The program's stack.
+    pub stack: [u64; STACK_LEN / 8],
+}
+
+/// Bytes of stack that is given to a run: eight functions of 512 bytes.
+pub const STACK_LEN: usize = 4096;
+/// Workspaces of each CPU.
+pub const WORKSPACES_EACH: usize = 4;
+
+impl Workspace {
+    /// Bytes of one whose programs need so much scratch memory, which follows it.
+    pub const fn len_with(scratch: usize) -> usize {
+        (size_of::<Workspace>() + scratch).next_multiple_of(64)
+    }
+}
+
+/// Helpers, in the order of [`crate::AgentTable::helpers`]: a function for each,
+/// `extern "C" fn(r1, r2, r3, r4, r5, hit: *mut Hit) -> u64`.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Helper {
+    /// () -> nanoseconds of the monotonic clock.
+    KtimeGetNs = 0,
+    /// () -> process << 32 | thread.
+    PidTgid = 1,
+    /// () -> number of the CPU.
+    SmpProcessorId = 2,
+    /// (context) -> the consumer's cookie.
+    Cookie = 3,
+}
+
+/// How many helpers there are.
+pub const HELPERS_LEN: usize = 4;
+
+impl Helper {
+    /// All, in their order.
+    pub const ALL: [Helper; HELPERS_LEN] =
+        [Helper::KtimeGetNs, Helper::PidTgid, Helper::SmpProcessorId, Helper::Cookie];
+
+    /// The number by which programs call it: BPF's own, or one of ours from 0x4e500000 on.
+    pub const fn number(self) -> u32 {
+        match self {
+            Helper::KtimeGetNs => 5,
+            Helper::PidTgid => 14,
+            Helper::SmpProcessorId => 8,
+            Helper::Cookie => 174,
+        }
+    }
+
+    /// The helper that programs call by this number.
+    pub fn of(number: u32) -> Option<Helper> {
+        Helper::ALL.into_iter().find(|helper| helper.number() == number)
+    }
+}
+
+const _: () = assert!(size_of::<ProgramDesc>() == 128);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_access_may_begin_where_all_of_it_lies_inside() {
+        let bounds = Bounds::new(0x1000, 4, true);
+        assert_eq!(bounds.reads, [4, 3, 1, 0]);
+        assert_eq!(Bounds::new(0x1000, 0, true).writes, [0; 4]);
+        assert_eq!(Bounds::new(0x1000, 9, false).writes, [0; 4]);
+        let mut run = CheckedHit::default();
+        run.bounds[0] = bounds;
+        assert!(run.allows(0x1000, 4, true) && run.allows(0x1003, 1, false));
+        let beyond = [(0x1003, 2), (0xfff, 1), (1, u64::MAX)];
+        assert!(beyond.iter().all(|(addr, len)| !run.allows(*addr, *len, false)));
+    }
+
+    #[test]
+    fn helpers_are_listed_in_their_order_and_no_number_means_two() {
+        for (i, helper) in Helper::ALL.into_iter().enumerate() {
+            assert_eq!((helper as usize, Helper::of(helper.number())), (i, Some(helper)));
+        }
+    }
+}
