@@ -11,8 +11,8 @@ fn main() {
 mod blob {
     use runtime::{
         Adder, Function, Locked, PtRegs, Rseq, cookie, count, enter, enter_go, ktime_get_ns, leave, leave_go,
-        log2_histogram, pid_tgid, program_locked, program_rseq, ring, ring_before_exec, smp_processor_id,
-        trace_enter, trace_leave,
+        log2_histogram, pid_tgid, program_in_space_locked, program_in_space_rseq, program_locked,
+        program_rseq, ring, ring_before_exec, smp_processor_id, trace_enter, trace_leave,
     };
     use wire::{AgentExports, AgentTable, ConsumerDesc, HANDLERS_LEN, HELPERS_LEN, SiteDesc, VERSION};
 
@@ -35,7 +35,7 @@ mod blob {
     const _: () = assert!(size_of::<Table>() == size_of::<AgentTable>());
 
     /// In the order of [`wire::HandlerKind`].
-    const fn handlers<A: Adder>(program: Handler) -> [Handler; HANDLERS_LEN] {
+    const fn handlers<A: Adder>(programs: [Handler; 2]) -> [Handler; HANDLERS_LEN] {
         [
             count::<A>,
             log2_histogram::<A>,
@@ -47,7 +47,8 @@ mod blob {
             trace_enter::<A>,
             trace_leave::<A>,
             ring_before_exec::<A>,
-            program,
+            programs[0],
+            programs[1],
         ]
     }
 
@@ -56,8 +57,8 @@ mod blob {
         [ktime_get_ns, pid_tgid::<A>, smp_processor_id, cookie]
     }
 
-    const fn table<A: Adder>(program: Handler) -> Table {
-        Table { handlers: handlers::<A>(program), helpers: helpers::<A>() }
+    const fn table<A: Adder>(programs: [Handler; 2]) -> Table {
+        Table { handlers: handlers::<A>(programs), helpers: helpers::<A>() }
     }
 
     /// What the controller looks up by name.
@@ -66,8 +67,8 @@ mod blob {
     #[used]
     pub static NANOPROBE_EXPORTS: Exports = Exports {
         version: VERSION as u64,
-        rseq: table::<Rseq>(program_rseq),
-        locked: table::<Locked>(program_locked),
+        rseq: table::<Rseq>([program_rseq, program_in_space_rseq]),
+        locked: table::<Locked>([program_locked, program_in_space_locked]),
     };
 
     /// Never run: the blob is entered through its exports.

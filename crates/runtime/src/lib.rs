@@ -14,5 +14,5 @@ pub use cell::{Adder, Locked, Rseq};
 pub use doorbell::{ring, ring_before_exec};
 pub use handler::{PtRegs, count, log2_histogram};
 pub use helper::{Function, cookie, ktime_get_ns, pid_tgid, smp_processor_id};
-pub use program::{program_locked, program_rseq};
+pub use program::{program_in_space_locked, program_in_space_rseq, program_locked, program_rseq};
 pub use trace::{trace_enter, trace_leave};

@@ -26,132 +26,180 @@ const FLAGS_ALWAYS: u64 = 0x202;
 /// So many workspaces are looked at before a hit gives up.
 const LOOK_AT_MOST: u64 = 64;
 
-/// Handler: runs the consumer's program, in a process whose threads have rseq.
-///
-/// # Safety
-/// As for [`Adder::add`], with the consumer's [`program_cell::COUNT`] cells; `consumer.program` must be the address of a
-/// [`ProgramDesc`] whose program stands in this region, compiled for the context that a hit has; the arena must hold the
-/// workspaces that it names.
-#[unsafe(naked)]
-pub unsafe extern "C" fn program_rseq(_: &PtRegs, _: &SiteDesc, _: &ConsumerDesc, _: u64) {
-    // Registers that a call keeps are as the target had them, on the first of a hit's consumers and on all others.
-    naked_asm!(
-        "test dword ptr [rdx + {arg}], {kept}",
-        "jz 2f",
-        "mov [rdi], r15",
-        "mov [rdi + 8], r14",
-        "mov [rdi + 16], r13",
-        "mov [rdi + 24], r12",
-        "mov [rdi + 32], rbp",
-        "2:",
-        "jmp {run}",
-        arg = const offset_of!(ConsumerDesc, arg),
-        kept = const needs::KEPT,
-        run = sym run::<Rseq>,
-    );
+/// A way into [`run`], which the compiler may make as it likes: the registers that a call keeps are written down before it.
+macro_rules! entry {
+    ($(#[$of:meta])* $name:ident, $adder:ty, $is_in_space:literal) => {
+        $(#[$of])*
+        ///
+        /// # Safety
+        /// As for [`Adder::add`], with the consumer's [`program_cell::COUNT`] cells; `consumer.program` must be the address of
+        /// a [`ProgramDesc`] whose program stands in this region, compiled for the context that a hit has; the arena must hold
+        /// the workspaces that it names.
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name(_: &PtRegs, _: &SiteDesc, _: &ConsumerDesc, _: u64) {
+            // Registers that a call keeps are as the target had them, on the first of a hit's consumers and on all others.
+            naked_asm!(
+                "test dword ptr [rdx + {arg}], {kept}",
+                "jz 2f",
+                "mov [rdi], r15",
+                "mov [rdi + 8], r14",
+                "mov [rdi + 16], r13",
+                "mov [rdi + 24], r12",
+                "mov [rdi + 32], rbp",
+                "2:",
+                "jmp {run}",
+                arg = const offset_of!(ConsumerDesc, arg),
+                kept = const needs::KEPT,
+                run = sym run::<$adder, $is_in_space>,
+            );
+        }
+    };
 }
 
-/// The same in processes without rseq.
-///
-/// # Safety
-/// As for [`program_rseq`].
-#[unsafe(naked)]
-pub unsafe extern "C" fn program_locked(_: &PtRegs, _: &SiteDesc, _: &ConsumerDesc, _: u64) {
-    naked_asm!(
-        "test dword ptr [rdx + {arg}], {kept}",
-        "jz 2f",
-        "mov [rdi], r15",
-        "mov [rdi + 8], r14",
-        "mov [rdi + 16], r13",
-        "mov [rdi + 24], r12",
-        "mov [rdi + 32], rbp",
-        "2:",
-        "jmp {run}",
-        arg = const offset_of!(ConsumerDesc, arg),
-        kept = const needs::KEPT,
-        run = sym run::<Locked>,
-    );
-}
+entry!(
+    /// Handler: runs the consumer's program on the thread's stack, in a process whose threads have rseq.
+    program_rseq, Rseq, false
+);
+entry!(
+    /// Handler: runs the consumer's program in a workspace, in a process whose threads have rseq.
+    program_in_space_rseq, Rseq, true
+);
+entry!(
+    /// Handler: as [`program_rseq`] in a process without rseq.
+    program_locked, Locked, false
+);
+entry!(
+    /// Handler: as [`program_in_space_rseq`] in a process without rseq.
+    program_in_space_locked, Locked, true
+);
 
 /// # Safety
 /// As for [`program_rseq`].
-unsafe extern "C" fn run<A: Adder>(regs: &mut PtRegs, site: &SiteDesc, consumer: &ConsumerDesc, copy: u64) {
+unsafe extern "C" fn run<A: Adder, const IN_SPACE: bool>(
+    regs: &mut PtRegs,
+    site: &SiteDesc,
+    consumer: &ConsumerDesc,
+    copy: u64,
+) {
     let desc = consumer.program as *const ProgramDesc;
     // SAFETY: the consumer's description lives in the arena as long as a list leads to the consumer (contract).
     let desc = unsafe { &*desc };
+    let at = At { site, consumer, desc, copy };
     // SAFETY: passed on from the caller.
-    let became = unsafe { what_becomes::<A>(regs, site, consumer, desc, copy) };
+    let became = if unsafe { is_to_run(regs, &at) } {
+        match IN_SPACE {
+            // SAFETY: passed on from the caller.
+            true => unsafe { run_in_space(regs, &at) },
+            // SAFETY: passed on from the caller; a program that is not run in a space has its stack on the thread's.
+            false => unsafe { run_here(regs, &at) },
+        }
+    } else {
+        program_cell::CHILD
+    };
     // SAFETY: passed on from the caller; the cell is one of the consumer's.
     unsafe { A::add(copy, site, consumer.cell + 8 * became, 1) };
 }
 
-/// Runs it, or finds out why not; the number of the cell.
+/// What a run is led to by.
+struct At<'a> {
+    site: &'a SiteDesc,
+    consumer: &'a ConsumerDesc,
+    desc: &'a ProgramDesc,
+    copy: u64,
+}
+
+/// False in a forked child that is not followed. The registers then have what the program reads.
 ///
 /// # Safety
 /// As for [`program_rseq`].
 #[inline(always)]
-unsafe fn what_becomes<A: Adder>(
-    regs: &mut PtRegs,
-    site: &SiteDesc,
-    consumer: &ConsumerDesc,
-    desc: &ProgramDesc,
-    copy: u64,
-) -> u32 {
+unsafe fn is_to_run(regs: &mut PtRegs, at: &At<'_>) -> bool {
     // Orders nothing: each bit is true by itself.
-    let needs = desc.needs.load(Ordering::Relaxed);
+    let needs = at.desc.needs.load(Ordering::Relaxed);
     // SAFETY: passed on from the caller.
-    if copy <= wire::COPY_NONE && needs & needs::CHILDREN == 0 && unsafe { shared_copy(site) }.is_none() {
-        return program_cell::CHILD;
+    if at.copy <= wire::COPY_NONE && needs & needs::CHILDREN == 0 && unsafe { shared_copy(at.site) }.is_none()
+    {
+        return false;
     }
     if needs & needs::FRAME != 0 {
-        regs.fill_in(site);
+        regs.fill_in(at.site);
     }
-    let mut own = MaybeUninit::<Hit>::uninit();
-    let space = if needs & needs::WORKSPACE == 0 {
-        None
-    } else {
-        // SAFETY: passed on from the caller.
-        match unsafe { claim(desc) } {
-            None => return program_cell::NO_WORKSPACE,
-            claimed => claimed,
-        }
-    };
-    // SAFETY: a workspace that is ours until it is given back (P2); its run is the first of its fields that we use.
-    let hit = space.map_or(own.as_mut_ptr(), |space| unsafe { (&raw mut (*space).hit).cast() });
-    // SAFETY: ours alone, and room for a run; written whole.
-    let of = unsafe { &mut *hit };
-    of.fuel = desc.fuel;
-    of.fault = 0;
-    of.calls_left = CALLS;
-    of.regs = core::ptr::from_mut(regs) as u64;
-    of.site = core::ptr::from_ref(site) as u64;
-    of.consumer = core::ptr::from_ref(consumer) as u64;
-    of.program = core::ptr::from_ref(desc) as u64;
-    of.copy = copy;
-    of.cookie = consumer.cookie;
-    if let Some(space) = space {
-        let at = space as u64;
-        of.stack = at + offset_of!(Workspace, stack) as u64;
-        of.scratch = at + size_of::<Workspace>() as u64;
-        if needs & needs::CHECKED != 0 {
-            // SAFETY: ours, and in bounds.
-            unsafe { bind(space, of, desc.scratch_len) };
-        }
-    }
-    // SAFETY: passed on from the caller; the run names the stack and scratch memory that the program needs.
-    unsafe { call(desc, hit) };
-    // SAFETY: ours still, written above and by the program.
+    true
+}
+
+/// Runs a program that needs nothing but the thread's stack; the number of the cell.
+///
+/// # Safety
+/// As for [`program_rseq`].
+#[inline(always)]
+unsafe fn run_here(regs: &mut PtRegs, at: &At<'_>) -> u32 {
+    let mut hit = MaybeUninit::<Hit>::uninit();
+    let hit = hit.as_mut_ptr();
+    // SAFETY: ours, and room for a run.
+    unsafe { begin(hit, regs, at) };
+    // SAFETY: passed on from the caller.
+    unsafe { call(at.desc, hit) };
+    // SAFETY: filled in above, and by the program.
     let (fault, detail) = unsafe { ((*hit).fault, (*hit).detail) };
-    if let Some(space) = space {
-        // SAFETY: ours still; afterwards nobody uses it by this address.
-        let owner = unsafe { &(*space).owner };
-        // [PROG-1] Orders all that this run did in the workspace before the word that gives it to others. Pairs with [PROG-2].
-        owner.store(0, Ordering::Release);
-    }
     match fault {
         0 => program_cell::RAN,
-        met => note(desc, met, detail),
+        met => note(at.desc, met, detail),
     }
+}
+
+/// Runs a program in a workspace, if there is a free one; the number of the cell.
+///
+/// # Safety
+/// As for [`program_rseq`].
+#[inline(always)]
+unsafe fn run_in_space(regs: &mut PtRegs, at: &At<'_>) -> u32 {
+    // SAFETY: passed on from the caller.
+    let Some(space) = (unsafe { claim(at.desc) }) else { return program_cell::NO_WORKSPACE };
+    // SAFETY: ours until it is given back (P2); in bounds.
+    let hit: *mut Hit = unsafe { (&raw mut (*space).hit).cast() };
+    // SAFETY: ours, and room for a run.
+    unsafe { begin(hit, regs, at) };
+    // SAFETY: ours, filled in.
+    let of = unsafe { &mut *hit };
+    of.stack = space as u64 + offset_of!(Workspace, stack) as u64;
+    of.scratch = space as u64 + size_of::<Workspace>() as u64;
+    // Orders nothing: it never changes.
+    if at.desc.needs.load(Ordering::Relaxed) & needs::CHECKED != 0 {
+        // SAFETY: ours.
+        unsafe { bind(space, of, at.desc.scratch_len) };
+    }
+    // SAFETY: passed on from the caller; the run names the stack and scratch memory that the program needs.
+    unsafe { call(at.desc, hit) };
+    // SAFETY: ours still, written above and by the program.
+    let (fault, detail) = unsafe { ((*hit).fault, (*hit).detail) };
+    // SAFETY: ours still; afterwards nobody uses it by this address.
+    let owner = unsafe { &(*space).owner };
+    // [PROG-1] Orders all that this run did in the workspace before the word that gives it to others. Pairs with [PROG-2].
+    owner.store(0, Ordering::Release);
+    match fault {
+        0 => program_cell::RAN,
+        met => note(at.desc, met, detail),
+    }
+}
+
+/// Fills in what each run has.
+///
+/// # Safety
+/// `hit` must be the caller's, and room for a run.
+#[inline(always)]
+unsafe fn begin(hit: *mut Hit, regs: &mut PtRegs, at: &At<'_>) {
+    // SAFETY: the caller's (contract); what is not written is not read: a detail without a fault, a stack and scratch memory
+    // that the program does not need.
+    let hit = unsafe { &mut *hit };
+    hit.fuel = at.desc.fuel;
+    hit.fault = 0;
+    hit.calls_left = CALLS;
+    hit.regs = core::ptr::from_mut(regs) as u64;
+    hit.site = core::ptr::from_ref(at.site) as u64;
+    hit.consumer = core::ptr::from_ref(at.consumer) as u64;
+    hit.program = core::ptr::from_ref(at.desc) as u64;
+    hit.copy = at.copy;
+    hit.cookie = at.consumer.cookie;
 }
 
 /// Functions that may be inside the first.

@@ -97,8 +97,10 @@ pub enum HandlerKind {
     TraceLeave = 8,
     /// Says which thread is about to exec, and waits until the controller knows.
     RingBeforeExec = 9,
-    /// Runs a program.
+    /// Runs a program on the thread's stack.
     Program = 10,
+    /// Runs a program that needs a workspace.
+    ProgramInSpace = 11,
 }
 
 /// The part of a histogram's [`ConsumerDesc::arg`] that is the byte offset.
@@ -112,7 +114,7 @@ pub const TRACE_GO: u32 = 1 << 31;
 pub const TRACE_LOST: u32 = 1;
 
 /// How many handlers there are.
-pub const HANDLERS_LEN: usize = 11;
+pub const HANDLERS_LEN: usize = 12;
 
 /// Entry points of one build of the handlers.
 #[repr(C)]

@@ -13,7 +13,7 @@ use crate::facts::program::Program;
 use crate::live::lists::ProgramAt;
 use crate::live::session::Session;
 use std::mem::offset_of;
-use wire::{Helper, ProgramDesc, WORKSPACES_EACH, needs};
+use wire::{HandlerKind, Helper, ProgramDesc, WORKSPACES_EACH, needs};
 
 impl Session {
     /// Writes all programs' code into each region, for how hits count here.
@@ -33,7 +33,11 @@ impl Session {
                 let desc = self.regions.arena.layout.program(number * self.programs.len() + i);
                 describe(&self.regions.arena, desc, program, at);
                 let arg = (program.needs() & needs::KEPT) as u32;
-                of_region.push(ProgramAt { desc: self.regions.arena.remote + desc as u64, arg });
+                let handler = match program.needs_workspace() {
+                    true => HandlerKind::ProgramInSpace,
+                    false => HandlerKind::Program,
+                };
+                of_region.push(ProgramAt { desc: self.regions.arena.remote + desc as u64, arg, handler });
                 at += bytes.len().next_multiple_of(16) as u64;
             }
             placed.push(of_region.into());

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem::offset_of;
 use std::ops::Range;
 use std::sync::Arc;
-use wire::{ConsumerDesc, HANDLERS_LEN, SiteDesc};
+use wire::{ConsumerDesc, HANDLERS_LEN, HandlerKind, SiteDesc};
 
 /// A place in a session where consumers can be: before one instruction of one site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,6 +54,8 @@ pub(crate) struct ProgramAt {
     pub desc: u64,
     /// What the consumer's [`ConsumerDesc::arg`] says of it.
     pub arg: u32,
+    /// Who runs it.
+    pub handler: HandlerKind,
 }
 
 /// What a program's run may change of the registers that are saved only where that is asked for: all of them.
@@ -91,11 +93,11 @@ impl HookLists {
         for (i, member) in members.iter().enumerate() {
             let number = first + i as u32;
             let at = arena.layout.consumer(number as usize);
-            let (kind, mut arg) = member.consumer.handler();
+            let (mut kind, mut arg) = member.consumer.handler();
             if let Some((number, cookie)) = member.consumer.program()
                 && let Some(program) = self.programs.get(number as usize)
             {
-                arg = program.arg;
+                (kind, arg) = (program.handler, program.arg);
                 arena.publish(at + offset_of!(ConsumerDesc, program), program.desc);
                 arena.publish(at + offset_of!(ConsumerDesc, cookie), cookie);
             }
