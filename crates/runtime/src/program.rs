@@ -140,7 +140,7 @@ unsafe fn run_here(regs: &mut PtRegs, at: &At<'_>) -> u32 {
     // SAFETY: passed on from the caller.
     unsafe { call(at.desc, hit) };
     // SAFETY: filled in above, and by the program.
-    let (fault, detail) = unsafe { ((*hit).fault, (*hit).detail) };
+    let Hit { fault, detail, .. } = unsafe { *hit };
     match fault {
         0 => program_cell::RAN,
         met => note(at.desc, met, detail),
@@ -171,7 +171,7 @@ unsafe fn run_in_space(regs: &mut PtRegs, at: &At<'_>) -> u32 {
     // SAFETY: passed on from the caller; the run names the stack and scratch memory that the program needs.
     unsafe { call(at.desc, hit) };
     // SAFETY: ours still, written above and by the program.
-    let (fault, detail) = unsafe { ((*hit).fault, (*hit).detail) };
+    let Hit { fault, detail, .. } = unsafe { *hit };
     // SAFETY: ours still; afterwards nobody uses it by this address.
     let owner = unsafe { &(*space).owner };
     // [PROG-1] Orders all that this run did in the workspace before the word that gives it to others. Pairs with [PROG-2].

@@ -8,6 +8,7 @@
 //!
 //! - [`attach`] the attach: from the first look to the last patch
 //! - [`numbers`] places in the arena, given out in order
+//! - [`programs`] programs placed in each region
 
 pub(crate) mod attach;
 pub(crate) mod numbers;

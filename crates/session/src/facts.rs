@@ -9,6 +9,7 @@
 //! - [`error`] why a process is not entered, or a step in it failed
 //! - [`calls`] what is told of calls
 //! - [`ending`] how a program ended
+//! - [`program`] programs that consumers run
 //! - [`room`] what a session keeps free for consumers that come later
 //! - [`site`] one site: planned, then armed; what is to be done at it
 //! - [`descriptor`] descriptors that the kernel has just made
