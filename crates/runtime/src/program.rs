@@ -279,15 +279,17 @@ unsafe fn bind(space: *mut Workspace, hit: &Hit, scratch_len: u64) {
         (hit.scratch, scratch_len, true),
         (0, 0, false),
     ];
-    for (i, (start, len, is_writable)) in pieces.into_iter().enumerate() {
+    // SAFETY: the caller's (contract).
+    let bounds = unsafe { &mut (*space).hit.bounds };
+    for (to, (start, len, is_writable)) in bounds.iter_mut().zip(pieces) {
         let Bounds { start, reads, writes } = Bounds::new(start, len, is_writable);
-        // SAFETY: there are as many bounds as pieces, and the workspace is the caller's (contract).
-        let words: *mut u64 = unsafe { (&raw mut (*space).hit.bounds).cast::<Bounds>().add(i).cast() };
-        // Word by word and volatile: a call of memcpy is not to be made of it.
-        let of = [start, reads[0], reads[1], reads[2], reads[3], writes[0], writes[1], writes[2], writes[3]];
-        for (j, word) in of.into_iter().enumerate() {
-            // SAFETY: bounds are nine words.
-            unsafe { words.add(j).write_volatile(word) };
+        let words = reads.into_iter().chain(writes);
+        let places = to.reads.iter_mut().chain(&mut to.writes);
+        for (place, word) in
+            core::iter::once(&mut to.start).chain(places).zip([start].into_iter().chain(words))
+        {
+            // SAFETY: a field of ours. Word by word and volatile: a call of memcpy is not to be made of it.
+            unsafe { core::ptr::from_mut(place).write_volatile(word) };
         }
     }
 }

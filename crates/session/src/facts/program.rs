@@ -193,11 +193,6 @@ impl Program {
     pub(crate) fn needs_workspace(&self) -> bool {
         self.code.is_given_stack || self.scratch > 0
     }
-
-    /// It reads the flags.
-    pub(crate) fn reads_flags(&self) -> bool {
-        self.code.is_checked || self.code.context.reads(144)
-    }
 }
 
 /// All programs of a session, by number, and their maps.
