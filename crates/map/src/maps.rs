@@ -106,13 +106,17 @@ impl Maps {
         at = at.next_multiple_of(PAGE);
         let rings = at;
         at += ring_stride * cpus as usize;
-        let data = at;
         let mut tables = Vec::new();
         for spec in &plan.tables {
             let form = Form::new(spec, cpus).ok_or_else(|| too_large(spec.limit))?;
             tables.push(Placed { at, form });
-            at = at.checked_add(form.len()).filter(|end| *end <= most).ok_or_else(|| too_large(at))?;
-            at = at.next_multiple_of(PAGE);
+            at += form.front_len();
+        }
+        at = at.next_multiple_of(PAGE);
+        let data = at;
+        for Placed { at: front, form } in &mut tables {
+            form.place(at - *front);
+            at = at.checked_add(form.data_len()).filter(|end| *end <= most).ok_or_else(|| too_large(at))?;
         }
         let memory =
             PrivateMapping::new(at.max(PAGE)).map_err(|e| Error::Setup(objcache::Error::System(e)))?;
@@ -179,7 +183,9 @@ impl Maps {
         }
         let from = std::mem::replace(&mut self.ground, ground);
         let from = from.memory();
-        self.copy(from, 0, self.rings);
+        let handles = self.first_table + self.tables.len();
+        self.copy(from, 0, HANDLES + 8 * handles);
+        self.copy(from, self.constants.0, self.constants.0 + self.constants.1);
         for Placed { at, form } in &self.tables {
             let used = Table::in_untrusted(from, *at, form)?.used() as usize;
             for (start, end) in form.used(used) {
@@ -260,6 +266,16 @@ impl Maps {
         self.put(at + offset_of!(Clock, tai), tai);
         // [MAP-46] The numbers are seen with the even version. Pairs with [MAP-47].
         version.store(odd.wrapping_add(1).max(2), Release);
+    }
+
+    /// Reads the clocks and sets them for helpers, by a counter of which a tick takes so many nanoseconds times 2^32.
+    #[cfg(target_arch = "x86_64")]
+    pub fn sync_clock(&self, ns_per_tick: u64) {
+        let read = |clock| sys::clock_ns(clock);
+        let (boot, tai, ns) = (read(sys::BOOTTIME), read(sys::TAI), read(sys::MONOTONIC));
+        // SAFETY: reads a counter; this process has not asked for a trap of it.
+        let ticks = unsafe { core::arch::x86_64::_rdtsc() };
+        self.set_clock(ticks, ns, ns_per_tick, boot.wrapping_sub(ns), tai.wrapping_sub(ns));
     }
 
     /// How often helpers failed by a cause.

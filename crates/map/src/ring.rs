@@ -259,6 +259,17 @@ impl Reservation<'_> {
         self.ring.bytes(self.at).at(8).write(bytes);
     }
 
+    /// Writes a word and bytes behind it; what is longer than reserved is cut off.
+    #[inline]
+    pub fn write_stamped(&mut self, stamp: u64, bytes: &[u8]) {
+        if self.len < 8 {
+            return;
+        }
+        let place = self.ring.bytes(self.at).at(8);
+        place.u64(0).store(stamp, Relaxed);
+        place.at(8).write(&bytes[..bytes.len().min(self.len - 8)]);
+    }
+
     /// Lets the reader have it.
     #[inline]
     pub fn submit(mut self) {

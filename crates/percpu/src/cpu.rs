@@ -18,6 +18,11 @@ pub fn by_segment() -> u32 {
     arch::cpu_by_segment() as u32
 }
 
+/// The NUMA node that the thread was on a moment ago, in the same way.
+pub fn node_by_segment() -> u32 {
+    (arch::node_and_cpu() >> 12) as u32
+}
+
 /// One more than the highest CPU number that this system can ever have.
 ///
 /// # Context

@@ -31,6 +31,12 @@ pub trait Adder {
 
     /// The thread pointer leads to a block of the thread's.
     fn is_known(copy: u64, site: &SiteDesc) -> bool;
+
+    /// How a thread adds to what its CPU has of a map.
+    type Way: map::Way;
+
+    /// The way of a thread whose trampoline passed `copy`.
+    fn way(copy: u64, site: &SiteDesc) -> Self::Way;
 }
 
 /// For threads that may have an rseq area; those that have none take the shared copy.
@@ -74,6 +80,18 @@ impl Adder for Rseq {
     fn is_known(copy: u64, _: &SiteDesc) -> bool {
         copy != wire::COPY_UNKNOWN
     }
+
+    type Way = map::Restartable;
+
+    #[inline(always)]
+    fn way(copy: u64, site: &SiteDesc) -> map::Restartable {
+        // A thread without a CPU's copy has no area that is known to be registered.
+        let offset = if copy > wire::COPY_NONE { site.rseq_offset as isize } else { 0 };
+        // SAFETY: with a CPU's copy the thread's area lies there (wire::SiteDesc); 0 is none.
+        let offset = unsafe { percpu::RseqOffset::new(offset) };
+        // SAFETY: as above, for the thread that uses the value in this hit.
+        unsafe { map::Restartable::new(offset) }
+    }
 }
 
 impl Adder for Locked {
@@ -103,6 +121,13 @@ impl Adder for Locked {
             }
         }
         pointer != 0
+    }
+
+    type Way = map::Locked;
+
+    #[inline(always)]
+    fn way(_: u64, _: &SiteDesc) -> map::Locked {
+        map::Locked
     }
 }
 

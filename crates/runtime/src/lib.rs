@@ -1,14 +1,17 @@
 #![doc = include_str!("../README.md")]
 #![no_std]
 
+mod around;
 mod calls;
 mod cell;
 mod doorbell;
 mod handler;
 mod helper;
+mod helpers;
 mod program;
 mod trace;
 
+pub use around::{Around, Piece};
 pub use calls::{enter, enter_go, leave, leave_go};
 pub use cell::{Adder, Locked, Rseq};
 pub use doorbell::{ring, ring_before_exec};

@@ -8,7 +8,12 @@
 
 use crate::{check, nr, syscall};
 
-const MONOTONIC: usize = 1;
+/// The clock that stands in suspend.
+pub const MONOTONIC: usize = 1;
+/// The one that goes on.
+pub const BOOTTIME: usize = 7;
+/// Atomic time.
+pub const TAI: usize = 11;
 const THREAD_CPUTIME_ID: usize = 3;
 
 /// Nanoseconds of processor time that the calling thread has used.
@@ -20,6 +25,12 @@ pub fn thread_cpu_ns() -> u64 {
 #[inline(always)]
 pub fn monotonic_ns() -> u64 {
     read(MONOTONIC)
+}
+
+/// Nanoseconds of one of the clocks above; 0 where there is no such clock.
+#[inline(always)]
+pub fn clock_ns(clock: usize) -> u64 {
+    read(clock)
 }
 
 #[inline(always)]

@@ -20,6 +20,36 @@ pub fn gettid() -> u32 {
     unsafe { syscall(nr::GETTID, [0; 6]) as u32 }
 }
 
+/// The parent process.
+pub fn getppid() -> u32 {
+    // SAFETY: the call has no argument and cannot fail.
+    unsafe { syscall(nr::GETPPID, [0; 6]) as u32 }
+}
+
+/// The user.
+pub fn getuid() -> u32 {
+    // SAFETY: the call has no argument and cannot fail.
+    unsafe { syscall(nr::GETUID, [0; 6]) as u32 }
+}
+
+/// The group.
+pub fn getgid() -> u32 {
+    // SAFETY: the call has no argument and cannot fail.
+    unsafe { syscall(nr::GETGID, [0; 6]) as u32 }
+}
+
+/// The calling thread's name, with a NUL behind it.
+///
+/// # Errors
+/// As a filter of the process's has it.
+pub fn thread_name() -> Result<[u8; 16], Errno> {
+    const GET_NAME: usize = 16;
+    let mut name = [0; 16];
+    // SAFETY: the kernel writes 16 bytes to `name`, which outlives the call.
+    check(unsafe { syscall(nr::PRCTL, [GET_NAME, name.as_mut_ptr() as usize, 0, 0, 0, 0]) })?;
+    Ok(name)
+}
+
 /// The process group.
 pub fn process_group() -> i32 {
     // SAFETY: the call takes a number, and of the caller itself it cannot fail.

@@ -21,12 +21,13 @@ pub mod signal;
 mod sigstack;
 pub mod wait;
 
-pub use clock::{monotonic_ns, thread_cpu_ns};
+pub use clock::{BOOTTIME, MONOTONIC, TAI, clock_ns, monotonic_ns, thread_cpu_ns};
 pub use cpu::{getcpu, membarrier, membarrier_cmd};
 pub use errno::Errno;
 pub use futex::{futex_wait, futex_wait_shared, futex_wake, futex_wake_shared};
-pub use id::{getpid, gettid, process_group, set_process_group};
+pub use id::{getgid, getpid, getppid, gettid, getuid, process_group, set_process_group, thread_name};
 pub use memfd::{close, memfd, memfd_inheritable, seal_length};
 pub use pidfd::PidFd;
 pub use raw::{check, nr, syscall};
+pub use remote::read_process;
 pub use sigstack::on_signal_stack;

@@ -101,6 +101,10 @@ pub struct MapsHead {
     pub cgroup: u64,
     /// The process as the first pid namespace numbers it; 0 if that cannot be told.
     pub outer_pid: u64,
+    /// The stack of the process's first thread, from its lowest address that can be to its end; 0 if that cannot be told.
+    pub stack_low: u64,
+    /// Its end.
+    pub stack_high: u64,
     /// The clocks.
     pub clock: Clock,
 }

@@ -7,18 +7,27 @@
 //! Checked: tests/programs/table.rs.
 
 use crate::aggregate::Agg;
-use crate::credit::Credits;
-use crate::hash::{END, Entries, LRU, PER_CPU, PLAIN, Shape};
-use crate::place::{Access, words};
-use crate::prim::Relaxed;
+use crate::hash::{Entries, Shape};
+use crate::place::Access;
+#[cfg(feature = "std")]
+use {
+    crate::credit::Credits,
+    crate::hash::{END, LRU, PER_CPU, PLAIN},
+    crate::place::words,
+    crate::prim::Relaxed,
+};
 
 /// An element's head: next, version, hash, use.
+#[cfg(feature = "std")]
 const ELEMENT: usize = 16;
 /// Between what different CPUs write.
+#[cfg(feature = "std")]
 const LINES: usize = 128;
 /// Copies begin on pages of their own.
+#[cfg(feature = "std")]
 const PAGE: usize = 4096;
 /// A table has no more bytes.
+#[cfg(feature = "std")]
 const MOST: usize = 1 << 34;
 
 /// How a table keeps its elements.
@@ -71,6 +80,7 @@ pub struct Form {
     pub(crate) agg: [u64; 4],
 }
 
+#[cfg(feature = "std")]
 impl Form {
     /// The form of a table for so many CPUs; `None` if it would be too large.
     pub fn new(spec: &Spec, cpus: u32) -> Option<Form> {
@@ -95,12 +105,8 @@ impl Form {
         let counts = size_of::<Form>();
         let pool = counts + LINES;
         let chains = pool + Credits::<crate::place::Place>::size(cpus);
-        let elements = (chains + buckets as usize * 8).next_multiple_of(LINES);
-        let end = elements.checked_add(limit as usize * unit)?;
         let copy_stride =
             if is_apart { value_unit.checked_mul(limit as usize)?.next_multiple_of(PAGE) } else { 0 };
-        let values =
-            if is_apart { end.next_multiple_of(LINES) } else { elements + ELEMENT + words(spec.key) };
         let form = Form {
             key: spec.key as u32,
             value: value as u32,
@@ -114,30 +120,31 @@ impl Form {
             counts: counts as u64,
             pool: pool as u64,
             chains: chains as u64,
-            elements: elements as u64,
-            values: values as u64,
+            elements: 0,
+            values: 0,
             agg: spec.agg.map_or([0; 4], Agg::to_words),
         };
         let copies = copy_stride.checked_mul(cpus as usize + 1)?;
-        let len = end.checked_add(copies)?;
+        let len = copies.checked_add(limit as usize * unit)?.checked_add(form.front_len())?;
         (len <= MOST).then_some(form)
     }
 
-    /// Bytes of the table, its form included.
-    pub fn len(&self) -> usize {
-        let end = self.elements as usize + self.limit as usize * self.unit as usize;
-        match self.is_per_cpu() {
-            true => self.values as usize + (self.cpus as usize + 1) * self.copy_stride as usize,
-            false => end,
-        }
+    /// Bytes of what no program changes by its address: form, counts, pool, chains.
+    pub fn front_len(&self) -> usize {
+        (self.chains as usize + self.buckets as usize * 8).next_multiple_of(LINES)
     }
 
-    /// The bytes that may not be zeros if so many elements were used, and no CPU has used a copy of its own.
-    #[cfg(feature = "std")]
-    pub(crate) fn used(&self, elements: usize) -> [(usize, usize); 2] {
-        let values = if self.is_per_cpu() { elements * self.value_unit as usize } else { 0 };
-        let own = self.elements as usize + elements * self.unit as usize;
-        [(0, own), (self.values as usize, self.values as usize + values)]
+    /// Bytes of elements and values.
+    pub fn data_len(&self) -> usize {
+        let elements = (self.limit as usize * self.unit as usize).next_multiple_of(PAGE);
+        elements + if self.is_per_cpu() { (self.cpus as usize + 1) * self.copy_stride as usize } else { 0 }
+    }
+
+    /// Says where elements and values lie, in bytes from the form.
+    pub fn place(&mut self, data: usize) {
+        let elements = (self.limit as usize * self.unit as usize).next_multiple_of(PAGE);
+        let within = if self.is_per_cpu() { elements } else { ELEMENT + words(self.key as usize) };
+        (self.elements, self.values) = (data as u64, (data + within) as u64);
     }
 
     /// Never true.
@@ -145,20 +152,20 @@ impl Form {
         false
     }
 
-    /// Where what programs may change by its address begins: behind counts and chains.
-    pub fn elements(&self) -> usize {
-        self.elements as usize
+    /// Bytes from the form to the end of its values, what lies between them included.
+    pub fn len(&self) -> usize {
+        self.elements as usize + self.data_len()
     }
 
-    /// What it aggregates.
-    pub fn agg(&self) -> Option<Agg> {
-        Agg::from_words(self.agg)
-    }
-
-    /// Values lie apart, one for each CPU.
-    #[inline(always)]
-    pub(crate) fn is_per_cpu(&self) -> bool {
-        self.copy_stride != 0
+    /// The bytes that may not be zeros if so many elements were used, and no CPU has used a copy of its own.
+    pub(crate) fn used(&self, elements: usize) -> [(usize, usize); 3] {
+        let values = if self.is_per_cpu() { elements * self.value_unit as usize } else { 0 };
+        let own = self.elements as usize + elements * self.unit as usize;
+        [
+            (0, self.front_len()),
+            (self.elements as usize, own),
+            (self.values as usize, self.values as usize + values),
+        ]
     }
 
     /// The form as it stands in memory.
@@ -186,7 +193,6 @@ impl Form {
     }
 
     /// Makes the table in memory that is zeros.
-    #[cfg(feature = "std")]
     pub(crate) fn lay_out(&self, memory: wire::Untrusted<'_>, offset: usize) -> Result<(), crate::Error> {
         let head = crate::Checked::new(memory, offset, self.len()).ok_or(crate::Error::Damaged)?;
         let words = self.as_words();
@@ -195,6 +201,19 @@ impl Form {
         (0..self.buckets).for_each(|b| chains.u32(b as usize * 8 + 4).store(END | b, Relaxed));
         head.u64(self.pool as usize).store(u64::from(self.limit), Relaxed);
         Ok(())
+    }
+}
+
+impl Form {
+    /// What it aggregates.
+    pub fn agg(&self) -> Option<Agg> {
+        Agg::from_words(self.agg)
+    }
+
+    /// Values lie apart, one for each CPU.
+    #[inline(always)]
+    pub(crate) fn is_per_cpu(&self) -> bool {
+        self.copy_stride != 0
     }
 
     #[inline(always)]

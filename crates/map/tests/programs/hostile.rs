@@ -142,10 +142,11 @@ fn prepared() -> (Maps, Words) {
 fn a_table_beside_one_that_was_scribbled_over_is_as_it_was() {
     let (maps, words) = prepared();
     let mut state = 77;
-    let (from, to) = (0, words.0.len());
     let at = |number: usize| words.0[maps.handle(number).unwrap() / 8].load(Relaxed) as usize / 8;
-    let (third, fourth) = (at(2), at(3));
-    for n in (from..third).chain(fourth..to) {
+    // The ninth word of a form says how far its elements are; they lie in the order of the tables.
+    let data = |number: usize| at(number) + words.0[at(number) + 8].load(Relaxed) as usize / 8;
+    let own = [at(2)..at(3), data(2)..data(3)];
+    for n in (0..words.0.len()).filter(|n| !own.iter().any(|own| own.contains(n))) {
         words.0[n].store(nasty(&mut state), Relaxed);
     }
     let (table, mut out) = (maps.table(2), [0; 24]);

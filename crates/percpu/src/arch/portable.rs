@@ -86,6 +86,10 @@ pub fn cpu_by_segment() -> u64 {
     0
 }
 
+pub fn node_and_cpu() -> u64 {
+    0
+}
+
 pub fn cpu() -> u32 {
     0
 }

@@ -37,6 +37,8 @@ pub mod nr {
     pub const GETCPU: usize = 168;
     pub const GETPID: usize = 172;
     pub const GETPPID: usize = 173;
+    pub const GETUID: usize = 174;
+    pub const GETGID: usize = 176;
     pub const GETTID: usize = 178;
     pub const SHMAT: usize = 196;
     pub const SHMDT: usize = 197;

@@ -43,6 +43,8 @@ pub mod nr {
     pub const SCHED_SETSCHEDULER: usize = 144;
     pub const SCHED_GETSCHEDULER: usize = 145;
     pub const PRCTL: usize = 157;
+    pub const GETUID: usize = 102;
+    pub const GETGID: usize = 104;
     pub const GETTID: usize = 186;
     pub const FUTEX: usize = 202;
     pub const SCHED_SETAFFINITY: usize = 203;

@@ -93,6 +93,12 @@ pub unsafe fn table_count<const AREA: usize, const TABLE: usize, const CELL: usi
 /// stamp counter taken away.
 #[inline(always)]
 pub fn cpu_by_segment() -> u64 {
+    node_and_cpu() & 0xfff
+}
+
+/// The node above twelve bits of the CPU.
+#[inline(always)]
+pub fn node_and_cpu() -> u64 {
     /// Selector of the segment whose limit is the node and the CPU: GDT_ENTRY_CPUNODE, privilege 3.
     const CPU_SEGMENT: u64 = 15 << 3 | 3;
     let mut number = CPU_SEGMENT;
@@ -101,5 +107,5 @@ pub fn cpu_by_segment() -> u64 {
     unsafe {
         asm!("lsl {n:e}, {n:e}", n = inout(reg) number, options(nomem, nostack));
     }
-    number & 0xfff
+    number
 }

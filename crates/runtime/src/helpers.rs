@@ -1,0 +1,13 @@
+//! What programs call, by families.
+//!
+//! For:     `helper`, which gives each its place in the table of helpers; tests.
+//! State:   maps, rings and counts of errors in the arena.
+//! Context: hit, inside a program's run: every loop is bounded by a length of at most 128 KiB or by a map's shape.
+//! Keeps:   see `around`; contracts are those of `bpf::helper`.
+//! Checked: tests/helpers.rs; tests/reads.rs.
+
+pub mod maps;
+pub mod output;
+pub mod reads;
+pub mod text;
+pub mod world;

@@ -1,0 +1,170 @@
+//! Who runs, where, and when.
+//!
+//! For:     programs.
+//! State:   the clocks that the controller keeps in the head of the maps.
+//! Context: hit. A system call where nothing in the process tells: users and groups, a thread's name, the parent; the thread's number
+//!          and the process's where its libc has not written them down; clocks where the counter is not to be used.
+//! Keeps:   L1 a clock's numbers are of one setting, or the kernel is asked.
+//! Checked: tests/helpers.rs.
+
+use crate::around::{Around, errno};
+use crate::cell::Adder;
+use crate::trace::tid;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::fence;
+use wire::maps::Clock;
+use wire::maps::HelperError::{BadArgument, Call, NoHelper};
+
+/// How often the clocks are looked at that are being set.
+const TRIES: u32 = 4;
+/// Nanoseconds of a jiffy.
+const JIFFY_NS: u64 = 4_000_000;
+
+/// Kinds of [`Around::about`], as `bpf::helper::About` numbers them.
+pub mod about {
+    /// The parent.
+    pub const PPID: u64 = 0;
+    /// The first thread.
+    pub const LEADER_TID: u64 = 2;
+    /// The control group.
+    pub const CGROUP: u64 = 4;
+    /// Process and thread as the first pid namespace numbers them.
+    pub const INIT_PID_TGID: u64 = 5;
+    /// Ticks since boot.
+    pub const JIFFIES: u64 = 6;
+    /// When tracing began.
+    pub const BEGAN: u64 = 7;
+}
+
+/// The two clocks that go ahead of the monotonic one.
+#[derive(Clone, Copy)]
+enum Ahead {
+    No,
+    Boot,
+    Tai,
+}
+
+impl Around<'_> {
+    /// Nanoseconds of the monotonic clock.
+    #[inline(always)]
+    pub fn monotonic(&self) -> u64 {
+        self.clock(Ahead::No)
+    }
+
+    /// Nanoseconds of the clock that goes on in suspend.
+    pub fn boot_time(&self) -> u64 {
+        self.clock(Ahead::Boot)
+    }
+
+    /// Nanoseconds of atomic time.
+    pub fn atomic_time(&self) -> u64 {
+        self.clock(Ahead::Tai)
+    }
+
+    #[inline(always)]
+    fn clock(&self, ahead: Ahead) -> u64 {
+        let Clock { version, ticks, ns, ns_per_tick, boot, tai, .. } = &self.maps.clock;
+        for _ in 0..TRIES {
+            // [MAP-47] Numbers of one setting. Pairs with [MAP-45], [MAP-46].
+            let before = version.load(Acquire);
+            if before == 0 {
+                break;
+            }
+            // SAFETY: reads a counter; the controller sets the clocks only for processes that have not asked for a trap of it.
+            let now = unsafe { core::arch::x86_64::_rdtsc() };
+            let since = now.saturating_sub(ticks.load(Relaxed));
+            let since = (u128::from(since) * u128::from(ns_per_tick.load(Relaxed))) >> 32;
+            let more = match ahead {
+                Ahead::No => 0,
+                Ahead::Boot => boot.load(Relaxed),
+                Ahead::Tai => tai.load(Relaxed),
+            };
+            let time = ns.load(Relaxed).wrapping_add(since as u64).wrapping_add(more);
+            fence(Acquire);
+            if before & 1 == 0 && version.load(Relaxed) == before {
+                return time;
+            }
+        }
+        self.asked(ahead)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn asked(&self, ahead: Ahead) -> u64 {
+        sys::clock_ns(match ahead {
+            Ahead::No => sys::MONOTONIC,
+            Ahead::Boot => sys::BOOTTIME,
+            Ahead::Tai => sys::TAI,
+        })
+    }
+
+    /// The thread.
+    #[inline(always)]
+    pub fn thread<A: Adder>(&self) -> u32 {
+        // SAFETY: the controller has seen that the word is there in each thread whose block is known.
+        let known = if A::is_known(self.copy, self.site) { unsafe { tid(self.site) } } else { 0 };
+        if known != 0 { known as u32 } else { sys::gettid() }
+    }
+
+    /// group << 32 | user.
+    pub fn uid_gid(&self) -> u64 {
+        u64::from(sys::getgid()) << 32 | u64::from(sys::getuid())
+    }
+
+    /// (to, length) -> 0; the name of the thread with a NUL.
+    pub fn comm(&self, to: u64, len: u64) -> u64 {
+        if !self.may_write(to, len) {
+            return self.refused(BadArgument, errno::EINVAL);
+        }
+        let name = sys::thread_name();
+        if name.is_err() {
+            self.failed(Call);
+        }
+        let name = name.unwrap_or_default();
+        let Some((last, to)) = self.bytes_mut(to, len).and_then(|to| to.split_last_mut()) else { return 0 };
+        *last = 0;
+        let letters = name.iter().copied().chain(core::iter::repeat(0));
+        to.iter_mut().zip(letters).for_each(|(to, from)| *to = from);
+        0
+    }
+
+    /// 32 bits that nobody can foretell well enough to matter: of the counter, mixed.
+    pub fn random(&self) -> u64 {
+        // An address on this thread's stack: it differs from thread to thread.
+        let here = core::ptr::from_ref(self) as u64;
+        let seed = self.monotonic() ^ here.rotate_left(32);
+        let mixed = u128::from(seed ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93;
+        u64::from((mixed >> 64) as u32 ^ mixed as u32)
+    }
+
+    /// The CPU.
+    pub fn cpu(&self) -> u64 {
+        u64::from(percpu::cpu_by_segment())
+    }
+
+    /// The CPU's node.
+    pub fn node(&self) -> u64 {
+        u64::from(percpu::node_by_segment())
+    }
+
+    /// (kind) -> something about the thread. Names are the controller's to find out.
+    pub fn about<A: Adder>(&self, kind: u64) -> u64 {
+        match kind {
+            about::PPID => sys::getppid().into(),
+            about::LEADER_TID => sys::getpid().into(),
+            about::CGROUP => self.maps.cgroup,
+            about::INIT_PID_TGID if self.maps.outer_pid == 0 => {
+                u64::from(sys::getpid()) << 32 | u64::from(self.thread::<A>())
+            }
+            about::INIT_PID_TGID => self.maps.outer_pid << 32 | self.maps.outer_pid,
+            about::JIFFIES => self.monotonic() / JIFFY_NS,
+            about::BEGAN => self.maps.began,
+            _ => self.refused(NoHelper, errno::ENOSYS),
+        }
+    }
+
+    /// The process that was started with the tracing.
+    pub fn child(&self) -> u64 {
+        self.maps.child
+    }
+}
