@@ -70,12 +70,6 @@ pub unsafe fn try_add_locked(table: u64, cell: u64, n: u64) -> bool {
     }
 }
 
-/// The CPU that the thread was on a moment ago, by what is there in any process.
-#[inline(always)]
-pub fn cpu() -> u64 {
-    arch::cpu_by_segment()
-}
-
 /// Adds `n` to a copy's cell by a locked add.
 ///
 /// # Safety

@@ -37,6 +37,12 @@ pub trait Adder {
 
     /// The way of a thread whose trampoline passed `copy`.
     fn way(copy: u64, site: &SiteDesc) -> Self::Way;
+
+    /// The thread's pointer, or 0 where it cannot be told.
+    ///
+    /// # Safety
+    /// As for [`add`](Self::add).
+    unsafe fn pointer(copy: u64, site: &SiteDesc) -> u64;
 }
 
 /// For threads that may have an rseq area; those that have none take the shared copy.
@@ -92,6 +98,19 @@ impl Adder for Rseq {
         // SAFETY: as above, for the thread that uses the value in this hit.
         unsafe { map::Restartable::new(offset) }
     }
+
+    #[inline(always)]
+    unsafe fn pointer(copy: u64, _: &SiteDesc) -> u64 {
+        if copy == wire::COPY_UNKNOWN {
+            return 0;
+        }
+        let pointer: u64;
+        // SAFETY: the thread's block is known (contract), and its first word is its address. Touches no flags and no stack.
+        unsafe {
+            core::arch::asm!("mov {p}, fs:[0]", p = out(reg) pointer, options(nostack, readonly, preserves_flags));
+        }
+        pointer
+    }
 }
 
 impl Adder for Locked {
@@ -113,14 +132,20 @@ impl Adder for Locked {
     #[inline(always)]
     fn is_known(_: u64, site: &SiteDesc) -> bool {
         // A thread that a program made by itself may have no thread pointer.
-        let mut pointer = 1u64;
+        // SAFETY: asks for nothing but what the site says of the processor.
+        site.has_fsgsbase == 0 || unsafe { Self::pointer(0, site) } != 0
+    }
+
+    #[inline(always)]
+    unsafe fn pointer(_: u64, site: &SiteDesc) -> u64 {
+        let mut pointer = 0u64;
         if site.has_fsgsbase != 0 {
             // SAFETY: the processor and Linux have the instruction (wire::SiteDesc), which writes the named register only.
             unsafe {
                 core::arch::asm!("rdfsbase {p}", p = out(reg) pointer, options(nomem, nostack, preserves_flags));
             }
         }
-        pointer != 0
+        pointer
     }
 
     type Way = map::Locked;

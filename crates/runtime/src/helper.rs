@@ -46,7 +46,7 @@ pub unsafe extern "C" fn pid_tgid<A: Adder>(_: u64, _: u64, _: u64, _: u64, _: u
 /// None of its own.
 #[inline(never)]
 pub unsafe extern "C" fn smp_processor_id(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut Hit) -> u64 {
-    percpu::table::cpu()
+    u64::from(percpu::cpu_by_segment())
 }
 
 /// (context) -> the consumer's cookie.

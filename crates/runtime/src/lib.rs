@@ -8,6 +8,7 @@ mod doorbell;
 mod handler;
 mod helper;
 mod helpers;
+mod inside;
 mod program;
 mod trace;
 

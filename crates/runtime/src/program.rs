@@ -11,6 +11,7 @@
 
 use crate::cell::{Adder, Locked, Rseq, shared_copy};
 use crate::handler::PtRegs;
+use crate::inside::{self, Entered};
 use core::arch::{asm, naked_asm};
 use core::mem::{MaybeUninit, offset_of};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -87,11 +88,19 @@ unsafe extern "C" fn run<A: Adder, const IN_SPACE: bool>(
     let at = At { site, consumer, desc, copy };
     // SAFETY: passed on from the caller.
     let became = if unsafe { is_to_run(regs, &at) } {
-        match IN_SPACE {
-            // SAFETY: passed on from the caller.
-            true => unsafe { run_in_space(regs, &at) },
-            // SAFETY: passed on from the caller; a program that is not run in a space has its stack on the thread's.
-            false => unsafe { run_here(regs, &at) },
+        // SAFETY: passed on from the caller.
+        match unsafe { inside::enter::<A>(desc, site, copy) } {
+            Entered::Nested => program_cell::NESTED,
+            entered => {
+                let became = match IN_SPACE {
+                    // SAFETY: passed on from the caller.
+                    true => unsafe { run_in_space(regs, &at) },
+                    // SAFETY: passed on from the caller; a program that is not run in a space has its stack on the thread's.
+                    false => unsafe { run_here(regs, &at) },
+                };
+                entered.leave(desc);
+                became
+            }
         }
     } else {
         program_cell::CHILD
@@ -250,7 +259,7 @@ unsafe fn call(desc: &ProgramDesc, hit: *mut Hit) {
 #[inline(always)]
 unsafe fn claim(desc: &ProgramDesc) -> Option<*mut Workspace> {
     let count = desc.workspaces_count;
-    let first = percpu::table::cpu() * WORKSPACES_EACH as u64;
+    let first = u64::from(percpu::cpu_by_segment()) * WORKSPACES_EACH as u64;
     let mut number = if first < count { first } else { 0 };
     for _ in 0..count.min(LOOK_AT_MOST) {
         let space = (desc.workspaces + number * desc.workspace_len) as *mut Workspace;

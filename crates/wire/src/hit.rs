@@ -128,8 +128,31 @@ pub struct ProgramDesc {
     pub maps: u64,
     /// What the last run met that ended with a fault: fault and detail, for the message.
     pub last_fault: [AtomicU64; 2],
+    /// Address of the threads' places, [`Inside::COUNT`] of them; 0 if there are none.
+    pub inside: u64,
+    /// Its bit in [`Inside::programs`].
+    pub bit: u64,
     /// Nothing yet.
-    pub unused: [u64; 5],
+    pub unused: [u64; 3],
+}
+
+/// Which programs a thread is inside of: a place in private memory that a fork wipes.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Inside {
+    /// The thread's pointer; 0 of a place that nobody has. It stays, and is that of who has the same pointer later.
+    pub owner: AtomicU64,
+    /// A bit for each program: number modulo 64.
+    pub programs: AtomicU64,
+    /// Hits in a row that were skipped for it.
+    pub skipped: AtomicU64,
+}
+
+impl Inside {
+    /// How many places there are.
+    pub const COUNT: usize = 4096;
+    /// Their bytes.
+    pub const LEN_BYTES: usize = Inside::COUNT * size_of::<Inside>();
 }
 
 /// What a run of a program needs: bits of [`ProgramDesc::needs`].

@@ -20,8 +20,8 @@ pub use arena::{
 pub use directory::{Directory, Entry, Kind, OBJECTS_MAX};
 pub use event::Event;
 pub use hit::{
-    BOUNDS_MAX, Bounds, CheckedHit, HELPERS_LEN, Helper, Hit, ProgramDesc, STACK_LEN, WORKSPACES_EACH,
-    Workspace, fault, needs, program_cell,
+    BOUNDS_MAX, Bounds, CheckedHit, HELPERS_LEN, Helper, Hit, Inside, ProgramDesc, STACK_LEN,
+    WORKSPACES_EACH, Workspace, fault, needs, program_cell,
 };
 pub use kernel_site::{KERNEL_SITE_MAGIC, KernelSite};
 pub use site::{

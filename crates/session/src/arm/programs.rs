@@ -8,6 +8,7 @@
 //! Checked: tests below; testkit `programs_at_hits`.
 
 use crate::enter::arena::Arena;
+use crate::enter::region::Region;
 use crate::facts::error::Broken;
 use crate::facts::program::Program;
 use crate::live::lists::ProgramAt;
@@ -19,6 +20,8 @@ impl Session {
     /// Writes all programs' code into each region, for how hits count here.
     pub(crate) fn place_programs(&mut self) -> Result<(), Broken> {
         let mut placed = Vec::with_capacity(self.regions.regions.len());
+        // Of one thread there is one place, whichever region it is in.
+        let inside = self.regions.regions.first().map_or(0, Region::inside);
         for (number, region) in self.regions.regions.iter().enumerate() {
             let helpers = match self.rseq_offset {
                 Some(_) => &region.agent.rseq.helpers,
@@ -32,6 +35,8 @@ impl Session {
                 self.memory.write(at, &bytes)?;
                 let desc = self.regions.arena.layout.program(number * self.programs.len() + i);
                 describe(&self.regions.arena, desc, program, at);
+                self.regions.arena.publish(desc + offset_of!(ProgramDesc, inside), inside);
+                self.regions.arena.publish(desc + offset_of!(ProgramDesc, bit), 1 << (i % 64));
                 let arg = (program.needs() & needs::KEPT) as u32;
                 let handler = match program.needs_workspace() {
                     true => HandlerKind::ProgramInSpace,
@@ -155,6 +160,36 @@ mod tests {
         let (ran, spaces) = (runs[4].1.ran, runs[4].1.no_workspace);
         assert_eq!((words[4], words[5], ran + spaces), (ran, 3 * ran, hits));
         assert!(session.last_fault(3).is_some() && session.last_fault(0).is_none());
+    }
+
+    #[test]
+    fn a_signal_inside_a_program_does_not_begin_it_again() {
+        let subject = Subject::start_with_signals();
+        // Long enough for signals to come; and another that is not the same.
+        let long = "mov %r2, 20000\nagain:\nsub %r2, 1\njne %r2, 0, again\nmov %r0, 0\nexit";
+        let mut programs = vec![program(long, Level::Own, 0), program(long, Level::Checked, 0)];
+        programs.iter_mut().for_each(|program| program.fuel = 1_000_000);
+        let run = |program| Consumer::Program { program, cookie: 0 };
+        let plans = sites(subject.pid(), &["u::injected_other"]);
+        let plans = with(plans, &[Consumer::Count, run(0), run(1)]);
+        let attach = Attach { programs: Programs::new(programs, Vec::new()), ..Attach::default() };
+        let mut session = Session::attach_with(subject.pid(), plans, attach).unwrap();
+        let until = std::time::Instant::now() + Duration::from_secs(60);
+        let nested =
+            |session: &Session| session.sites().next().unwrap().runs().iter().all(|(_, r)| r.nested > 0);
+        while !nested(&session) && std::time::Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(session.detach().unwrap().is_verified());
+        let site = session.sites().next().unwrap();
+        let hits = site.hits_of_each()[0];
+        for (number, runs) in site.runs() {
+            assert_eq!(runs.hits(), hits, "program {number}: {runs:?}");
+            assert!(
+                runs.nested > 0 && runs.ran > 0 && runs.ran + runs.nested == hits,
+                "program {number}: {runs:?}"
+            );
+        }
     }
 
     #[test]

@@ -34,6 +34,9 @@ const PAGE: u64 = 4096;
 const MFD_CLOEXEC: u64 = 1;
 const MFD_ALLOW_SEALING: u64 = 2;
 
+/// Bytes of a table; behind it, if there are programs, stand the threads' places.
+const TABLE_LEN: u64 = (wire::table::LEN_BYTES as u64).next_multiple_of(PAGE);
+
 /// One neighbourhood: a table page, the agent, the slow routine, trampolines.
 #[derive(Debug)]
 pub(crate) struct Region {
@@ -53,6 +56,11 @@ pub(crate) struct Region {
 }
 
 impl Region {
+    /// Where the threads' places are, in a region that has them.
+    pub fn inside(&self) -> u64 {
+        self.table + TABLE_LEN
+    }
+
     /// Whether 32-bit distances lead from everywhere in it to all that a site may refer to.
     pub fn reaches(&self, plan: &SitePlan) -> bool {
         let middle = self.code.start;
@@ -96,7 +104,8 @@ impl Regions {
         programs_len: u64,
     ) -> Result<Regions, Broken> {
         let image = AgentImage::load()?;
-        let table_len = (wire::table::LEN_BYTES as u64).next_multiple_of(PAGE);
+        let inside_len = if programs_len == 0 { 0 } else { wire::Inside::LEN_BYTES as u64 };
+        let table_len = TABLE_LEN + inside_len.next_multiple_of(PAGE);
         let mut ground = Ground::lay(remote, memory, mappings, layout)?;
         let made = ground.make(&image, wishes, puns, table_len, programs_len);
         match made.and_then(|made| ground.close().map(|()| made)) {

@@ -108,6 +108,14 @@ pub(crate) mod tests {
             }
         };
         std::hint::black_box(injected_idle as extern "C" fn(u64) -> u64);
+        if std::env::var_os(SIGNALS).is_some() {
+            // SAFETY: the handler calls nothing but a function that adds to an atomic; the interval is a plain value.
+            unsafe { libc::signal(libc::SIGALRM, handle as extern "C" fn(i32) as usize) };
+            let each = libc::timeval { tv_sec: 0, tv_usec: 1000 };
+            let timer = libc::itimerval { it_interval: each, it_value: each };
+            // SAFETY: as above.
+            unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) };
+        }
         let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(spin)).collect();
         println!("\nspinning {} {}", threads.len(), MARK.as_ptr().addr());
         // Until whoever started it is gone.
@@ -116,15 +124,35 @@ pub(crate) mod tests {
         std::process::exit(0);
     }
 
+    /// In the environment of the subject: signals come, whose handler comes by the sites.
+    const SIGNALS: &str = "NANOPROBE_SUBJECT_SIGNALS";
+
+    extern "C" fn handle(_: i32) {
+        injected_other(std::hint::black_box(1));
+    }
+
     /// It ends when its input does.
     pub(crate) struct Subject(Child, u64);
 
     impl Subject {
         pub(crate) fn start() -> Subject {
+            Subject::start_as(&[])
+        }
+
+        /// One whose threads get signals all the time.
+        pub(crate) fn start_with_signals() -> Subject {
+            Subject::start_as(&[(SIGNALS, "1")])
+        }
+
+        fn start_as(environment: &[(&str, &str)]) -> Subject {
             let here = module_path!().split_once("::").unwrap().1;
             let words = ["--exact", &format!("{here}::subject"), "--ignored", "--nocapture"];
             let mut command = Command::new(std::env::current_exe().unwrap());
-            command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
+            command
+                .args(words)
+                .envs(environment.iter().copied())
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped());
             let mut child = command.spawn().unwrap();
             let lines = BufReader::new(child.stdout.take().unwrap()).lines();
             let said = lines.map_while(Result::ok).find(|line| line.starts_with("spinning")).unwrap();
