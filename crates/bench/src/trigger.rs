@@ -18,6 +18,7 @@ mod kernel;
 mod options;
 mod phase;
 mod producer;
+mod programs;
 mod report;
 mod run;
 mod shared;

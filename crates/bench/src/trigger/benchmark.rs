@@ -7,6 +7,7 @@
 //! Checked: options' tests.
 
 use super::functions::Function;
+use super::programs::Seed;
 use session::{Flavour, Verb};
 
 /// One benchmark.
@@ -24,12 +25,14 @@ pub struct Benchmark {
     pub consumers: usize,
     /// Every second of them is a histogram, so that no two in a row have one handler.
     pub is_mixed: bool,
+    /// What the consumer runs, instead of what the verb calls.
+    pub program: Option<Seed>,
     /// One line for `-l`.
     pub about: &'static str,
 }
 
 const fn row(name: &'static str, function: Function, probe: Option<Verb>, about: &'static str) -> Benchmark {
-    Benchmark { name, function, probe, is_return: false, consumers: 1, is_mixed: false, about }
+    Benchmark { name, function, probe, is_return: false, consumers: 1, is_mixed: false, program: None, about }
 }
 
 const fn at_return(name: &'static str, function: Function, about: &'static str) -> Benchmark {
@@ -40,8 +43,12 @@ const fn multi(name: &'static str, consumers: usize, about: &'static str) -> Ben
     Benchmark { consumers, ..row(name, Function::Nop, Some(Verb::CountByHandler), about) }
 }
 
+const fn program(name: &'static str, seed: Seed, about: &'static str) -> Benchmark {
+    Benchmark { program: Some(seed), ..row(name, Function::Nop, Some(Verb::CountByHandler), about) }
+}
+
 /// All of them.
-pub const ALL: [Benchmark; 17] = [
+pub const ALL: [Benchmark; 22] = [
     row("usermode-count", Function::Nop, None, "calls of the nop function, no probe: the loop's cost"),
     row("syscall-count", Function::Syscall, None, "one cheap system call per loop"),
     row(
@@ -90,6 +97,11 @@ pub const ALL: [Benchmark; 17] = [
             "the same, every second of them a histogram: no two in a row have one handler",
         )
     },
+    program("uprobe-prog-empty", Seed::Empty, "a program that does nothing"),
+    program("uprobe-prog-no", Seed::No, "a program that compares the first argument and is not interested"),
+    program("uprobe-prog-add", Seed::Add, "a program that adds one to a word of its maps, locked"),
+    program("uprobe-prog-space", Seed::Space, "a program that needs a workspace, and does nothing in it"),
+    program("uprobe-prog-tid", Seed::Tid, "a program that asks for its thread's number"),
     row("uprobe-count", Function::Nop, Some(Verb::Count), "counter compiled into the trampoline, 1-byte nop"),
 ];
 

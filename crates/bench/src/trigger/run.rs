@@ -13,9 +13,10 @@ use super::error::TriggerError;
 use super::kernel::Uprobe;
 use super::options::Options;
 use super::phase::{BASELINE, Iteration, Length, Phase};
+use super::programs;
 use super::shared::Shared;
 use image::{ElfImage, ImageAddr, Spec};
-use session::{Action, Consumer, Flavour, Session, SitePlan, Verb};
+use session::{Action, Attach, Consumer, Flavour, Programs, Session, SitePlan, Verb};
 
 /// What one way of probing has shown.
 #[derive(Clone, Debug)]
@@ -150,6 +151,10 @@ pub fn run(
         before = after;
         sites.iter_mut().for_each(|site| repeat(site, benchmark));
     }
+    if benchmark.program.is_some() {
+        let run = || Action::Consumers(vec![Consumer::Program { program: 0, cookie: 0 }]);
+        sites.iter_mut().flat_map(|site| &mut site.actions).for_each(|action| *action = run());
+    }
     let (phase, stood) = ours(&mut traced, benchmark, sites, length, options.flavour, &mut progress)?;
     let after = unprobed(&mut traced, benchmark)?;
     outcome.ours = Some((Probed { phase, unprobed_ns: [before, after] }, stood));
@@ -211,7 +216,12 @@ fn ours(
 ) -> Result<(Phase, Site), TriggerError> {
     let planned = sites.len();
     let rungs: Vec<String> = sites.iter().map(|s| s.placement.rung.to_string()).collect();
-    let mut session = Session::attach_by(traced.pid(), sites, flavour).map_err(TriggerError::Session)?;
+    let programs = match benchmark.program {
+        Some(seed) => programs::make(seed)?,
+        None => Programs::default(),
+    };
+    let attach = Attach { flavour, programs, ..Attach::default() };
+    let mut session = Session::attach_with(traced.pid(), sites, attach).map_err(TriggerError::Session)?;
     if let Some((_, missed)) = session.missed().first() {
         return Err(TriggerError::Missed(missed.to_string()));
     }
