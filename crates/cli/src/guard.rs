@@ -66,8 +66,7 @@ impl Guard {
 
 /// Becomes a process that no terminal and no process group of the run reaches.
 fn leave_family(pid: Option<i32>) {
-    // SAFETY: setsid takes no argument; a forked child is never a group leader, so it succeeds.
-    unsafe { libc::setsid() };
+    crate::front::leave_session();
     if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
         for stream in 0..3 {
             // SAFETY: both are open descriptors of this process, and nobody else uses the three streams here.

@@ -74,6 +74,25 @@ pub fn reap(tid: i32) -> Result<Option<Status>, Errno> {
     Ok((signal != 0).then_some(ended))
 }
 
+/// Waits until there is something to [`wait`] for of a thread that this OS thread traces, or of a child of its own: whose it
+/// is. It is left there.
+///
+/// # Errors
+/// `ECHILD` there is none of them, `EINTR` a signal of ours came first.
+pub fn await_any() -> Result<i32, Errno> {
+    const ANY: usize = 0;
+    const STOPPED: usize = 2;
+    const EXITED: usize = 4;
+    const NOWAIT: usize = 0x0100_0000;
+    const NOTHREAD: usize = 0x2000_0000;
+    let mut info = [0i32; 32];
+    let options = STOPPED | EXITED | NOWAIT | NOTHREAD | ALL;
+    let args = [ANY, 0, info.as_mut_ptr() as usize, options, 0, 0];
+    // SAFETY: the kernel writes one siginfo_t, 128 bytes, to `info`, which outlives the call.
+    check(unsafe { syscall(nr::WAITID, args) })?;
+    Ok(info[4])
+}
+
 const _: () = assert!(ptrace::event::STOP == 128);
 
 #[cfg(test)]

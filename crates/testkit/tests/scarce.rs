@@ -91,3 +91,31 @@ fn whatever_the_limit_of_descriptors_a_process_is_left_as_it_was() -> Result<()>
     assert_eq!(running.end()?.code(), Some(7));
     Ok(())
 }
+
+#[test]
+fn the_weight_that_a_session_was_given_goes_on_to_count_for_the_engine() -> Result<()> {
+    const GROUP: &str = "/proc/self/autogroup";
+    if !std::path::Path::new(GROUP).exists() {
+        eprintln!("this kernel has no groups of sessions");
+        return Ok(());
+    }
+    let target = Target::build(Program::Counted, Link::Pie)?;
+    let running = target.spawn()?;
+    let script = format!("echo 5 > {GROUP}; exec \"$@\"");
+    let (spec, pid) = (target.spec("work"), running.pid_text());
+    let nanoprobe = Nanoprobe::find()?.through(["setsid", "sh", "-c", &script, "sh"]);
+    let mut tracing = nanoprobe.start(["count", &spec, "-p", &pid])?;
+    tracing.attached()?;
+    let front = tracing.pid();
+    let children = format!("/proc/{front}/task/{front}/children");
+    let children = std::fs::read_to_string(&children).map_err(Error::io(&children))?;
+    // The engine and the guard, in a session each.
+    let weights: Vec<String> = children
+        .split_whitespace()
+        .map(|child| std::fs::read_to_string(format!("/proc/{child}/autogroup")).unwrap_or_default())
+        .collect();
+    assert_eq!(weights.len(), 2, "{children}");
+    assert!(weights.iter().all(|weight| weight.trim_end().ends_with(" nice 5")), "{weights:?}");
+    tracing.interrupt_and_finish()?.success()?;
+    Ok(())
+}

@@ -13,12 +13,15 @@
 use crate::facts::error::Broken;
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use sys::{Errno, sched};
 
 /// What the command names its engine process, and every thread that traces for one is called: by it nanoprobes know each
 /// other.
 pub const ENGINE_NAME: &str = "np-engine";
+
+/// In a set of signals.
+const SIGKILL_BIT: u64 = 1 << 8;
 
 /// The part of /proc/PID/status that we use.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +33,8 @@ pub(crate) struct Status {
     pub uid: u32,
     pub seccomp: u32,
     pub has_memory: bool,
+    /// A SIGKILL waits for the thread, which does nothing any more but end.
+    pub is_killed: bool,
 }
 
 impl Status {
@@ -78,6 +83,9 @@ impl Status {
                 "Uid" => status.uid = value.split_whitespace().nth(1)?.parse().ok()?,
                 "Seccomp" => status.seccomp = first.parse().ok()?,
                 "VmSize" => status.has_memory = true,
+                "SigPnd" | "ShdPnd" => {
+                    status.is_killed |= u64::from_str_radix(first, 16).ok()? & SIGKILL_BIT != 0;
+                }
                 _ => {}
             }
         }
@@ -127,6 +135,20 @@ pub(crate) fn is_over(pid: i32) -> bool {
     is_unknown(pid)
         || Path::new(&format!("/proc/{pid}/task")).exists()
             && u32::try_from(pid).is_ok_and(image::maps::is_over)
+}
+
+/// Whether a process is over, or will be in a moment, which is waited for: who was killed in a stop of ours is not yet when we
+/// are told.
+pub(crate) fn is_ending(pid: i32) -> bool {
+    const MOMENT: Duration = Duration::from_secs(1);
+    let end = Instant::now() + MOMENT;
+    // It has no memory any more, before it is over.
+    let is_dying =
+        |tid| !has_memory(tid) || Status::of_any(tid).is_ok_and(|s| s.is_some_and(|s| s.is_killed));
+    while !is_over(pid) && is_dying(living(pid)) && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    is_over(pid)
 }
 
 /// The fields of a thread's stat behind its name, of which the first is the state.
@@ -320,7 +342,7 @@ pub(crate) fn check(pid: i32) -> Result<Status, Broken> {
 
 /// What to say of a process of which a thread was lost: that it has ended only if it has.
 pub(crate) fn lost(pid: i32, errno: Errno) -> Broken {
-    if is_over(pid) {
+    if is_ending(pid) {
         Broken::Gone { pid }
     } else {
         Broken::Call { what: "a step in a thread of the process", errno }
@@ -437,9 +459,11 @@ mod tests {
 
     #[test]
     fn a_name_of_any_bytes_is_a_name() {
-        let status =
-            Status::parse(b"Name:\t\xc3\xff(x\nState:\tS (sleeping)\nTgid:\t7\nVmSize:\t1 kB\n").unwrap();
-        assert_eq!((status.state, status.tgid, status.has_memory), ('S', 7, true));
+        let status = Status::parse(
+            b"Name:\t\xc3\xff(x\nState:\tS (sleeping)\nTgid:\t7\nVmSize:\t1 kB\nShdPnd:\t0000000000000100\n",
+        )
+        .unwrap();
+        assert_eq!((status.state, status.tgid, status.has_memory, status.is_killed), ('S', 7, true, true));
     }
 
     #[test]

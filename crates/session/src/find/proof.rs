@@ -18,7 +18,7 @@ impl Gone {
     /// If the kernel says so: nobody has the memory any more, or the process has ended.
     pub fn proven(memory: &Memory) -> Option<Gone> {
         let is_replaced = || matches!(memory.check(), Err(Broken::Replaced { .. }));
-        (memory.is_over() || process::is_over(memory.pid) || is_replaced()).then_some(Gone(()))
+        (memory.is_over() || process::is_ending(memory.pid) || is_replaced()).then_some(Gone(()))
     }
 }
 

@@ -158,23 +158,12 @@ impl<'a> Hijack<'a> {
 pub(crate) fn run_to_syscall_stop(tid: i32, came: &mut Vec<i32>) -> Result<(), Unmade> {
     loop {
         ptrace::cont_to_syscall(tid, 0).map_err(gone)?;
-        match await_stop(tid).map_err(gone)? {
+        match reports::await_report(tid).map_err(gone)? {
             Status::Syscall => return Ok(()),
             Status::Signal(signal) if signal == SIGSTOP || !is_fault(tid) => came.push(signal),
             Status::Signal(signal) => return Err(Unmade::Raised(signal)),
             Status::Event(..) => {}
             _ => return Err(Unmade::Gone),
-        }
-    }
-}
-
-/// Waits for the next report of a thread that runs.
-pub(crate) fn await_stop(tid: i32) -> Result<Status, Errno> {
-    loop {
-        match reports::take(tid, 0) {
-            Err(Errno::EINTR) | Ok(None) => {}
-            Ok(Some((_, status))) => return Ok(status),
-            Err(errno) => return Err(errno),
         }
     }
 }

@@ -10,8 +10,9 @@
 
 use crate::find::memory::Memory;
 use crate::hold::foothold::Foothold;
-use crate::hold::hijack::{CODE_64, Hijack, OWN_FAULTS, Unmade, await_stop, run_to_syscall_stop, send_again};
+use crate::hold::hijack::{CODE_64, Hijack, OWN_FAULTS, Unmade, run_to_syscall_stop, send_again};
 use crate::hold::interrupted::{made_again, restarts};
+use crate::hold::reports;
 use crate::hold::sequence::Standing;
 use std::sync::Arc;
 use sys::Errno;
@@ -91,7 +92,7 @@ impl Puppet {
     pub(crate) fn step(&mut self) -> Result<Stepped, Errno> {
         loop {
             ptrace::step(self.tid, 0)?;
-            match await_stop(self.tid)? {
+            match reports::await_report(self.tid)? {
                 Status::Signal(SIGTRAP) => return Ok(Stepped::Done),
                 Status::Signal(SIGSTOP) => self.came.push(SIGSTOP),
                 Status::Signal(signal) => return Ok(Stepped::Raised(signal)),

@@ -15,7 +15,7 @@ use crate::find::limits;
 use crate::find::memory::Memory;
 use crate::find::process;
 use crate::hold::foothold::Foothold;
-use crate::hold::hijack::{CODE_64, Hijack, OWN_FAULTS, Unmade, await_stop};
+use crate::hold::hijack::{CODE_64, Hijack, OWN_FAULTS, Unmade};
 use crate::hold::reports;
 use crate::hold::sequence::Standing;
 use crate::hold::tracer::is_held;
@@ -139,7 +139,7 @@ pub(crate) fn deliver_raised(thread: &mut Thread) -> Result<(), Errno> {
         // It stops before the delivery, and again before the handler runs.
         loop {
             ptrace::cont(tid, signal)?;
-            match await_stop(tid)? {
+            match reports::await_report(tid)? {
                 Status::Signal(came) => {
                     signal = came;
                     ptrace::interrupt(tid)?;

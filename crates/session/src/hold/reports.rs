@@ -6,11 +6,14 @@
 //! Context: control. One OS thread: ptrace ties stops to it.
 //! Keeps:   R1 the exit status of a child of ours is kept for whoever asks for it, whoever took it.
 //!          R2 a thread that died while we held it is reaped: its own parent hears of its end then, and not before.
-//! Checked: tests below; testkit `launching`.
+//!          R3 who waits for one thread is not kept waiting by the end of others.
+//! Checked: tests below; testkit `launching`, `endings`.
 
+use crate::find::process;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use sys::ptrace;
 use sys::wait::{self, Status};
 use sys::{Errno, PidFd};
@@ -40,6 +43,37 @@ pub(crate) fn take(tid: i32, options: usize) -> Result<Option<(i32, Status)>, Er
         note(who, status);
     }
     Ok(taken)
+}
+
+/// The next report of a thread that this OS thread traces.
+///
+/// The kernel tells the end of a first thread when the others of its process are reaped, and not before: whoever waited for
+/// it alone would wait for ever once the process was killed.
+///
+/// # Errors
+/// `ECHILD` it is gone.
+pub(crate) fn await_report(tid: i32) -> Result<Status, Errno> {
+    /// While another's report waits, which is for others to take.
+    const PAUSE: Duration = Duration::from_micros(50);
+    loop {
+        match take(tid, NOHANG) {
+            Ok(Some((_, status))) => return Ok(status),
+            Ok(None) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+        match wait::await_any() {
+            Ok(who) if who == tid => {}
+            Ok(_) => {
+                if let Ok(Some(ended)) = process::Status::of_any(tid).map(|s| s.filter(|s| s.state == 'Z')) {
+                    let others = process::threads(ended.tgid).unwrap_or_default();
+                    reap_ended(&others.into_iter().filter(|other| *other != tid).collect::<Vec<_>>());
+                }
+                std::thread::sleep(PAUSE);
+            }
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
 }
 
 /// Reaps threads that have ended, whichever OS thread of ours traces them.

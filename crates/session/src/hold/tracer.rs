@@ -116,12 +116,14 @@ impl Seizing {
         self.seized.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reaps those that have ended, if one seizure has lasted since we looked last.
+    /// Reaps those that have ended, if one seizure has lasted since we looked last; it does not end meanwhile: whoever waits
+    /// for one of them is told of its end.
     fn unstick(&self) {
-        // Relaxed: a hint; what is reaped too early is missed by nobody.
+        let seized = self.seized();
+        // Relaxed: it turns to even under the lock, which orders that; to odd at any time, which is looked for again.
         let turns = self.turns.load(Ordering::Relaxed);
         if turns % 2 == 1 && self.seen.swap(turns, Ordering::Relaxed) == turns {
-            reports::reap_ended(&self.seized());
+            reports::reap_ended(&seized);
         }
     }
 }
@@ -132,13 +134,12 @@ impl Seizing {
 /// As for [`sys::ptrace::seize`].
 pub(crate) fn seize(tid: i32, options: usize) -> Result<(), Errno> {
     SEIZING.with_borrow(|seizing| {
-        let turn = || seizing.as_ref().map(|seizing| seizing.turns.fetch_add(1, Ordering::Relaxed));
-        turn();
+        let Some(seizing) = seizing else { return ptrace::seize(tid, options) };
+        seizing.turns.fetch_add(1, Ordering::Relaxed);
         let done = ptrace::seize(tid, options);
-        turn();
-        if let (Ok(()), Some(seizing)) = (done, seizing) {
-            seizing.seized().push(tid);
-        }
+        let mut seized = seizing.seized();
+        seizing.turns.fetch_add(1, Ordering::Relaxed);
+        seized.extend(done.is_ok().then_some(tid));
         done
     })
 }

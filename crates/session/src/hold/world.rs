@@ -249,10 +249,11 @@ impl World {
                 // In an earlier try. A thread that was asked while it executed a program may run on without having
                 // stopped: it is asked anew.
                 if let Some(late) = tracer::late(tid) {
-                    if late.since.elapsed() > TRY
-                        && matches!(process::thread_state(group, tid), Some('R' | 'S'))
-                    {
-                        let _ = ptrace::interrupt(tid);
+                    match process::thread_state(group, tid) {
+                        // A first thread that has ended reports that with the last one: nobody may stand until then.
+                        Some('Z' | 'X') => continue,
+                        Some('R' | 'S') if late.since.elapsed() > TRY => drop(ptrace::interrupt(tid)),
+                        _ => {}
                     }
                     asked.push(late);
                     continue;
@@ -303,12 +304,16 @@ impl World {
         }
     }
 
-    /// Whether a thread needs no waiting for because it sleeps uninterruptibly, or has ended without a report: a first
-    /// thread's comes with the last one's.
+    /// Whether a thread needs no waiting for because it sleeps uninterruptibly, or has ended without a report: of a first
+    /// thread that comes when the others are reaped.
     fn is_asleep(&mut self, Asked { tid, group, .. }: Asked, waited: Duration) -> bool {
         match process::thread_state(group, tid) {
             None => process::threads(group).is_ok_and(|tids| !tids.contains(&tid)),
-            Some('Z' | 'X') => true,
+            Some('Z' | 'X') => {
+                // With all of its process, maybe.
+                self.reap_dead();
+                true
+            }
             Some('D') => {
                 let Some(at) = process::asleep(tid) else { return false };
                 let is_behind_child = at.call.is_some_and(|call| makes_processes(call as usize));

@@ -34,23 +34,11 @@ pub(crate) fn free(parent: &Leaving<'_>, inode: u64, receipt: &mut Receipt) {
         not_freed: BTreeMap::new(),
     };
     let outcome = hunt.run(receipt);
-    hunt.not_freed.retain(|pid, _| !is_ending(*pid));
+    hunt.not_freed.retain(|pid, _| !process::is_ending(*pid));
     receipt.residues.extend(hunt.not_freed.into_iter().map(|(pid, why)| Residue::Child { pid, why }));
     if let Err(broken) = outcome {
         receipt.residues.push(Residue::Unsearched { why: broken.to_string() });
     }
-}
-
-/// Whether a process is over, or will be in a moment: one that was killed in our stop is not yet when its tracer is told.
-fn is_ending(pid: i32) -> bool {
-    const MOMENT: Duration = Duration::from_secs(1);
-    let end = Instant::now() + MOMENT;
-    // It has no memory any more, before it is over.
-    let has_memory = || process::has_memory(process::living(pid));
-    while !process::is_over(pid) && !has_memory() && Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    process::is_over(pid)
 }
 
 struct Hunt<'a> {
