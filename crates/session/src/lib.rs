@@ -23,6 +23,7 @@ pub use facts::room::{Attach, Room};
 pub use facts::site::{Action, Consumer, HISTOGRAM_CELLS, Missed, SitePlan};
 pub use find::process::{ENGINE_NAME, check_process, check_readable, living_children};
 pub use follow::bell::Deaf;
+pub use follow::births::Births;
 pub use follow::execs::Execs;
 pub use follow::heritage::Heritage;
 pub use follow::launch::Launched;

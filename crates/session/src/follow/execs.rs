@@ -179,9 +179,9 @@ impl Execs {
 
 /// A thread of ours that is about to exec, and its process.
 #[derive(Clone, Copy)]
-struct Caller {
-    tid: i32,
-    pid: i32,
+pub(crate) struct Caller {
+    pub tid: i32,
+    pub pid: i32,
 }
 
 /// Has a seized thread stop; false if it does not, which then may be let go only later.
@@ -243,7 +243,12 @@ fn into_program(caller: Caller, is_asked: &mut dyn FnMut() -> bool) -> Option<He
 }
 
 /// At a stop by exec of a thread of ours, which has its process's number now: to the new program's entry point.
-fn new_program(caller: Caller, who: i32, end: Instant, is_asked: &mut dyn FnMut() -> bool) -> Option<Held> {
+pub(crate) fn new_program(
+    caller: Caller,
+    who: i32,
+    end: Instant,
+    is_asked: &mut dyn FnMut() -> bool,
+) -> Option<Held> {
     let pid = caller.pid;
     if who != pid || ptrace::event_message(who) != Ok(caller.tid as u64) {
         reports::let_go(who, 0);
@@ -259,7 +264,7 @@ fn new_program(caller: Caller, who: i32, end: Instant, is_asked: &mut dyn FnMut(
 /// The next report of a thread, or of its process, whose number another thread than the first takes at its exec.
 /// `Some(None)`: there is none yet; `None`: it is gone.
 #[allow(clippy::option_option, reason = "gone, not yet, and this")]
-fn next_stop(tid: i32, pid: i32) -> Option<Option<(i32, Status)>> {
+pub(crate) fn next_stop(tid: i32, pid: i32) -> Option<Option<(i32, Status)>> {
     match reports::take(tid, NOHANG) {
         Ok(Some(change)) => Some(Some(change)),
         Ok(None) | Err(Errno::EINTR) => Some(None),

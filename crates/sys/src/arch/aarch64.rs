@@ -67,6 +67,8 @@ pub mod nr {
     pub const MEMBARRIER: usize = 283;
     pub const PKEY_MPROTECT: usize = 288;
     pub const PIDFD_SEND_SIGNAL: usize = 424;
+    pub const FANOTIFY_INIT: usize = 262;
+    pub const FANOTIFY_MARK: usize = 263;
     pub const PIDFD_OPEN: usize = 434;
     pub const MSEAL: usize = 462;
 }

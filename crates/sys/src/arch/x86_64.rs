@@ -56,6 +56,8 @@ pub mod nr {
     pub const PERF_EVENT_OPEN: usize = 298;
     pub const PRLIMIT64: usize = 302;
     pub const GETCPU: usize = 309;
+    pub const FANOTIFY_INIT: usize = 300;
+    pub const FANOTIFY_MARK: usize = 301;
     pub const PROCESS_VM_READV: usize = 310;
     pub const PROCESS_VM_WRITEV: usize = 311;
     pub const KCMP: usize = 312;
