@@ -99,7 +99,7 @@ fn run(options: &Options) -> Result<i32, String> {
     };
     let out = output(options, format, buffering)?;
     let child = options.command.as_deref().map(start).transpose()?;
-    let machine = Machine::new(script, settings, out, Box::new(std::io::stderr()));
+    let machine = Machine::new(script, settings, out, Box::new(std::io::stderr()))?;
     let ended = machine.run(child);
     match ended.failure {
         Some(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(141),

@@ -9,7 +9,7 @@
 
 use crate::MapKind;
 use crate::ast::Provider;
-use crate::types::{Agg, CTypes, Type};
+use crate::types::{CTypes, Type};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -84,7 +84,7 @@ pub struct MapDecl {
     pub key: Option<Type>,
     /// Bytes of a key.
     pub key_size: usize,
-    /// What a value is. An aggregation's words ([`words`]) are for each CPU, and only helpers touch them.
+    /// What a value is. An aggregation's words ([`map::Agg::words`]) are for each CPU, and only helpers touch them.
     pub value: Type,
     /// Bytes of a plain value. Integers of one and two bytes take eight, so that `@x++` is one atomic instruction.
     pub value_size: usize,
@@ -94,29 +94,6 @@ pub struct MapDecl {
 
 /// The key of a map without keys.
 pub const SCALAR_KEY: [u8; 8] = [0; 8];
-
-/// How many words of eight bytes each CPU has for a key:
-///
-/// | of | words |
-/// | --- | --- |
-/// | count, sum | the number |
-/// | min, max | the number, and 1 once there is one |
-/// | avg, stats | count, sum |
-/// | hist | negative values, then `1 << bits` buckets a power of two |
-/// | lhist | below `min`, each step, from `max` on |
-/// | tseries | for each interval, at the epoch modulo their number: epoch + 1, value, count, time of the last |
-pub fn words(agg: Agg) -> usize {
-    match agg {
-        Agg::Count | Agg::Sum { .. } => 1,
-        Agg::Min { .. } | Agg::Max { .. } | Agg::Avg { .. } | Agg::Stats { .. } => 2,
-        Agg::Hist { bits } => (65 << bits.min(5)) + 1,
-        Agg::Lhist { min, max, step } => {
-            let buckets = (i128::from(max) - i128::from(min)) / i128::from(step.max(1));
-            usize::try_from(buckets.max(0)).unwrap_or(0) + 2
-        }
-        Agg::Tseries { num, .. } => 4 * num as usize,
-    }
-}
 
 /// What a record of the ring means: its first word (eight bytes) is its number, the arguments follow as a tuple.
 #[derive(Clone, Debug)]

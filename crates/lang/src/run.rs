@@ -7,7 +7,6 @@
 //!          R2 records are read in the order in which programs left them, each once.
 //! Checked: `tests/scripts.rs`, `tests/output.rs`, `tests/generated.rs`.
 
-mod aggregate;
 mod events;
 mod histogram;
 mod host;

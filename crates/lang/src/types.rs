@@ -7,6 +7,7 @@
 //!          2. Integers of tuples and records are aligned to their size, as in C.
 //! Checked: tests/language.rs.
 
+pub use map::{Agg, SeriesKind};
 use std::sync::Arc;
 
 /// Which struct or union of [`CTypes`].
@@ -120,41 +121,6 @@ pub enum StackMode {
     Raw,
     /// build id and offset in the file
     BuildId,
-}
-
-/// A map's aggregation. `signed`: of the values that were given.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[allow(missing_docs)]
-pub enum Agg {
-    /// `count()`
-    Count,
-    /// `sum(n)`
-    Sum { signed: bool },
-    /// `min(n)`
-    Min { signed: bool },
-    /// `max(n)`
-    Max { signed: bool },
-    /// `avg(n)`
-    Avg { signed: bool },
-    /// `stats(n)`
-    Stats { signed: bool },
-    /// `hist(n, k)`: 2^k buckets a power of two.
-    Hist { bits: u8 },
-    /// `lhist(n, min, max, step)`
-    Lhist { min: i64, max: i64, step: i64 },
-    /// `tseries(n, interval, num, how)`
-    Tseries { interval: u64, num: u32, how: SeriesKind, signed: bool },
-}
-
-/// What an interval of `tseries` keeps.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[allow(missing_docs)]
-pub enum SeriesKind {
-    Last,
-    Avg,
-    Max,
-    Min,
-    Sum,
 }
 
 /// A struct's or union's field.

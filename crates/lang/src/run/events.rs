@@ -78,13 +78,13 @@ impl Machine {
             What::PrintMap(map) => self.print_map(*map, args),
             What::PrintElement(map) => {
                 let how = How { top: 0, div: 1, trailer: &self.trailer, is_real: self.is_real };
-                if let Some(map) = self.memory.maps.get_mut(*map) {
+                if let Some(map) = self.memory.maps.get(*map) {
                     let size = map.decl.key_size.min(args.len());
                     report::element(&mut self.out, &self.script, map, &args[..size], how);
                 }
             }
-            What::Clear(map) => self.memory.maps.get_mut(*map).into_iter().for_each(|map| map.clear()),
-            What::Zero(map) => self.memory.maps.get_mut(*map).into_iter().for_each(|map| map.zero()),
+            What::Clear(map) => self.memory.maps.get(*map).into_iter().for_each(super::maps::Map::clear),
+            What::Zero(map) => self.memory.maps.get(*map).into_iter().for_each(super::maps::Map::zero),
             What::Time(format) => {
                 let text = os::format_time(format, i128::from(os::clock(os::REAL)));
                 self.out.text("time", &text);

@@ -6,9 +6,9 @@
 //! Keeps:   the rows from the first to the last that is not 0.
 //! Checked: tests below.
 
-use super::aggregate::hist_low;
 use super::show::Shown;
 use crate::types::Agg;
+use map::hist_low;
 
 const WIDTH: usize = 52;
 const UNITS: [&str; 7] = ["", "K", "M", "G", "T", "P", "E"];
@@ -109,12 +109,10 @@ pub fn json(agg: Agg, counts: &[u64], div: i128) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::program::words;
-    use crate::run::aggregate::update;
 
     fn of(agg: Agg, values: &[i64]) -> Vec<u64> {
-        let mut counts = vec![0; words(agg)];
-        values.iter().for_each(|value| update(agg, &mut counts, value.cast_unsigned(), 0));
+        let mut counts = vec![0; agg.words()];
+        values.iter().for_each(|value| agg.update(&mut counts, value.cast_unsigned(), 0));
         counts
     }
 

@@ -66,9 +66,9 @@ impl Memory {
         }
     }
 
-    fn map(&mut self, handle: u64) -> Result<&mut Map, Fault> {
+    fn map(&self, handle: u64) -> Result<&Map, Fault> {
         let index = handle.wrapping_sub(HANDLES_AT);
-        let map = index.checked_sub(FIRST_MAP as u64).and_then(|i| self.maps.get_mut(i as usize));
+        let map = index.checked_sub(FIRST_MAP as u64).and_then(|i| self.maps.get(i as usize));
         map.ok_or(Fault::Access { addr: handle, len: 0 })
     }
 
@@ -87,15 +87,17 @@ impl Memory {
                 of(&mut self.constants, CONSTANTS_AT).map(|(a, b)| &mut self.constants[a..b])
             }
             SCRATCH_AT..CONTEXT_AT => of(&mut self.scratch, SCRATCH_AT).map(|(a, b)| &mut self.scratch[a..b]),
-            VALUES_AT.. => {
-                let at = addr - VALUES_AT;
-                let map = self.maps.get_mut((at >> MAP_BITS) as usize)?;
-                let within = at & ((1 << MAP_BITS) - 1);
-                let stride = map.stride() as u64;
-                map.bytes(u32::try_from(within / stride).ok()?, (within % stride) as usize, len)
-            }
             _ => None,
         }
+    }
+
+    /// A value of a map: its map, its slot, and which byte.
+    fn value_at(&self, addr: u64) -> Option<(&Map, u32, usize)> {
+        let at = addr.checked_sub(VALUES_AT)?;
+        let map = self.maps.get((at >> MAP_BITS) as usize)?;
+        let within = at & ((1 << MAP_BITS) - 1);
+        let stride = map.stride() as u64;
+        Some((map, u32::try_from(within / stride).ok()?, (within % stride) as usize))
     }
 
     fn read_own(&mut self, stack: &mut Stack, addr: u64, len: usize) -> Result<Vec<u8>, Fault> {
@@ -163,30 +165,24 @@ impl Memory {
         let index = (args[0] - HANDLES_AT - FIRST_MAP as u64) as usize;
         match number {
             helper::MAP_LOOKUP => {
-                let map = &mut self.maps[index];
+                let map = &self.maps[index];
                 let stride = map.stride();
                 Ok(map.find(&key).map_or(0, |slot| Memory::value_address(index, slot, stride)))
             }
             helper::LOOKUP_OR_INIT => {
-                let map = &mut self.maps[index];
+                let map = &self.maps[index];
                 let stride = map.stride();
                 Ok(map.find_or_init(&key).map_or(0, |slot| Memory::value_address(index, slot, stride)))
             }
             helper::MAP_UPDATE => {
                 let value = self.read_own(stack, args[2], self.maps[index].decl.value_size)?;
-                let map = &mut self.maps[index];
-                let Ok(slot) = map.find_or_init(&key) else { return Ok(E2BIG) };
-                if let Some(to) = map.bytes(slot, 0, value.len()) {
-                    to.copy_from_slice(&value);
-                }
-                Ok(0)
+                Ok(self.maps[index].update(&key, &value).map_or(E2BIG, |()| 0))
             }
             helper::MAP_DELETE => Ok(if self.maps[index].delete(&key) { 0 } else { ENOENT }),
             helper::AGGREGATE => Ok(self.maps[index].aggregate(&key, args[2], args[3]).map_or(E2BIG, |()| 0)),
             _ => {
-                let map = &mut self.maps[index];
-                let (Some(agg), Some(slot)) = (map.agg(), map.find(&key)) else { return Ok(0) };
-                Ok(super::aggregate::number(agg, &map.words(slot)))
+                let map = &self.maps[index];
+                Ok(map.find(&key).map_or(0, |slot| map.aggregated(slot)))
             }
         }
     }
@@ -196,12 +192,12 @@ impl Memory {
         let from = self.read_own(stack, cursor, 8)?;
         let from = u64::from_le_bytes(from.try_into().unwrap_or_default());
         let map = self.map(handle)?;
-        let Some((at, key)) = map.next(from).map(|(at, key)| (at, key.to_vec())) else { return Ok(0) };
+        let Some((at, key)) = map.next(from) else { return Ok(0) };
         let value = match map.agg() {
-            Some(agg) => super::aggregate::number(agg, &map.words(at as u32)).to_le_bytes().to_vec(),
-            None => map.value(at as u32).to_vec(),
+            Some(_) => map.aggregated(at).to_le_bytes().to_vec(),
+            None => map.value(at),
         };
-        self.write_own(stack, cursor, &(at + 1).to_le_bytes())?;
+        self.write_own(stack, cursor, &u64::from(at).to_le_bytes())?;
         self.write_own(stack, key_to, &key)?;
         self.write_own(stack, value_to, &value)?;
         Ok(1)
@@ -338,7 +334,12 @@ impl Host for Memory {
             to.fill(0);
             return Ok(());
         }
-        let from = self.own(addr, len).ok_or(Fault::Access { addr, len })?;
+        let fault = Fault::Access { addr, len };
+        if addr >= VALUES_AT {
+            let (map, slot, offset) = self.value_at(addr).ok_or(fault)?;
+            return if map.read(slot, offset, to) { Ok(()) } else { Err(fault) };
+        }
+        let from = self.own(addr, len).ok_or(fault)?;
         to.copy_from_slice(from);
         Ok(())
     }
@@ -347,6 +348,10 @@ impl Host for Memory {
         let fault = Fault::Access { addr, len: from.len() };
         if (CONSTANTS_AT..SCRATCH_AT).contains(&addr) {
             return Err(fault);
+        }
+        if addr >= VALUES_AT {
+            let (map, slot, offset) = self.value_at(addr).ok_or(fault)?;
+            return if map.write(slot, offset, from) { Ok(()) } else { Err(fault) };
         }
         self.own(addr, from.len()).ok_or(fault)?.copy_from_slice(from);
         Ok(())

@@ -10,7 +10,7 @@
 //! Checked: tests/scripts.rs.
 
 use super::host::{CONTEXT_AT, Memory};
-use super::maps::Map;
+use super::maps::{Map, Shared, shared};
 use super::os;
 use super::out::{Format, Out};
 use super::report::{self, How};
@@ -81,6 +81,7 @@ pub struct Ended {
 pub struct Machine {
     pub(super) script: Script,
     pub(super) memory: Memory,
+    pub(super) shared: Shared,
     pub(super) out: Out,
     err: Box<dyn Write>,
     pub(super) exit: Option<i32>,
@@ -98,12 +99,24 @@ pub struct Machine {
 
 impl Machine {
     /// Nothing runs yet. `err` is where warnings and errors go.
-    pub fn new(mut script: Script, settings: Settings, out: Out, err: Box<dyn Write>) -> Machine {
-        let maps = script.maps.iter().cloned().map(Map::new).collect();
-        let mut memory = Memory::new(std::mem::take(&mut script.constants), script.scratch, maps);
+    ///
+    /// # Errors
+    /// The maps are too large.
+    pub fn new(
+        mut script: Script,
+        settings: Settings,
+        out: Out,
+        err: Box<dyn Write>,
+    ) -> Result<Machine, String> {
+        let constants = std::mem::take(&mut script.constants);
+        let shared = shared(&script.maps, constants.clone())?;
+        let numbered = script.maps.iter().cloned().enumerate();
+        let maps = numbered.map(|(number, decl)| Map::new(decl, number, &shared)).collect();
+        let mut memory = Memory::new(constants, script.scratch, maps);
         memory.is_unsafe = settings.is_unsafe;
-        Machine {
+        Ok(Machine {
             memory,
+            shared,
             out,
             err,
             exit: None,
@@ -117,7 +130,7 @@ impl Machine {
             is_real: !settings.times_from_1970,
             script,
             settings,
-        }
+        })
     }
 
     /// Says something beside the output, in its order.
@@ -131,7 +144,6 @@ impl Machine {
     fn run_program(&mut self, probe: usize) -> Result<u64, Fault> {
         let program: &Program = &self.script.probes[probe].program;
         let result = bpf::run(program, &mut self.memory, [CONTEXT_AT, 0, 0, 0, 0], FUEL);
-        self.memory.maps.iter_mut().for_each(Map::settle);
         result.map_err(|faulted| {
             *self.faults.entry((probe, faulted.to_string())).or_default() += 1;
             faulted.why

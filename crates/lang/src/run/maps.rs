@@ -1,36 +1,79 @@
-//! The maps of a script in the controller.
+//! The maps of a script, as the controller uses them.
 //!
-//! For:     the machine: what programs do to maps, and what is printed of them.
-//! State:   elements in slots; a deleted one's slot is used again only after the run of the program that deleted it.
+//! For:     the machine: what its programs do to maps, and what is printed of them.
+//! State:   none of its own: elements lie in crate `map`'s tables, in memory of ours or, behind an attach, in what traced processes
+//!          share.
 //! Context: control; one thread.
-//! Keeps:   M1 a value's address stays good until the run ends in which it was looked up.
-//!          M2 no more than `max_entries` keys, no more than twice as many slots.
-//! Checked: tests below, tests/scripts.rs.
-//!
-//! These are collections of the standard library, not the arena's maps of crate `map`: those have tables of fixed size for
-//! hits in targets. This file is the only one that knows; a map that targets share takes its place behind the same functions.
+//! Keeps:   M1 whatever a traced process writes there costs its data: no place and no length is believed.
+//!          M2 words are changed as one, so that nothing is lost that a hit does to the same word meanwhile.
+//! Checked: tests below, tests/scripts.rs; map's tests/programs.
 
-use super::aggregate;
 use crate::MapKind;
-use crate::program::{MapDecl, words};
+use crate::program::MapDecl;
 use crate::types::{Agg, Type};
-use std::collections::HashMap;
+use bpf::helper::FIRST_MAP;
+use map::{Flag, Kind, Maps, Outside, Plan, Slot, Spec};
+use std::cell::{Ref, RefCell};
+use std::rc::Rc;
+
+/// Bytes of each CPU's ring of records: two of the longest fit.
+const RING_BYTES: usize = 1 << 18;
+/// How often a word is tried again that others change.
+const TRIES: usize = 1000;
+
+/// The maps of a script, shared by those who use them.
+pub type Shared = Rc<RefCell<Maps>>;
+
+/// Makes the maps of a script.
+///
+/// # Errors
+/// They are too large.
+pub fn shared(decls: &[MapDecl], constants: Vec<u8>) -> Result<Shared, String> {
+    let plan = Plan {
+        constants,
+        tables: decls.iter().map(spec).collect(),
+        first_table: FIRST_MAP as usize,
+        ring_bytes: RING_BYTES,
+    };
+    let maps = Maps::new(&plan).map_err(|error| format!("ERROR: the maps can't be made: {error}"))?;
+    Ok(Rc::new(RefCell::new(maps)))
+}
+
+fn spec(decl: &MapDecl) -> Spec {
+    let kind = match decl.kind {
+        MapKind::Hash => Kind::Hash,
+        MapKind::LruHash => Kind::LruHash,
+        MapKind::PercpuHash => Kind::PercpuHash,
+        MapKind::PercpuLruHash => Kind::PercpuLruHash,
+    };
+    Spec {
+        kind,
+        key: decl.key_size.max(1),
+        value: decl.value_size.max(8),
+        limit: decl.max_entries.max(1),
+        agg: agg(decl),
+    }
+}
+
+fn agg(decl: &MapDecl) -> Option<Agg> {
+    match decl.value {
+        Type::Agg(agg) => Some(agg),
+        _ => None,
+    }
+}
 
 /// A map.
-#[derive(Debug)]
 pub struct Map {
     /// As the script has it.
     pub decl: MapDecl,
-    index: HashMap<Box<[u8]>, u32>,
-    keys: Vec<Option<Box<[u8]>>>,
-    /// Values of `stride` bytes.
-    values: Vec<u8>,
-    /// Instead of them, of aggregates.
-    words: Vec<Box<[u64]>>,
-    free: Vec<u32>,
-    freed: Vec<u32>,
-    used: Vec<u64>,
-    clock: u64,
+    maps: Shared,
+    number: usize,
+}
+
+impl std::fmt::Debug for Map {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Map").field("decl", &self.decl).finish_non_exhaustive()
+    }
 }
 
 /// A map that takes no further key.
@@ -38,18 +81,20 @@ pub struct Map {
 pub struct Full;
 
 impl Map {
-    pub fn new(decl: MapDecl) -> Map {
-        Map {
-            decl,
-            index: HashMap::new(),
-            keys: Vec::new(),
-            values: Vec::new(),
-            words: Vec::new(),
-            free: Vec::new(),
-            freed: Vec::new(),
-            used: Vec::new(),
-            clock: 0,
-        }
+    /// Number so-and-so of the shared maps.
+    pub fn new(decl: MapDecl, number: usize, maps: &Shared) -> Map {
+        Map { decl, maps: Rc::clone(maps), number }
+    }
+
+    fn maps(&self) -> Ref<'_, Maps> {
+        self.maps.borrow()
+    }
+
+    /// The key, as long as keys are.
+    fn key(&self, key: &[u8]) -> Vec<u8> {
+        let mut key = key.to_vec();
+        key.resize(self.decl.key_size.max(1), 0);
+        key
     }
 
     /// Bytes from one value to the next.
@@ -59,148 +104,136 @@ impl Map {
 
     /// What it aggregates.
     pub fn agg(&self) -> Option<Agg> {
-        match self.decl.value {
-            Type::Agg(agg) => Some(agg),
-            _ => None,
-        }
+        agg(&self.decl)
     }
 
     /// How many elements there are.
     pub fn len(&self) -> usize {
-        self.index.len()
-    }
-
-    fn is_lru(&self) -> bool {
-        matches!(self.decl.kind, MapKind::LruHash | MapKind::PercpuLruHash)
+        self.maps().table(self.number).len() as usize
     }
 
     /// The slot of a key.
-    pub fn find(&mut self, key: &[u8]) -> Option<u32> {
-        let slot = *self.index.get(key)?;
-        self.clock += 1;
-        self.used[slot as usize] = self.clock;
-        Some(slot)
+    pub fn find(&self, key: &[u8]) -> Option<u32> {
+        self.maps().table(self.number).find(&self.key(key)).ok().map(|slot| slot.0)
     }
 
     /// The slot of a key, which is made with zeros.
-    pub fn find_or_init(&mut self, key: &[u8]) -> Result<u32, Full> {
-        if let Some(slot) = self.find(key) {
-            return Ok(slot);
-        }
-        if self.index.len() >= self.decl.max_entries {
-            if !self.is_lru() {
-                return Err(Full);
-            }
-            self.evict();
-        }
-        let slot = self.new_slot()?;
-        self.index.insert(key.into(), slot);
-        self.keys[slot as usize] = Some(key.into());
-        self.clock += 1;
-        self.used[slot as usize] = self.clock;
-        Ok(slot)
+    pub fn find_or_init(&self, key: &[u8]) -> Result<u32, Full> {
+        let found = self.maps().table(self.number).find_or_init(&self.key(key), Outside);
+        found.map(|slot| slot.0).map_err(|_| Full)
     }
 
-    fn new_slot(&mut self) -> Result<u32, Full> {
-        if let Some(slot) = self.free.pop() {
-            let at = slot as usize;
-            match self.agg() {
-                Some(_) => self.words[at].fill(0),
-                None => {
-                    let stride = self.stride();
-                    self.values[at * stride..][..stride].fill(0);
-                }
-            }
-            return Ok(slot);
-        }
-        let slot = self.keys.len();
-        if slot >= self.decl.max_entries.saturating_mul(2).max(2) || slot >= u32::MAX as usize {
-            return Err(Full);
-        }
-        self.keys.push(None);
-        self.used.push(0);
-        match self.agg() {
-            Some(agg) => self.words.push(vec![0; words(agg)].into()),
-            None => self.values.resize(self.values.len() + self.stride(), 0),
-        }
-        Ok(slot as u32)
-    }
-
-    fn evict(&mut self) {
-        let oldest = (0..self.keys.len()).filter(|i| self.keys[*i].is_some()).min_by_key(|i| self.used[*i]);
-        if let Some(key) = oldest.and_then(|slot| self.keys[slot].clone()) {
-            self.delete(&key);
-        }
+    /// Sets a key's value.
+    pub fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Full> {
+        let mut value = value.to_vec();
+        value.resize(self.decl.value_size.max(8), 0);
+        let done = self.maps().table(self.number).update(&self.key(key), &value, Flag::Any, Outside);
+        done.map_err(|_| Full)
     }
 
     /// Whether there was one.
-    pub fn delete(&mut self, key: &[u8]) -> bool {
-        let Some(slot) = self.index.remove(key) else { return false };
-        self.keys[slot as usize] = None;
-        self.freed.push(slot);
-        true
-    }
-
-    /// The slots of deleted elements may be used again: no program runs.
-    pub fn settle(&mut self) {
-        self.free.append(&mut self.freed);
+    pub fn delete(&self, key: &[u8]) -> bool {
+        self.maps().table(self.number).delete(&self.key(key), Outside).is_ok()
     }
 
     /// Removes all.
-    pub fn clear(&mut self) {
-        *self = Map::new(self.decl.clone());
+    pub fn clear(&self) {
+        self.maps().table(self.number).clear();
     }
 
     /// Makes all values zero.
-    pub fn zero(&mut self) {
-        self.values.fill(0);
-        self.words.iter_mut().for_each(|words| words.fill(0));
+    pub fn zero(&self) {
+        self.maps().table(self.number).zero();
     }
 
-    /// The bytes of values from a slot's on; `None` if there are not so many.
-    pub fn bytes(&mut self, slot: u32, offset: usize, len: usize) -> Option<&mut [u8]> {
-        let stride = self.stride();
-        let end = offset.checked_add(len)?;
-        if end > stride {
-            return None;
+    /// Copies bytes of a value; false if there are not so many.
+    pub fn read(&self, slot: u32, offset: usize, to: &mut [u8]) -> bool {
+        let mut value = vec![0; self.stride()];
+        let Some(from) = offset.checked_add(to.len()).and_then(|end| value.get_mut(..end)) else {
+            return false;
+        };
+        self.maps().table(self.number).read(Slot(slot), 0, from);
+        to.copy_from_slice(&from[offset..]);
+        true
+    }
+
+    /// Writes bytes of a value, word by word; false if there are not so many.
+    pub fn write(&self, slot: u32, offset: usize, from: &[u8]) -> bool {
+        if offset.checked_add(from.len()).is_none_or(|end| end > self.stride()) {
+            return false;
         }
-        self.values.get_mut((slot as usize).checked_mul(stride)? + offset..)?.get_mut(..len)
+        let maps = self.maps();
+        let table = maps.table(self.number);
+        let mut done = 0;
+        while done < from.len() {
+            let (at, within) = ((offset + done) & !7, (offset + done) & 7);
+            let count = (8 - within).min(from.len() - done);
+            let (mut old, mut is_written) = (0u64, false);
+            for _ in 0..TRIES {
+                let mut word = old.to_ne_bytes();
+                word[within..within + count].copy_from_slice(&from[done..done + count]);
+                match table.exchange(Slot(slot), at, old, u64::from_ne_bytes(word)) {
+                    Some(Ok(_)) => is_written = true,
+                    Some(Err(now)) => old = now,
+                    None => return false,
+                }
+                if is_written {
+                    break;
+                }
+            }
+            done += count;
+        }
+        true
     }
 
     /// The value of a slot.
-    pub fn value(&self, slot: u32) -> &[u8] {
-        let stride = self.stride();
-        &self.values[slot as usize * stride..][..self.decl.value_size.min(stride)]
+    pub fn value(&self, slot: u32) -> Vec<u8> {
+        let mut value = vec![0; self.decl.value_size.max(8)];
+        self.maps().table(self.number).value(Slot(slot), &mut value);
+        value.truncate(self.decl.value_size);
+        value
     }
 
     /// Takes a value into an aggregate.
-    pub fn aggregate(&mut self, key: &[u8], value: u64, stamp: u64) -> Result<(), Full> {
-        let slot = self.find_or_init(key)? as usize;
-        if let (Some(agg), Some(words)) = (self.agg(), self.words.get_mut(slot)) {
-            aggregate::update(agg, words, value, stamp);
-        }
-        Ok(())
+    pub fn aggregate(&self, key: &[u8], value: u64, stamp: u64) -> Result<(), Full> {
+        let key = self.key(key);
+        self.maps().table(self.number).aggregate(&key, value, stamp, Outside).map_err(|_| Full)
     }
 
-    /// The words of an aggregate, over all CPUs: here there is one.
+    /// One number of an aggregate, over all CPUs.
+    pub fn aggregated(&self, slot: u32) -> u64 {
+        self.maps().table(self.number).aggregated(Slot(slot))
+    }
+
+    /// The words of an aggregate, over all CPUs.
     pub fn words(&self, slot: u32) -> Vec<u64> {
-        match self.agg() {
-            Some(agg) => aggregate::merge(agg, self.words.get(slot as usize).map(|words| &**words)),
-            None => Vec::new(),
-        }
+        self.maps().table(self.number).words(Slot(slot))
     }
 
-    /// The first element at or behind a slot.
-    pub fn next(&self, from: u64) -> Option<(u64, &[u8])> {
-        let from = usize::try_from(from).ok()?;
-        let rest = self.keys.get(from..)?;
-        let (i, key) = rest.iter().enumerate().find_map(|(i, key)| Some((i, key.as_deref()?)))?;
-        Some(((from + i) as u64, key))
+    /// The first element behind a slot; 0 stands before all.
+    pub fn next(&self, behind: u64) -> Option<(u32, Vec<u8>)> {
+        let maps = self.maps();
+        let table = maps.table(self.number);
+        let mut at = Slot(u32::try_from(behind).ok()?);
+        loop {
+            at = table.next(at)?;
+            let mut key = vec![0; self.decl.key_size.max(1)];
+            if table.key(at, &mut key) {
+                key.truncate(self.decl.key_size);
+                return Some((at.0, key));
+            }
+        }
     }
 
     /// All elements: keys and slots, in no order.
     pub fn elements(&self) -> Vec<(Vec<u8>, u32)> {
-        self.index.iter().map(|(key, slot)| (key.to_vec(), *slot)).collect()
+        let mut found = Vec::new();
+        let mut at = 0;
+        while let Some((slot, key)) = self.next(at) {
+            found.push((key, slot));
+            at = slot.into();
+        }
+        found
     }
 }
 
@@ -209,44 +242,43 @@ mod tests {
     use super::*;
     use crate::types::Int;
 
-    fn map(kind: MapKind, max_entries: usize) -> Map {
+    fn map(kind: MapKind, max_entries: usize, value_size: usize) -> Map {
         let value = Type::Int(Int::new(8, true));
-        Map::new(MapDecl {
-            name: "@".into(),
-            kind,
-            key: Some(value.clone()),
-            key_size: 8,
-            value,
-            value_size: 8,
-            max_entries,
-        })
+        let (name, key) = ("@".into(), Some(value.clone()));
+        let decl = MapDecl { name, kind, key, key_size: 1, value, value_size, max_entries };
+        let maps = shared(std::slice::from_ref(&decl), Vec::new()).unwrap();
+        Map::new(decl, 0, &maps)
     }
 
     #[test]
     fn a_full_map_refuses_and_one_that_drops_the_oldest_does_not() {
-        let mut full = map(MapKind::Hash, 2);
+        let full = map(MapKind::Hash, 2, 8);
         assert!(full.find_or_init(b"a").is_ok() && full.find_or_init(b"b").is_ok());
         assert_eq!(full.find_or_init(b"c"), Err(Full));
-        let mut lru = map(MapKind::LruHash, 2);
+        let lru = map(MapKind::LruHash, 2, 8);
         for key in [b"a", b"b", b"a", b"c"] {
             lru.find_or_init(key).unwrap();
-            lru.settle();
         }
-        assert!(lru.find(b"a").is_some() && lru.find(b"b").is_none() && lru.len() == 2);
+        assert!(lru.find(b"c").is_some() && lru.len() == 2);
     }
 
     #[test]
-    fn a_deleted_slot_is_used_again_only_when_no_program_runs() {
-        let mut map = map(MapKind::Hash, 2);
-        let a = map.find_or_init(b"a").unwrap();
-        map.bytes(a, 0, 8).unwrap().fill(7);
+    fn bytes_of_a_value_are_read_and_written_and_none_beyond() {
+        let map = map(MapKind::Hash, 2, 20);
+        let slot = map.find_or_init(b"a").unwrap();
+        assert!(map.write(slot, 5, &[1, 2, 3, 4, 5, 6]));
+        let mut to = [9; 8];
+        assert!(map.read(slot, 4, &mut to));
+        assert_eq!(to, [0, 1, 2, 3, 4, 5, 6, 0]);
+        assert!(!map.write(slot, 20, &[0; 8]) && !map.read(slot, 24, &mut to));
+        assert_eq!(map.value(slot).len(), 20);
         assert!(map.delete(b"a") && !map.delete(b"a"));
-        let b = map.find_or_init(b"b").unwrap();
-        assert_ne!(a, b);
-        assert_eq!(map.bytes(a, 0, 8).unwrap(), [7; 8]);
-        map.settle();
-        let c = map.find_or_init(b"c").unwrap();
-        assert_eq!((c, map.bytes(c, 0, 8).unwrap().to_vec()), (a, vec![0; 8]));
-        assert!(map.bytes(c, 4, 8).is_none(), "not beyond its value");
+        assert_eq!(map.elements(), []);
+    }
+
+    #[test]
+    fn maps_that_are_too_large_are_refused() {
+        let decl = MapDecl { max_entries: 1 << 31, value_size: 1 << 20, ..map(MapKind::Hash, 1, 8).decl };
+        assert!(shared(&[decl], Vec::new()).err().unwrap().contains("can't be made"));
     }
 }

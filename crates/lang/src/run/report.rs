@@ -11,7 +11,7 @@
 use super::maps::Map;
 use super::out::{Format, Out};
 use super::show::{Shown, number, quoted, value};
-use super::{aggregate, histogram, series};
+use super::{histogram, series};
 use crate::program::Script;
 use crate::types::{Agg, Int, Type};
 use std::cmp::Ordering;
@@ -74,9 +74,9 @@ pub fn map(out: &mut Out, script: &Script, map: &Map, how: How<'_>) {
 }
 
 /// Prints the value of one key, as a value.
-pub fn element(out: &mut Out, script: &Script, map: &mut Map, key: &[u8], how: How<'_>) {
+pub fn element(out: &mut Out, script: &Script, map: &Map, key: &[u8], how: How<'_>) {
     let found = map.find(key).map(|slot| read(map, key.to_vec(), slot));
-    let none = Element { key: Vec::new(), slot: 0, words: zeros(map), rank: 0 };
+    let none = Element { key: Vec::new(), slot: u32::MAX, words: zeros(map), rank: 0 };
     let element = found.unwrap_or(none);
     let last = last_epoch(map, std::slice::from_ref(&element));
     match out.format {
@@ -93,7 +93,7 @@ pub fn element(out: &mut Out, script: &Script, map: &mut Map, key: &[u8], how: H
 }
 
 fn zeros(map: &Map) -> Vec<u64> {
-    map.agg().map_or(Vec::new(), |agg| vec![0; crate::program::words(agg)])
+    map.agg().map_or(Vec::new(), |agg| vec![0; agg.words()])
 }
 
 fn scalar(out: &mut Out, script: &Script, map: &Map, element: Option<&Element>, how: How<'_>) {
@@ -127,8 +127,8 @@ fn kind(map: &Map) -> &'static str {
 fn read(map: &Map, key: Vec<u8>, slot: u32) -> Element {
     let words = map.words(slot);
     let rank = match (map.agg(), &map.decl.value) {
-        (Some(agg), _) => signed(agg, aggregate::number(agg, &words)),
-        (None, Type::Int(int)) => number(map.value(slot), *int),
+        (Some(agg), _) => signed(agg, agg.number(&words)),
+        (None, Type::Int(int)) => number(&map.value(slot), *int),
         _ => 0,
     };
     Element { key, slot, words, rank }
@@ -211,9 +211,9 @@ fn json(script: &Script, map: &Map, element: &Element, last: u64, how: How<'_>) 
 
 fn plain(script: &Script, map: &Map, element: &Element, how: How<'_>) -> Shown {
     let zeros = vec![0; map.decl.value_size];
-    let bytes = if element.slot == u32::MAX { &zeros } else { map.value(element.slot) };
+    let bytes = if element.slot == u32::MAX { zeros } else { map.value(element.slot) };
     // A narrow number is kept in eight bytes, of which its own come first.
-    value(script, how.trailer, &map.decl.value, bytes, how.div)
+    value(script, how.trailer, &map.decl.value, &bytes, how.div)
 }
 
 fn one(agg: Agg, element: &Element, div: i128) -> Shown {
@@ -223,11 +223,11 @@ fn one(agg: Agg, element: &Element, div: i128) -> Shown {
             let total = if is_signed { i128::from(words[1].cast_signed()) } else { i128::from(words[1]) };
             Shown::Record(vec![
                 ("count".into(), Shown::Int(i128::from(words[0]))),
-                ("average".into(), Shown::Int(signed(agg, aggregate::number(agg, words)) / div)),
+                ("average".into(), Shown::Int(signed(agg, agg.number(words)) / div)),
                 ("total".into(), Shown::Int(total)),
             ])
         }
-        agg => Shown::Int(signed(agg, aggregate::number(agg, words)) / div),
+        agg => Shown::Int(signed(agg, agg.number(words)) / div),
     }
 }
 

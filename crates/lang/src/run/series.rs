@@ -6,10 +6,10 @@
 //! Keeps:   one row an interval from the first that is known to the last of all keys.
 //! Checked: tests below.
 
-use super::aggregate::average;
 use super::os;
 use super::show::wall_time;
 use crate::types::{Agg, SeriesKind};
+use map::average;
 use std::collections::BTreeMap;
 
 /// Columns of the graph.
@@ -111,16 +111,14 @@ fn time(nanos: u64, format: &[u8], digits: usize, is_real: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::program::words;
-    use crate::run::aggregate::update;
 
     const AGG: Agg = Agg::Tseries { interval: 100_000_000, num: 4, how: SeriesKind::Last, signed: true };
 
     #[test]
     fn the_last_intervals_are_drawn_with_a_line_at_zero() {
-        let mut all = vec![0; words(AGG)];
+        let mut all = vec![0; AGG.words()];
         for (i, value) in [9i64, -2, 0, 2, 3].into_iter().enumerate() {
-            update(AGG, &mut all, value.cast_unsigned(), 100_000_000 * i as u64 + 1);
+            AGG.update(&mut all, value.cast_unsigned(), 100_000_000 * i as u64 + 1);
         }
         let rows = rows(AGG, &points(AGG, &all), 4);
         assert_eq!(rows.iter().map(|(_, v)| v.unwrap()).collect::<Vec<_>>(), [-2, 0, 2, 3]);
@@ -134,9 +132,9 @@ mod tests {
 
     #[test]
     fn an_interval_without_a_value_is_a_gap_and_left_out_for_machines() {
-        let mut all = vec![0; words(AGG)];
-        update(AGG, &mut all, 5, 1);
-        update(AGG, &mut all, 7, 200_000_000);
+        let mut all = vec![0; AGG.words()];
+        AGG.update(&mut all, 5, 1);
+        AGG.update(&mut all, 7, 200_000_000);
         let rows = rows(AGG, &points(AGG, &all), 2);
         assert_eq!(rows.iter().map(|(_, v)| *v).collect::<Vec<_>>(), [Some(5), None, Some(7)]);
         assert_eq!(json(&rows, false).matches("interval_start").count(), 2);

@@ -39,7 +39,7 @@ pub fn run(script: &str, format: Format) -> Result<(String, String, i32), String
         ..Settings::default()
     };
     let stream = Out::new(Box::new(out.clone()), format, Buffering::Line, false);
-    let ended = Machine::new(lowered, settings, stream, Box::new(err.clone())).run(None);
+    let ended = Machine::new(lowered, settings, stream, Box::new(err.clone())).unwrap().run(None);
     Ok((out.text(), err.text(), ended.code))
 }
 
