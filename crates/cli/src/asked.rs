@@ -112,7 +112,8 @@ pub fn descends_from(pid: i32, ancestor: i32) -> bool {
     false
 }
 
-fn parent(pid: i32) -> Option<i32> {
+/// The parent of a process.
+pub fn parent(pid: i32) -> Option<i32> {
     let mut stat = Vec::new();
     File::open(format!("/proc/{pid}/stat")).ok()?.read_to_end(&mut stat).ok()?;
     // The name before it may be anything.

@@ -31,7 +31,7 @@ use std::process::exit;
 fn main() {
     let all: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     if let Some(words) = script::words(&all) {
-        exit(script::main(words));
+        exit(script::main(words, script::is_bpftrace(&all)));
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -56,7 +56,7 @@ fn main() {
         Command::List(args) => look::list(&args),
         Command::Explain(args) => look::explain(&args),
         Command::Recover(args) => look::recover(args.pid),
-        Command::Run(rest) => script::main(&rest.words),
+        Command::Run(rest) => script::main(&rest.words, false),
         Command::Bench(rest) => bench::bench_main(&rest.words),
         Command::Bpf(args) => bpf::bpf(args),
         Command::Completions(args) => manual::completions(args.shell),

@@ -6,31 +6,31 @@
 //! Keeps:   S1 nothing runs before the whole script was checked and every probe of it can be had; what cannot is named.
 //! Checked: tests/script.rs, tests below.
 
+mod live;
+mod names;
 mod options;
+mod place;
 
-use lang::program::{Event, Script};
-use lang::run::{Buffering, Format, Machine, Mode, Out, Settings, out_error};
+use crate::front;
+use lang::ast::Provider;
+use lang::program::{Event, Named, Script};
+use lang::run::{Buffering, Ended, Format, Machine, Mode, Out, Settings, Untraced, out_error};
 use lang::{Checked, Disk, Request, Targets};
+use live::{Live, Which};
+use names::Names;
 use options::Options;
 use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
-use std::process::{Child, Command};
+use std::rc::Rc;
 
 /// The version of bpftrace whose language this is.
 const LANGUAGE: &str = "v0.26.1";
 /// No script is longer.
 const SCRIPT_MAX: u64 = 16 << 20;
-/// Names that probes of the kernel begin with.
-const OF_KERNEL: [&str; 7] =
-    ["kprobe:", "kretprobe:", "fentry:", "fexit:", "tracepoint:", "rawtracepoint:", "iter:"];
-/// And those of its samples.
-const OF_SAMPLES: [&str; 3] = ["software:", "hardware:", "profile:"];
-
 /// The words of a script's command line, if this is one.
 pub fn words(all: &[String]) -> Option<&[String]> {
-    let name = all.first().and_then(|name| Path::new(name).file_name());
-    if name.is_some_and(|name| name == "bpftrace") {
+    if is_bpftrace(all) {
         return Some(&all[1..]);
     }
     match all.get(1).map(String::as_str) {
@@ -41,10 +41,16 @@ pub fn words(all: &[String]) -> Option<&[String]> {
     }
 }
 
+/// Whether we were called by that name.
+pub fn is_bpftrace(all: &[String]) -> bool {
+    let name = all.first().and_then(|name| Path::new(name).file_name());
+    name.is_some_and(|name| name == "bpftrace")
+}
+
 /// The exit code.
-pub fn main(words: &[String]) -> i32 {
+pub fn main(words: &[String], is_bpftrace: bool) -> i32 {
     let options = match options::parse(words) {
-        Ok(options) => options,
+        Ok(options) => Options { is_bpftrace, ..options },
         Err(why) => {
             eprintln!("ERROR: {why}");
             options::USAGE.lines().for_each(|line| eprintln!("{line}"));
@@ -85,7 +91,8 @@ fn run(options: &Options) -> Result<i32, String> {
     if options.is_list {
         return list(options).map(|()| 0);
     }
-    let (checked, script) = prepare(options)?;
+    let mut targets = targets(options)?;
+    let (checked, mut script) = prepare(options, &mut targets)?;
     if !options.stages.is_empty() {
         print_stages(options, &checked, &script);
         return Ok(0);
@@ -98,9 +105,35 @@ fn run(options: &Options) -> Result<i32, String> {
         ..settings
     };
     let out = output(options, format, buffering)?;
-    let child = options.command.as_deref().map(start).transpose()?;
-    let machine = Machine::new(script, settings, out, Box::new(std::io::stderr()))?;
-    let ended = machine.run(child);
+    let has_targets = script.probes.iter().any(|probe| matches!(probe.event, Event::Target(_)));
+    let is_live = options.command.is_some() || has_targets;
+    if !is_live || settings.mode != Mode::Trace {
+        let machine = Machine::new(script, settings, out, Box::new(std::io::stderr()))?;
+        return code(machine.run(&mut Untraced));
+    }
+    let command = options.command.as_deref().map(split);
+    let which = match (options.pid.as_deref(), command) {
+        (_, Some(words)) => Which::Command(words),
+        (Some(_), None) => Which::Pid(settings.follows.unwrap_or(0) as i32),
+        (None, None) => Which::All,
+    };
+    let pid = if let Which::Pid(pid) = which { Some(pid) } else { None };
+    let names = Rc::new(Names::default());
+    script.symbols = Some(Named(names.clone()));
+    let says = !options.is_quiet && !options.no_warnings;
+    Ok(front::run(pid, move |stop, guard| {
+        let mut live = Live::new(which, targets, names, stop, guard, says);
+        let machine = Machine::new(script, settings, out, Box::new(std::io::stderr()));
+        let done = machine.and_then(|machine| code(machine.run(&mut live)));
+        done.unwrap_or_else(|why| {
+            eprintln!("{}", why.trim_end());
+            1
+        })
+    }))
+}
+
+/// The exit code of a run that has ended.
+fn code(ended: Ended) -> Result<i32, String> {
     match ended.failure {
         Some(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(141),
         Some(error) => Err(format!("ERROR: output can't be written: {}", out_error(&error))),
@@ -178,9 +211,8 @@ fn checked(options: &Options, targets: &mut Targets) -> Result<Checked, String> 
 }
 
 /// Checks and lowers the script.
-fn prepare(options: &Options) -> Result<(Checked, Script), String> {
-    let mut targets = targets(options)?;
-    let checked = checked(options, &mut targets)?;
+fn prepare(options: &Options, targets: &mut Targets) -> Result<(Checked, Script), String> {
+    let checked = checked(options, targets)?;
     let lowering = lang::Options {
         says_failures: options.says_failures,
         ncpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
@@ -247,6 +279,7 @@ fn settings(options: &Options) -> Result<Settings, String> {
         mode,
         times_from_1970: std::env::var_os("BPFTRACE_DUMMY_TS_MAP").is_some(),
         is_dry: options.is_dry,
+        is_silent: options.is_quiet || options.is_bpftrace,
         ..Settings::default()
     })
 }
@@ -286,17 +319,18 @@ fn output(options: &Options, format: Format, buffering: Buffering) -> Result<Out
 /// One line for each probe that this version cannot have.
 fn refuse_targets(script: &Script, mode: Mode) -> Result<(), String> {
     let say = |probe: &lang::program::Probe| {
-        let Event::Target(_) = &probe.event else { return None };
+        let Event::Target(target) = &probe.event else { return None };
         let name = &probe.name;
-        let is_one_of = |kinds: &[&str]| kinds.iter().any(|kind| name.starts_with(kind));
-        Some(match (is_one_of(&OF_KERNEL), is_one_of(&OF_SAMPLES)) {
-            (true, _) => format!("ERROR: {name}: probes of the kernel are not in this version"),
-            (_, true) => format!("ERROR: {name}: samples of perf events are not in this version"),
-            _ => format!(
-                "ERROR: {name}: programs in a target are not in this version; nanoprobe count, hist, lat, trace and \
-                 watch probe it"
-            ),
-        })
+        match target.provider {
+            Provider::Uprobe | Provider::Uretprobe | Provider::Usdt => None,
+            Provider::Software | Provider::Hardware | Provider::Profile => {
+                Some(format!("ERROR: {name}: samples of perf events are not in this version"))
+            }
+            Provider::Watchpoint => Some(format!(
+                "ERROR: {name}: watchpoints are not in scripts of this version; nanoprobe watch has them"
+            )),
+            _ => Some(format!("ERROR: {name}: probes of the kernel are not in this version")),
+        }
     };
     let refused: Vec<String> = script.probes.iter().filter_map(say).collect();
     if !refused.is_empty() && mode == Mode::Trace {
@@ -319,16 +353,6 @@ fn print_stages(options: &Options, checked: &Checked, script: &Script) {
             println!("{}:\n{}", probe.name, probe.program);
         }
     }
-}
-
-/// Starts the command of `-c`.
-fn start(command: &str) -> Result<Child, String> {
-    let words = split(command);
-    let Some((program, args)) = words.split_first() else {
-        return Err("ERROR: -c takes a command".into());
-    };
-    let child = Command::new(program).args(args).spawn();
-    child.map_err(|error| format!("ERROR: {program} can't be started: {}", out_error(&error)))
 }
 
 /// Words as a shell splits them, with quotes and backslashes.

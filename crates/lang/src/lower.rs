@@ -73,8 +73,8 @@ pub fn lower(checked: &Checked, options: Options) -> Result<Script, Diagnostic> 
                 group.cookie = lowering.names.len() as u64;
                 lowering.names.extend(group.sites.iter().map(|site| point.sites[*site].name.clone()));
                 let event = event(point, &group)?;
-                let program = Build::program(&mut lowering, number, probe, point, group)?;
-                probes.push(Probe { name: point.text.clone(), event, program });
+                let (program, scratch) = Build::program(&mut lowering, number, probe, point, group)?;
+                probes.push(Probe { name: point.text.clone(), event, program, scratch });
             }
         }
     }
@@ -86,6 +86,7 @@ pub fn lower(checked: &Checked, options: Options) -> Result<Script, Diagnostic> 
         records: lowering.records,
         time_formats: lowering.time_formats,
         names: lowering.names,
+        symbols: None,
         ctypes: checked.ctypes.clone(),
     })
 }

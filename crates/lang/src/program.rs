@@ -26,12 +26,24 @@ pub struct Script {
     pub scratch: usize,
     /// What records mean, by the word that each begins with.
     pub records: Vec<Record>,
+    /// Who names addresses of traced processes.
+    pub symbols: Option<Named>,
     /// Names of probed places, by cookie.
     pub names: Vec<Arc<str>>,
     /// Formats of times, by the second word of a value of type [`Type::Timestamp`].
     pub time_formats: Vec<Vec<u8>>,
     /// What the numbers in types stand for.
     pub ctypes: CTypes,
+}
+
+/// Names of addresses, from whoever knows them.
+#[derive(Clone)]
+pub struct Named(pub Rc<dyn crate::run::Symbols>);
+
+impl std::fmt::Debug for Named {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Named")
+    }
 }
 
 /// A program and where it runs.
@@ -43,6 +55,8 @@ pub struct Probe {
     pub event: Event,
     /// What is done. r1 is the context; r0 at the end is what `return` gave.
     pub program: bpf::Program,
+    /// Bytes of scratch memory that it uses.
+    pub scratch: usize,
 }
 
 /// When a program runs.

@@ -195,6 +195,31 @@ impl Maps {
         self.lay_out()
     }
 
+    /// All of it as bytes, for memory that is filled before it is used: as they are now, with the records that wait.
+    pub fn image(&self) -> Vec<u8> {
+        let memory = self.ground.memory();
+        let mut bytes = vec![0; self.len];
+        for (n, chunk) in bytes.chunks_mut(8).enumerate() {
+            // Words of pages that were never touched are not written here either.
+            if let Some(word @ 1..) = memory.load(8 * n) {
+                chunk.copy_from_slice(&word.to_ne_bytes()[..chunk.len()]);
+            }
+        }
+        bytes
+    }
+
+    /// Goes on in memory that was filled with [`image`](Self::image), when nobody has changed these since.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] if it is too short.
+    pub fn go_on_in(&mut self, ground: Arc<dyn Ground>) -> Result<(), Error> {
+        if ground.memory().len_bytes() < self.len {
+            return Err(Error::Damaged);
+        }
+        self.ground = ground;
+        Ok(())
+    }
+
     /// Copies words; what is zero there is zero here.
     fn copy(&self, from: Untrusted<'_>, start: usize, end: usize) {
         let to = self.ground.memory();

@@ -13,6 +13,7 @@ mod patch;
 mod plan;
 pub mod watch;
 
+pub use enter::arena::MapsGround;
 pub use enter::fence::Fence;
 pub use enter::guest::Guest;
 pub use facts::calls::{Event, OpenCalls};
@@ -41,6 +42,6 @@ pub use live::readers::{Late, LiveBroken};
 pub use live::session::{Calls, Session, SiteView};
 pub use plan::{
     Explained, FileCoverage, Images, Listed, Pace, Plan, PlanError, RefusedSite, Verb, coverage, explain,
-    list, plan, plan_with,
+    list, plan, plan_each, plan_with,
 };
 pub use text::Flavour;

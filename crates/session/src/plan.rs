@@ -209,11 +209,17 @@ pub fn plan(pid: i32, specs: &[Spec], verb: Verb) -> Result<Plan, PlanError> {
 
 /// The same with files that earlier plans have read.
 pub fn plan_with(images: &mut Images, pid: i32, specs: &[Spec], verb: Verb) -> Result<Plan, PlanError> {
+    let asked: Vec<(&Spec, Verb)> = specs.iter().map(|spec| (spec, verb)).collect();
+    plan_each(images, pid, &asked)
+}
+
+/// The same with what is wanted of each; no two sites overlap.
+pub fn plan_each(images: &mut Images, pid: i32, asked: &[(&Spec, Verb)]) -> Result<Plan, PlanError> {
     let process = Process::read(pid as u32).map_err(PlanError::Image)?;
     let memory = Memory::open(pid).map_err(PlanError::Process)?;
     let mut planner = Planner { process: &process, memory: &memory, known: images, images: BTreeMap::new() };
     let mut placed = Placed::default();
-    for spec in specs {
+    for (spec, verb) in asked {
         let refused_before = placed.refused.len();
         let found = planner.resolve(spec, &mut placed.refused)?;
         if found.is_empty() && placed.refused.len() == refused_before {
@@ -223,7 +229,7 @@ pub fn plan_with(images: &mut Images, pid: i32, specs: &[Spec], verb: Verb) -> R
             if planner.known.pace.is_stopped() {
                 return Err(PlanError::Stopped);
             }
-            planner.place(&wanted, spec.when, verb, &mut placed);
+            planner.place(&wanted, spec.when, *verb, &mut placed);
         }
     }
     let plan = Plan { sites: placed.sites.into_values().collect(), refused: placed.refused };

@@ -86,9 +86,7 @@ impl Fanotify {
         let args = [self.fd as usize, &raw mut event as usize, len, 0, 0, 0];
         // SAFETY: the kernel writes one whole event to `event`, which outlives the call; without room for one it refuses.
         match check(unsafe { syscall(nr::READ, args) }) {
-            Ok(n) if n as usize == len && event.fd >= 0 => {
-                Ok(Some(Opened { by: self, fd: event.fd, tid: event.pid }))
-            }
+            Ok(n) if n == len && event.fd >= 0 => Ok(Some(Opened { by: self, fd: event.fd, tid: event.pid })),
             Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => Ok(None),
             Err(errno) => Err(errno),
         }

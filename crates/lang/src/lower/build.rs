@@ -48,7 +48,7 @@ impl<'l, 'a> Build<'l, 'a> {
         probe: &'l Probe,
         point: &'l AttachPoint,
         group: Group,
-    ) -> Done<Program> {
+    ) -> Done<(Program, usize)> {
         let mut code = Code::default();
         let end = code.label();
         let (frame, vars, loops) = (Frame::default(), HashMap::new(), Vec::new());
@@ -76,7 +76,7 @@ impl<'l, 'a> Build<'l, 'a> {
         }
     }
 
-    fn finish(mut self, span: Span) -> Done<Program> {
+    fn finish(mut self, span: Span) -> Done<(Program, usize)> {
         let peak = self.frame.peak as usize;
         if peak > SCRATCH_MAX {
             return Err(Diagnostic::error(span, format!("the values of this probe need {peak} bytes")));
@@ -97,9 +97,10 @@ impl<'l, 'a> Build<'l, 'a> {
             first.mov(SCRATCH_BASE, r(0));
         }
         self.code.prepend(first);
-        self.code.finish().map_err(|refused| {
+        let program = self.code.finish().map_err(|refused| {
             Diagnostic::error(span, format!("the program of this probe is too large: {refused}"))
-        })
+        })?;
+        Ok((program, peak))
     }
 
     /// An error at an expression.

@@ -15,13 +15,43 @@ use super::show::{Shown, number, quoted, value};
 use crate::program::{Place, Record, Trouble, What};
 use std::io::Read;
 use std::process::{Command, Stdio};
+use wire::maps::HelperError;
 
 /// Output of a command, and a file, are read up to this.
 const OUTPUT_MAX: u64 = 1 << 26;
 
+/// Nanoseconds after which no hit leaves a record with an older stamp, unless it was kept from running.
+const SETTLED: u64 = 1_000_000;
+
 impl Machine {
-    /// Reads all records that wait.
+    /// Reads all records that wait: those of traced processes as far as no older one can come, then our own.
     pub(super) fn drain(&mut self) {
+        self.drain_traced(os::clock(os::MONOTONIC).saturating_sub(SETTLED));
+        self.drain_own();
+    }
+
+    /// Reads all records; no hit leaves one any more.
+    pub(super) fn drain_all(&mut self) {
+        self.drain_traced(u64::MAX);
+        self.drain_own();
+    }
+
+    /// Records that hits left before a time, in one order over all CPUs.
+    fn drain_traced(&mut self, until: u64) {
+        let records = self.shared.borrow_mut().take_records(until);
+        for record in records {
+            // What comes behind exit() is not shown.
+            if self.exit.is_none() {
+                self.record(&record.bytes);
+            }
+        }
+        let maps = self.shared.borrow();
+        let lost = maps.errors(HelperError::RingFull).saturating_add(maps.errors(HelperError::RecordTooLong));
+        drop(maps);
+        self.memory.lost += lost.saturating_sub(std::mem::replace(&mut self.lost_in_rings, lost));
+    }
+
+    fn drain_own(&mut self) {
         let ring = std::mem::take(&mut self.memory.ring);
         let mut rest = ring.as_slice();
         while let Some((len, behind)) = rest.split_first_chunk::<8>() {

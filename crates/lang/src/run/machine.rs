@@ -14,12 +14,12 @@ use super::maps::{Map, Shared, shared};
 use super::os;
 use super::out::{Format, Out};
 use super::report::{self, How};
+use super::traced::{Look, Traced};
 use crate::program::{Event, Script, Trouble};
 use bpf::{Fault, Program};
 use std::collections::BTreeMap;
 use std::io::{PipeReader, Read, Write};
 use std::os::fd::{AsRawFd, IntoRawFd};
-use std::process::Child;
 use std::time::{Duration, Instant};
 
 /// Instructions that one run of a program may take: about two seconds.
@@ -28,6 +28,8 @@ const FUEL: u64 = 100_000_000;
 const BENCH_FOR: Duration = Duration::from_millis(300);
 /// Nothing is due: one looks again after so long.
 const IDLE: u64 = 1_000_000_000;
+/// Records of traced processes are looked for as often.
+const LOOK: u64 = 5_000_000;
 
 /// What a run is told.
 #[derive(Debug, Default)]
@@ -54,6 +56,8 @@ pub struct Settings {
     pub times_from_1970: bool,
     /// Ends right after everything is in place.
     pub is_dry: bool,
+    /// No receipt at the end.
+    pub is_silent: bool,
 }
 
 /// Which probes run.
@@ -89,6 +93,8 @@ pub struct Machine {
     /// Programs that were ended, by probe and cause.
     faults: BTreeMap<(usize, String), u64>,
     pub(super) lost: u64,
+    /// Records that found their ring full, as far as it was told.
+    pub(super) lost_in_rings: u64,
     pub(super) says_warnings: bool,
     pub(super) says_no_trace: bool,
     pub(super) trailer: String,
@@ -123,6 +129,7 @@ impl Machine {
             troubles: BTreeMap::new(),
             faults: BTreeMap::new(),
             lost: 0,
+            lost_in_rings: 0,
             says_warnings: !settings.no_warnings,
             says_no_trace: true,
             trailer: settings.trailer.clone(),
@@ -160,31 +167,50 @@ impl Machine {
         }
     }
 
-    /// Runs all of it. `child` runs already.
-    pub fn run(mut self, mut child: Option<Child>) -> Ended {
+    /// Runs all of it.
+    pub fn run(mut self, traced: &mut dyn Traced) -> Ended {
         let signals = self.listen();
-        self.memory.child = child.as_ref().map_or(0, Child::id);
+        match traced.start() {
+            Ok(child) => self.memory.child = child,
+            Err(why) => return self.refused(&why),
+        }
         if self.settings.mode != Mode::Trace {
             let code = self.run_special();
             return self.end(code);
         }
         self.fire(|event| *event == Event::Begin);
-        self.attached();
+        // What begin says stands before what hits say.
         self.drain();
+        if let Err(why) = traced.attach(&self.script, &self.shared) {
+            traced.detach();
+            return self.refused(&why);
+        }
+        self.attached();
+        if !self.settings.is_dry && self.exit.is_none() {
+            self.wait_for_events(signals.as_ref(), traced);
+        }
+        traced.detach();
         if self.settings.is_dry {
-            stop_child(child.as_mut());
             let code = self.exit.unwrap_or(0);
             return self.end(code);
         }
-        if self.exit.is_none() {
-            self.wait_for_events(signals.as_ref(), child.as_mut());
-        }
-        stop_child(child.as_mut());
+        self.drain_all();
         self.fire(|event| *event == Event::End);
         self.drain();
         self.print_maps();
-        let code = self.exit.unwrap_or(0);
+        let (lines, is_clean) = traced.receipt();
+        if !self.settings.is_silent {
+            self.out.flush();
+            lines.iter().for_each(|line| self.say(&format!("{line}\n")));
+        }
+        let code = self.exit.unwrap_or(i32::from(!is_clean));
         self.end(code)
+    }
+
+    /// Ends before anything was traced.
+    fn refused(mut self, why: &str) -> Ended {
+        self.say(&format!("{}\n", why.trim_end()));
+        self.end(1)
     }
 
     fn attached(&mut self) {
@@ -227,7 +253,7 @@ impl Machine {
         Some(reader)
     }
 
-    fn wait_for_events(&mut self, signals: Option<&PipeReader>, mut child: Option<&mut Child>) {
+    fn wait_for_events(&mut self, signals: Option<&PipeReader>, traced: &mut dyn Traced) {
         let mut timers: Vec<(usize, u64, u64)> = Vec::new();
         let now = os::clock(os::MONOTONIC);
         for (i, probe) in self.script.probes.iter().enumerate() {
@@ -237,21 +263,24 @@ impl Machine {
         }
         let waits_for_signals = self.script.probes.iter().any(|p| matches!(p.event, Event::Signal(_)));
         loop {
-            let has_target = child.is_some() || self.settings.follows.is_some();
+            let has_target = traced.is_any() || self.settings.follows.is_some();
             if timers.is_empty() && !waits_for_signals && !has_target {
                 return;
             }
             let now = os::clock(os::MONOTONIC);
             let next = timers.iter().map(|(.., due)| *due).min();
-            let limit = next.map_or(IDLE, |due| due.saturating_sub(now)).min(IDLE);
-            os::wait(&signals.iter().map(|pipe| pipe.as_raw_fd()).collect::<Vec<_>>(), limit);
+            let idle = if traced.is_any() { LOOK } else { IDLE };
+            let limit = next.map_or(IDLE, |due| due.saturating_sub(now)).min(idle);
+            let mut watched: Vec<i32> = signals.iter().map(|pipe| pipe.as_raw_fd()).collect();
+            watched.extend(traced.watched());
+            os::wait(&watched, limit);
             if self.take_signals(signals) {
                 return;
             }
+            let look = traced.look(&self.script, &self.shared);
             self.run_timers(&mut timers);
             self.drain();
-            let is_over = child.as_mut().is_some_and(|child| !matches!(child.try_wait(), Ok(None)))
-                || self.settings.follows.is_some_and(|pid| !is_alive(pid));
+            let is_over = look != Look::On || self.settings.follows.is_some_and(|pid| !is_alive(pid));
             if self.exit.is_some() || is_over || self.out.is_broken() {
                 return;
             }
@@ -417,21 +446,4 @@ impl Machine {
 fn is_alive(pid: u32) -> bool {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
     !stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']))
-}
-
-/// Asks a child that still runs to end, and waits for it a moment.
-fn stop_child(child: Option<&mut Child>) {
-    const PATIENCE: Duration = Duration::from_millis(500);
-    let Some(child) = child else { return };
-    if !matches!(child.try_wait(), Ok(None)) {
-        return;
-    }
-    os::terminate(child.id());
-    let began = Instant::now();
-    while began.elapsed() < PATIENCE {
-        if !matches!(child.try_wait(), Ok(None)) {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }

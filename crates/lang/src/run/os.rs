@@ -186,12 +186,6 @@ pub fn unblock(fd: i32) {
     unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) };
 }
 
-/// Asks a process to end.
-pub fn terminate(pid: u32) {
-    // SAFETY: a child of ours that was not waited for, so the number is still its own.
-    unsafe { libc::kill(pid as i32, libc::SIGTERM) };
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

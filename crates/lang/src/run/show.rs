@@ -107,7 +107,14 @@ fn special(script: &Script, ty: &Type, bytes: &[u8]) -> Shown {
             let hex: Vec<String> = (0..6).map(|i| format!("{:02X}", bytes.get(i).unwrap_or(&0))).collect();
             text(hex.join(":"))
         }
-        Type::Usym | Type::Ksym => Shown::Named(format!("0x{:x}", word(0)), word(0)),
+        Type::Usym => {
+            let named = script.symbols.as_ref().and_then(|symbols| symbols.0.name(word(8) as u32, word(0)));
+            match named {
+                Some((name, _)) => text(name),
+                None => Shown::Named(format!("0x{:x}", word(0)), word(0)),
+            }
+        }
+        Type::Ksym => Shown::Named(format!("0x{:x}", word(0)), word(0)),
         Type::Ustack(_) | Type::Kstack(_) => text("\n".into()),
         Type::Timestamp => {
             let format = script.time_formats.get(word(8) as usize).map_or(&[][..], Vec::as_slice);

@@ -1,6 +1,6 @@
 //! Runs a script and keeps what it printed.
 
-use lang::run::{Buffering, Format, Machine, Out, Settings};
+use lang::run::{Buffering, Format, Machine, Out, Settings, Untraced};
 use lang::{Nowhere, Request, check, lower};
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -39,7 +39,7 @@ pub fn run(script: &str, format: Format) -> Result<(String, String, i32), String
         ..Settings::default()
     };
     let stream = Out::new(Box::new(out.clone()), format, Buffering::Line, false);
-    let ended = Machine::new(lowered, settings, stream, Box::new(err.clone())).unwrap().run(None);
+    let ended = Machine::new(lowered, settings, stream, Box::new(err.clone())).unwrap().run(&mut Untraced);
     Ok((out.text(), err.text(), ended.code))
 }
 

@@ -54,6 +54,26 @@ fn what_was_in_the_maps_before_a_move_is_there_afterwards() {
 }
 
 #[test]
+fn maps_go_on_in_memory_that_was_filled_with_their_image() {
+    let mut maps = Maps::new(&plan()).unwrap();
+    for n in 0..30u64 {
+        maps.table(2).aggregate(&n.to_ne_bytes(), n, 0, Outside).unwrap();
+    }
+    let words = Words::new(maps.len());
+    for (word, bytes) in words.0.iter().zip(maps.image().chunks(8)) {
+        let mut whole = [0; 8];
+        whole[..bytes.len()].copy_from_slice(bytes);
+        word.store(u64::from_ne_bytes(whole), Relaxed);
+    }
+    maps.go_on_in(Arc::new(words)).unwrap();
+    words.table(&maps, 5).aggregate(&7u64.to_ne_bytes(), 0, 0, way()).unwrap();
+    let sum = |n: u64| maps.table(2).aggregated(maps.table(2).find(&n.to_ne_bytes()).unwrap());
+    assert_eq!((sum(7), sum(8), maps.table(2).len()), (2, 1, 30));
+    assert!(put(words, 0, 5) && maps.take_records(u64::MAX).len() == 1);
+    assert!(Maps::new(&plan()).unwrap().go_on_in(Arc::new(Words(&words.0[..64]))).is_err());
+}
+
+#[test]
 fn maps_that_would_be_too_large_are_refused() {
     for (key, value, limit) in
         [(8, 8, 0), (0, 8, 8), (8, 1 << 31, 8), (8, 1 << 20, 1 << 29), (8, 8, usize::MAX)]

@@ -18,7 +18,7 @@ use std::mem::offset_of;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use sys::mapping::SharedMapping;
 use wire::{
     ARENA_MAGIC, ArenaHeader, COPY_CHILDREN, COPY_CPU0, ConsumerDesc, Directory, Doorbell, Entry, Event,
@@ -152,7 +152,7 @@ fn part(object: &Entry, number: usize) -> usize {
 /// An arena and where the target sees it.
 #[derive(Debug)]
 pub(crate) struct Arena {
-    map: SharedMapping,
+    map: Arc<SharedMapping>,
     pub layout: Layout,
     /// Its address in the target; set once it is mapped there.
     pub remote: u64,
@@ -168,6 +168,23 @@ pub(crate) struct Arena {
     pub rings_not_believed: AtomicU64,
     /// Ranges that the header names, in its order.
     pub announced: Vec<Range<u64>>,
+}
+
+/// The memory of a session's maps.
+#[derive(Debug)]
+pub struct MapsGround {
+    map: Arc<SharedMapping>,
+    at: usize,
+    len: usize,
+}
+
+impl map::Ground for MapsGround {
+    fn memory(&self) -> Untrusted<'_> {
+        let base = NonNull::new(self.map.base().wrapping_add(self.at)).unwrap_or(NonNull::dangling());
+        // SAFETY: the layout's place in the arena, mapped as long as `self.map` lives (M1), page aligned, of a file whose
+        // length is sealed (`create`), and used as atomics alone by all of this crate.
+        unsafe { Untrusted::new(base, self.len) }
+    }
 }
 
 impl Arena {
@@ -203,7 +220,7 @@ impl Arena {
         // SAFETY: the mapping is at least a page long and page aligned, and nobody else has it yet.
         unsafe { map.base().cast::<ArenaHeader>().write(header) };
         let arena = Arena {
-            map,
+            map: Arc::new(map),
             layout,
             remote: 0,
             inode,
@@ -252,9 +269,17 @@ impl Arena {
         for (i, chunk) in maps.chunks(8).enumerate() {
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);
-            // What hits read of it they are led to by a list that is published later.
-            self.word(at + i * 8).store(u64::from_ne_bytes(word), Ordering::Relaxed);
+            // What hits read of it they are led to by a list that is published later. Zeros are there already.
+            if word != [0; 8] {
+                self.word(at + i * 8).store(u64::from_ne_bytes(word), Ordering::Relaxed);
+            }
         }
+    }
+
+    /// The memory of the programs' maps, for whoever goes on using it when the session is gone; `None` without maps.
+    pub fn ground(&self) -> Option<MapsGround> {
+        let (at, len) = (self.layout.maps()?, self.layout.maps_len());
+        Some(MapsGround { map: Arc::clone(&self.map), at, len })
     }
 
     /// The words by which a thread of the target waits for us.

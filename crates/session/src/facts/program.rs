@@ -214,6 +214,11 @@ impl Programs {
         Programs(Arc::new(Inner { programs, maps }))
     }
 
+    /// The same programs with other contents of their maps, which must be as long.
+    pub fn with_maps(&self, maps: Vec<u8>) -> Programs {
+        Programs(Arc::new(Inner { programs: self.0.programs.clone(), maps }))
+    }
+
     /// How many.
     pub fn len(&self) -> usize {
         self.0.programs.len()

@@ -6,7 +6,7 @@
 //! Keeps:   nothing; it ends in leave/end.rs.
 //! Checked: testkit.
 
-use crate::enter::arena::Arena;
+use crate::enter::arena::{Arena, MapsGround};
 use crate::enter::clock;
 use crate::enter::fence::Fence;
 use crate::enter::region::Regions;
@@ -267,6 +267,11 @@ impl Session {
     pub fn maps(&self) -> Option<Untrusted<'_>> {
         let layout = &self.regions.arena.layout;
         self.regions.arena.view().part(layout.maps()?, layout.maps_len())
+    }
+
+    /// The same memory for whoever goes on using it when the session is gone.
+    pub fn ground(&self) -> Option<MapsGround> {
+        self.regions.arena.ground()
     }
 
     /// The last fault of a program, in whichever region: what it met, and which instruction; `None` if it met none.

@@ -1,0 +1,387 @@
+//! A script's probes in traced processes.
+//!
+//! For:     the machine of crate lang, which runs the rest of a script.
+//! State:   the processes that were entered, the command, who is waited for.
+//! Context: control; the engine process, one thread.
+//! Keeps:   V1 what could not be probed is left out by name, and all of it is an error.
+//!          V2 every process is left, however the run ends, and what is left behind is told.
+//! Checked: testkit `scripts`.
+
+use super::names::Names;
+use super::place::{Placing, wanted};
+use crate::guard::Guard;
+use crate::stop::Stop;
+use image::{ModuleKind, Process};
+use jit::{Compiler, Level, Meaning};
+use lang::Targets;
+use lang::program::{Event, Script};
+use lang::run::{Look, Shared, Traced};
+use session::{
+    Attach, Births, Images, Launched, Program, Programs, Receipt, Runs, Session, Wanted, check_process,
+    plan_each,
+};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Processes that are traced at once, at most.
+const PROCESSES_MAX: usize = 300;
+/// How long a command may take to end when it is asked to.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// How often a detach that failed is tried again.
+const DETACHES: usize = 3;
+
+/// Which processes.
+pub enum Which {
+    /// One that runs.
+    Pid(i32),
+    /// A command that is started.
+    Command(Vec<String>),
+    /// All that run a traced file.
+    All,
+}
+
+/// The processes of a run.
+pub struct Live<'g> {
+    which: Which,
+    targets: Targets,
+    programs: Option<Programs>,
+    images: Images,
+    sessions: Vec<Session>,
+    launched: Option<Launched>,
+    births: Option<Births>,
+    /// Of the sessions that have left.
+    receipts: Vec<Receipt>,
+    runs: Runs,
+    /// Places without a probe, and why.
+    left_out: Vec<(String, String)>,
+    names: Rc<Names>,
+    stop: Stop,
+    guard: &'g mut Guard,
+    says: bool,
+}
+
+impl<'g> Live<'g> {
+    /// Nothing is entered yet. `says`: what is left out is told.
+    pub fn new(
+        which: Which,
+        targets: Targets,
+        names: Rc<Names>,
+        stop: Stop,
+        guard: &'g mut Guard,
+        says: bool,
+    ) -> Live<'g> {
+        Live {
+            which,
+            targets,
+            programs: None,
+            images: Images::default(),
+            sessions: Vec::new(),
+            launched: None,
+            births: None,
+            receipts: Vec::new(),
+            runs: Runs::default(),
+            left_out: Vec::new(),
+            names,
+            stop,
+            guard,
+            says,
+        }
+    }
+
+    /// Machine code of the programs that run at hits, and the maps as they are now.
+    fn compile(&self, script: &Script, maps: &Shared) -> Result<Programs, String> {
+        if let Some(programs) = &self.programs {
+            return Ok(programs.with_maps(maps.borrow().image()));
+        }
+        let mut compiler = Compiler::new().map_err(|why| format!("ERROR: no compiler: {why}"))?;
+        let maps = maps.borrow();
+        let at = |offset: usize| u32::try_from(wire::MAPS + offset).ok().map(Meaning::Arena);
+        let meaning = |wide: bpf::Wide| match wide {
+            bpf::Wide::MapIndex(number) => at(maps.handle(usize::try_from(number).ok()?)?),
+            bpf::Wide::MapValueIndex { index: bpf::helper::CONSTANTS, offset } => {
+                at(maps.constants() + offset as usize)
+            }
+            _ => None,
+        };
+        let mut programs = Vec::new();
+        for probe in script.probes.iter().filter(|probe| matches!(probe.event, Event::Target(_))) {
+            let level = if cfg!(debug_assertions) { Level::Checked } else { Level::Own };
+            let wanted = Wanted {
+                name: &probe.name,
+                level,
+                scratch: probe.scratch,
+                meaning: &meaning,
+                ..Wanted::default()
+            };
+            let program = Program::new(&mut compiler, &probe.program, &wanted);
+            programs.push(program.map_err(|why| format!("ERROR: {}: {why}", probe.name))?);
+        }
+        Ok(Programs::new(programs, maps.image()))
+    }
+
+    /// Enters a process; an error says why not. One that maps none of the files is let be.
+    fn enter(&mut self, pid: i32, script: &Script, maps: &Shared) -> Result<(), String> {
+        self.bury();
+        check_process(pid).map_err(|broken| broken.to_string())?;
+        let process = Process::read(pid as u32).map_err(|why| why.to_string())?;
+        let placing = Placing::of(script, &self.targets, &process);
+        if placing.is_empty() {
+            return Ok(());
+        }
+        if let Some(session) = self.sessions.first() {
+            // Each process has the maps in its own memory.
+            let other = session.pid();
+            return Err(format!(
+                "process {other} is, and the maps of a script lie in one process at a time in this version"
+            ));
+        }
+        let asked = placing.asked();
+        let asked: Vec<_> = asked.iter().map(|(spec, verb)| (spec, *verb)).collect();
+        let plan = plan_each(&mut self.images, pid, &asked).map_err(|why| why.to_string())?;
+        let (sites, left_out) = placing.put(plan);
+        self.left_out.extend(left_out);
+        if sites.is_empty() {
+            return Err("nothing of it can be probed".into());
+        }
+        let programs = self.compile(script, maps)?;
+        let attach = Attach { programs: programs.clone(), ..Attach::default() };
+        let mut session = Session::attach_with(pid, sites, attach).map_err(|broken| broken.to_string())?;
+        session.follow_forks();
+        self.guard.tell(pid);
+        self.programs = Some(programs);
+        if let Some(ground) = session.ground() {
+            maps.borrow_mut().go_on_in(Arc::new(ground)).map_err(|why| why.to_string())?;
+        }
+        self.left_out.extend(session.missed().iter().map(|(site, why)| (site.name.clone(), why.to_string())));
+        self.names.add(pid, process);
+        self.sessions.push(session);
+        Ok(())
+    }
+
+    /// Every process that runs one of the files, and those to come.
+    fn enter_all(&mut self, script: &Script, maps: &Shared) -> Result<(), String> {
+        let births = Births::listen().map_err(|why| format!("ERROR: {why}"))?;
+        let files = wanted(script, &self.targets);
+        for path in &files {
+            births.watch(path).map_err(|why| format!("ERROR: {why}"))?;
+        }
+        self.births = Some(births);
+        for pid in running(&files) {
+            if let Err(why) = self.enter(pid, script, maps)
+                && self.says
+            {
+                eprintln!("WARNING: process {pid} is not traced: {why}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes with those who execute one of the files.
+    fn welcome(&mut self, script: &Script, maps: &Shared) {
+        loop {
+            let stop = &self.stop;
+            let Some(born) = self.births.as_mut().and_then(|births| births.next(&mut || stop.is_asked()))
+            else {
+                return;
+            };
+            let pid = born.pid();
+            if self.sessions.len() >= PROCESSES_MAX {
+                eprintln!("WARNING: process {pid} is not traced: {PROCESSES_MAX} are already");
+            } else if let Err(why) = self.enter(pid, script, maps)
+                && self.says
+            {
+                eprintln!("WARNING: process {pid} is not traced: {why}");
+            }
+            drop(born);
+        }
+    }
+
+    /// Leaves processes that have ended, so that their number says nothing.
+    fn bury(&mut self) {
+        let (alive, over): (Vec<Session>, Vec<Session>) =
+            std::mem::take(&mut self.sessions).into_iter().partition(Session::is_alive);
+        self.sessions = alive;
+        over.into_iter().for_each(|session| self.leave(session));
+    }
+
+    fn leave(&mut self, mut session: Session) {
+        let mut receipt = session.detach();
+        for _ in 1..DETACHES {
+            if receipt.is_ok() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(300));
+            receipt = session.detach();
+        }
+        match receipt {
+            Ok(receipt) => self.receipts.push(receipt),
+            Err(broken) => {
+                eprintln!("ERROR: process {}: detach failed: {broken}", session.pid());
+                self.receipts.push(Receipt::default());
+            }
+        }
+        for (_, runs) in session.sites().flat_map(|site| site.runs()) {
+            self.runs = add(self.runs, runs);
+        }
+        for number in 0..session.programs().len() as u32 {
+            if let Some(fault) = session.last_fault(number) {
+                let name = session.programs().get(number).map_or("", Program::name);
+                eprintln!("ERROR: {name}: ended before its end: {fault}");
+            }
+        }
+    }
+
+    fn end_command(&mut self) {
+        let Some(launched) = &self.launched else { return };
+        if launched.ended().is_none() {
+            launched.terminate(libc::SIGTERM);
+        }
+        let end = Instant::now() + PATIENCE;
+        while launched.ended().is_none() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Traced for Live<'_> {
+    fn start(&mut self) -> Result<u32, String> {
+        let Which::Command(words) = &self.which else { return Ok(0) };
+        let Some((program, args)) = words.split_first() else {
+            return Err("ERROR: -c takes a command".into());
+        };
+        let stop = &self.stop;
+        let launched = Launched::start(program, args, stop.heritage, || stop.is_asked());
+        let launched = launched.map_err(|broken| format!("ERROR: {broken}"))?;
+        let pid = launched.pid();
+        self.guard.tell(pid);
+        self.stop.command = pid;
+        self.launched = Some(launched);
+        Ok(pid as u32)
+    }
+
+    fn attach(&mut self, script: &Script, maps: &Shared) -> Result<(), String> {
+        let has_targets = script.probes.iter().any(|probe| matches!(probe.event, Event::Target(_)));
+        let entered = match (&self.which, has_targets) {
+            (_, false) => Ok(()),
+            (Which::All, true) => self.enter_all(script, maps),
+            (Which::Pid(pid), true) => {
+                let pid = *pid;
+                self.enter(pid, script, maps).map_err(|why| format!("ERROR: process {pid}: {why}"))
+            }
+            (Which::Command(_), true) => {
+                let pid = self.launched.as_ref().map_or(0, Launched::pid);
+                self.enter(pid, script, maps).map_err(|why| format!("ERROR: the command: {why}"))
+            }
+        };
+        if let Err(why) = entered {
+            if let Some(launched) = self.launched.take() {
+                launched.abandon();
+            }
+            return Err(why);
+        }
+        if self.says {
+            for (name, why) in &self.left_out {
+                eprintln!("WARNING: {name} is left out: {why}");
+            }
+        }
+        if let Some(launched) = &self.launched {
+            launched.go();
+        }
+        Ok(())
+    }
+
+    fn is_any(&self) -> bool {
+        true
+    }
+
+    fn watched(&self) -> Vec<i32> {
+        std::iter::once(self.stop.watched()).chain(self.births.as_ref().map(Births::watched)).collect()
+    }
+
+    fn look(&mut self, script: &Script, maps: &Shared) -> Look {
+        session::tidy();
+        self.welcome(script, maps);
+        if self.stop.is_asked() {
+            return Look::Asked;
+        }
+        let is_over = match &self.which {
+            Which::Command(_) => self.launched.as_ref().is_some_and(|launched| launched.ended().is_some()),
+            Which::Pid(_) => !self.sessions.is_empty() && !self.sessions.iter().any(Session::is_alive),
+            Which::All => false,
+        };
+        if is_over { Look::Over } else { Look::On }
+    }
+
+    fn detach(&mut self) {
+        self.births = None;
+        std::mem::take(&mut self.sessions).into_iter().for_each(|session| self.leave(session));
+        self.end_command();
+    }
+
+    fn receipt(&mut self) -> (Vec<String>, bool) {
+        let runs = self.runs;
+        let is_clean = self.receipts.iter().all(Receipt::is_verified);
+        let causes: Vec<String> = [
+            ("nested", runs.nested),
+            ("no workspace", runs.no_workspace),
+            ("out of fuel", runs.fuel),
+            ("fault", runs.fault),
+            ("in a child", runs.child),
+        ]
+        .iter()
+        .filter(|(_, n)| *n > 0)
+        .map(|(cause, n)| format!("{n} {cause}"))
+        .collect();
+        let causes = if causes.is_empty() { String::new() } else { format!(" ({})", causes.join(", ")) };
+        let (hits, ran, skipped, left_out) = (runs.hits(), runs.ran, runs.skipped(), self.left_out.len());
+        let hits =
+            format!("Hits {hits}: {ran} handled, {skipped} skipped{causes}; {left_out} places left out.");
+        let verified = match (self.receipts.iter().all(Receipt::was_gone), is_clean) {
+            (true, _) => "Detach verified: yes: nothing to restore, the process ended.",
+            (_, true) => "Detach verified: yes.",
+            (_, false) => "Detach verified: NO.",
+        };
+        let lines = vec![hits, verified.to_owned()];
+        if self.receipts.is_empty() { (Vec::new(), true) } else { (lines, is_clean) }
+    }
+}
+
+fn add(a: Runs, b: Runs) -> Runs {
+    Runs {
+        ran: a.ran.saturating_add(b.ran),
+        nested: a.nested.saturating_add(b.nested),
+        no_workspace: a.no_workspace.saturating_add(b.no_workspace),
+        fuel: a.fuel.saturating_add(b.fuel),
+        fault: a.fault.saturating_add(b.fault),
+        child: a.child.saturating_add(b.child),
+    }
+}
+
+/// Processes whose program is one of these files, but for us and those whose children we are.
+fn running(files: &[std::path::PathBuf]) -> Vec<i32> {
+    let ids: Vec<_> = files.iter().filter_map(|path| std::fs::canonicalize(path).ok()).collect();
+    let own = ancestors();
+    let pids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let runs = |pid: &i32| {
+        let Ok(process) = Process::read(*pid as u32) else { return false };
+        let main = process.modules.iter().find(|module| module.kind == ModuleKind::MainExecutable);
+        main.is_some_and(|module| ids.contains(&module.path))
+    };
+    let mut found: Vec<i32> = pids.filter(|pid| !own.contains(pid)).filter(runs).collect();
+    found.truncate(PROCESSES_MAX);
+    found
+}
+
+/// This process, its parent, and so on.
+fn ancestors() -> Vec<i32> {
+    let mut found = vec![std::process::id() as i32];
+    while let Some(parent) = crate::asked::parent(found[found.len() - 1]).filter(|parent| *parent > 0) {
+        if found.contains(&parent) {
+            break;
+        }
+        found.push(parent);
+    }
+    found
+}

@@ -1,0 +1,140 @@
+//! Which programs run where in one process.
+//!
+//! For:     live.
+//! State:   of one process: where its modules are, and what is wanted at each address.
+//! Context: control; touches nothing.
+//! Keeps:   P1 a function that is probed at its entry and where it is left has both probes placed together.
+//! Checked: testkit `scripts`.
+
+use image::lookup::find_module;
+use image::spec::{Library, Place as At};
+use image::{Process, Spec, When};
+use lang::program::{Event, Script};
+use lang::{ProbedPlace, Targets};
+use session::{Action, Consumer, Plan, SitePlan, Verb};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+/// Address in the process; true where the function is left.
+type Key = (u64, bool);
+
+/// What is wanted in one process.
+pub struct Placing<'a> {
+    targets: &'a Targets,
+    /// By key: programs and their cookies, in the order of the script, and the name of the place.
+    wanted: BTreeMap<Key, (Vec<(u32, u64)>, String)>,
+    /// What was asked for, of modules that are mapped.
+    specs: BTreeSet<usize>,
+    /// Image addresses of functions that are wanted at both ends, and the path of their module.
+    both: Vec<(String, u64, u64)>,
+}
+
+impl<'a> Placing<'a> {
+    /// The places of a script that a process has.
+    pub fn of(script: &Script, targets: &'a Targets, process: &Process) -> Placing<'a> {
+        let files: Vec<Option<(String, u64)>> = targets
+            .files()
+            .iter()
+            .map(|file| {
+                let library = Library::Named(file.path.display().to_string());
+                let module = find_module(&library, process).ok()?;
+                Some((module.path.display().to_string(), module.bias.0))
+            })
+            .collect();
+        let mut placing =
+            Placing { targets, wanted: BTreeMap::new(), specs: BTreeSet::new(), both: Vec::new() };
+        let at_hits = script.probes.iter().filter_map(|probe| match &probe.event {
+            Event::Target(target) => Some(target),
+            _ => None,
+        });
+        for (program, target) in (0u32..).zip(at_hits) {
+            for (place, cookie) in &target.sites {
+                let Some(place) = targets.places().get(*place as usize) else { continue };
+                let Some((_, bias)) = &files[place.file] else { continue };
+                let key = (place.addr.0.wrapping_add(*bias), place.is_return);
+                let name = script.names.get(*cookie as usize).map_or(String::new(), |name| name.to_string());
+                placing.wanted.entry(key).or_insert_with(|| (Vec::new(), name)).0.push((program, *cookie));
+                placing.specs.insert(place.spec);
+            }
+        }
+        let is_left = |place: &&ProbedPlace| place.is_return;
+        for place in targets.places().iter().filter(is_left) {
+            let Some((path, bias)) = &files[place.file] else { continue };
+            let addr = place.addr.0.wrapping_add(*bias);
+            let is_both = [false, true].iter().all(|end| placing.wanted.contains_key(&(addr, *end)));
+            if is_both && !placing.both.iter().any(|(.., known)| *known == addr) {
+                placing.both.push((path.clone(), place.addr.0, addr));
+            }
+        }
+        placing
+    }
+
+    /// Nothing of it is in the process.
+    pub fn is_empty(&self) -> bool {
+        self.wanted.is_empty()
+    }
+
+    /// What is planned.
+    pub fn asked(&self) -> Vec<(Spec, Verb)> {
+        let calls = self.both.iter().map(|(path, addr, _)| {
+            let spec = Spec {
+                text: format!("u:{path}:{addr:#x}"),
+                when: When::Before,
+                library: Library::Named(path.clone()),
+                place: At::Address(image::ImageAddr(*addr)),
+            };
+            (spec, Verb::Latency)
+        });
+        let others = self.specs.iter().filter_map(|spec| self.targets.specs().get(*spec));
+        calls.chain(others.map(|spec| (spec.clone(), Verb::CountByHandler))).collect()
+    }
+
+    /// The sites with the programs at their hooks; and the places that have none, with the cause.
+    pub fn put(&self, plan: Plan) -> (Vec<SitePlan>, Vec<(String, String)>) {
+        let mut placed: BTreeSet<Key> = BTreeSet::new();
+        let opened: BTreeMap<u32, u64> =
+            plan.sites.iter().filter_map(|site| Some((site.opens()?, site.addr()))).collect();
+        let mut sites = Vec::new();
+        for mut site in plan.sites {
+            let (addr, exit_of) = (site.addr(), site.exit_of);
+            for action in &mut site.actions {
+                let Action::Consumers(list) = action else { continue };
+                let key = match list.first() {
+                    Some(Consumer::Leave { function, .. }) => {
+                        opened.get(function).map(|start| (*start, true))
+                    }
+                    Some(Consumer::Enter { .. }) => Some((addr, false)),
+                    _ => Some(exit_of.map_or((addr, false), |start| (start, true))),
+                };
+                let wanted = key.and_then(|key| self.wanted.get(&key));
+                let programs = wanted.map_or(&[][..], |(programs, _)| programs);
+                let consumer =
+                    |(program, cookie): &(u32, u64)| Consumer::Program { program: *program, cookie: *cookie };
+                *list = programs.iter().map(consumer).collect();
+                placed.extend(key.filter(|_| !programs.is_empty()));
+            }
+            let has_any = |action: &Action| !matches!(action, Action::Consumers(list) if list.is_empty());
+            if site.actions.iter().any(has_any) {
+                sites.push(site);
+            }
+        }
+        let why = |name: &str| {
+            let refused = plan.refused.iter().find(|refused| name.ends_with(&format!(":{}", refused.name)));
+            refused.map_or("no probe can stand there".to_owned(), |refused| refused.why.clone())
+        };
+        let missing = self.wanted.iter().filter(|(key, _)| !placed.contains(key));
+        let left_out = missing.map(|(_, (_, name))| (name.clone(), why(name))).collect();
+        (sites, left_out)
+    }
+}
+
+/// The files that a script has places in.
+pub fn wanted(script: &Script, targets: &Targets) -> Vec<PathBuf> {
+    let mut found = BTreeSet::new();
+    for probe in &script.probes {
+        let Event::Target(target) = &probe.event else { continue };
+        let places = target.sites.iter().filter_map(|(place, _)| targets.places().get(*place as usize));
+        found.extend(places.map(|place| targets.files()[place.file].path.clone()));
+    }
+    found.into_iter().collect()
+}

@@ -1,0 +1,79 @@
+//! Traced processes, as the machine needs them.
+//!
+//! For:     whoever attaches: the machine knows events and maps, and nothing of how a probe is set.
+//! State:   the implementor's.
+//! Context: control; the machine's thread.
+//! Keeps:   T1 nothing is attached before `begin` has run, and a command runs none of its own code before everything is in place.
+//!          T2 after `detach` no record comes any more.
+//! Checked: testkit `scripts`.
+
+use super::maps::Shared;
+use crate::program::Script;
+
+/// What waiting for traced processes has brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Go on.
+    On,
+    /// The traced process, or the command, has ended.
+    Over,
+    /// Somebody asks us to end.
+    Asked,
+}
+
+/// The processes of a run.
+pub trait Traced {
+    /// Starts the command, if there is one, and holds it; its number, 0 without one.
+    ///
+    /// # Errors
+    /// It can't be started, as it is told.
+    fn start(&mut self) -> Result<u32, String> {
+        Ok(0)
+    }
+
+    /// Puts the probes of a script in, its maps with what is in them already, and lets the command go.
+    ///
+    /// # Errors
+    /// Why not, as it is told.
+    fn attach(&mut self, script: &Script, maps: &Shared) -> Result<(), String> {
+        let _ = (script, maps);
+        Ok(())
+    }
+
+    /// True if there is something to wait for.
+    fn is_any(&self) -> bool {
+        false
+    }
+
+    /// Descriptors that are readable when [`Traced::look`] has something to do.
+    fn watched(&self) -> Vec<i32> {
+        Vec::new()
+    }
+
+    /// Does what waits to be done: new processes are entered.
+    fn look(&mut self, script: &Script, maps: &Shared) -> Look {
+        let _ = (script, maps);
+        Look::On
+    }
+
+    /// Takes everything out again.
+    fn detach(&mut self) {}
+
+    /// What is said behind everything else: how many hits were handled and skipped, and that memory is as before; and whether that
+    /// is so.
+    fn receipt(&mut self) -> (Vec<String>, bool) {
+        (Vec::new(), true)
+    }
+}
+
+/// No process.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Untraced;
+
+impl Traced for Untraced {}
+
+/// Names of addresses in traced processes.
+pub trait Symbols {
+    /// The function of an address, and how far behind its start that is.
+    fn name(&self, pid: u32, addr: u64) -> Option<(String, u64)>;
+}
