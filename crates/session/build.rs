@@ -16,6 +16,8 @@ fn main() {
     cargo.args(["build", "--quiet", "--release", "-p", "nanoprobe-agent", "--bin", "agent"]);
     cargo.args(["--target", TARGET, "--target-dir"]).arg(&target_dir);
     cargo.current_dir(&crates);
+    // In one piece: no call goes by a table of addresses, and what is used once stands where it is used.
+    cargo.env("CARGO_PROFILE_RELEASE_LTO", "fat").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1");
     // The blob is built the same way whatever wraps or tunes the build around it.
     for name in [
         "RUSTFLAGS",

@@ -10,9 +10,9 @@ fn main() {
 #[cfg(target_os = "none")]
 mod blob {
     use runtime::{
-        Adder, Function, Locked, PtRegs, Rseq, cookie, count, enter, enter_go, ktime_get_ns, leave, leave_go,
-        log2_histogram, pid_tgid, program_in_space_locked, program_in_space_rseq, program_locked,
-        program_rseq, ring, ring_before_exec, smp_processor_id, trace_enter, trace_leave,
+        Adder, Function, Locked, PtRegs, Rseq, count, enter, enter_go, helpers, leave, leave_go,
+        log2_histogram, program_in_space_locked, program_in_space_rseq, program_locked, program_rseq, ring,
+        ring_before_exec, trace_enter, trace_leave,
     };
     use wire::{AgentExports, AgentTable, ConsumerDesc, HANDLERS_LEN, HELPERS_LEN, SiteDesc, VERSION};
 
@@ -50,11 +50,6 @@ mod blob {
             programs[0],
             programs[1],
         ]
-    }
-
-    /// In the order of [`wire::Helper`].
-    const fn helpers<A: Adder>() -> [Function; HELPERS_LEN] {
-        [ktime_get_ns, pid_tgid::<A>, smp_processor_id, cookie]
     }
 
     const fn table<A: Adder>(programs: [Handler; 2]) -> Table {

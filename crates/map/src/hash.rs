@@ -394,9 +394,7 @@ fn hash_of(key: &[u8]) -> u32 {
         sum = crate::stacks::mix(sum ^ u64::from_ne_bytes(*word));
     }
     if !rest.is_empty() {
-        let mut word = [0; 8];
-        word[..rest.len()].copy_from_slice(rest);
-        sum = crate::stacks::mix(sum ^ u64::from_ne_bytes(word));
+        sum = crate::stacks::mix(sum ^ crate::place::padded(rest));
     }
     (sum >> 32) as u32 ^ sum as u32
 }

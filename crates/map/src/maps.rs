@@ -173,28 +173,6 @@ impl Maps {
         table.unwrap_or_else(|error| panic!("table {number} at {at:#x}: {error}"))
     }
 
-    /// Moves them into other memory, which is zeros and [`len`](Self::len) bytes long.
-    ///
-    /// # Errors
-    /// [`Error::Damaged`] if it is too short.
-    pub fn move_to(&mut self, ground: Arc<dyn Ground>) -> Result<(), Error> {
-        if ground.memory().len_bytes() < self.len {
-            return Err(Error::Damaged);
-        }
-        let from = std::mem::replace(&mut self.ground, ground);
-        let from = from.memory();
-        let handles = self.first_table + self.tables.len();
-        self.copy(from, 0, HANDLES + 8 * handles);
-        self.copy(from, self.constants.0, self.constants.0 + self.constants.1);
-        for Placed { at, form } in &self.tables {
-            let used = Table::in_untrusted(from, *at, form)?.used() as usize;
-            for (start, end) in form.used(used) {
-                self.copy(from, at + start, at + end);
-            }
-        }
-        self.lay_out()
-    }
-
     /// All of it as bytes, for memory that is filled before it is used: as they are now, with the records that wait.
     pub fn image(&self) -> Vec<u8> {
         let memory = self.ground.memory();
@@ -218,16 +196,6 @@ impl Maps {
         }
         self.ground = ground;
         Ok(())
-    }
-
-    /// Copies words; what is zero there is zero here.
-    fn copy(&self, from: Untrusted<'_>, start: usize, end: usize) {
-        let to = self.ground.memory();
-        for at in (start & !7..end).step_by(8) {
-            if let (Some(word @ 1..), Some(to)) = (from.load(at), to.word(at)) {
-                to.store(word, Relaxed);
-            }
-        }
     }
 
     /// Writes the head, and empty rings.

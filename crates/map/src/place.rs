@@ -35,8 +35,11 @@ pub trait Access: Copy {
             *word = self.u64(n * 8).load(Relaxed).to_ne_bytes();
         }
         if !rest.is_empty() {
-            let last = self.u64(whole * 8).load(Relaxed).to_ne_bytes();
-            rest.copy_from_slice(&last[..rest.len()]);
+            // Byte by byte: no call of memcpy is to be made of it.
+            let mut last = u64::from_le_bytes(self.u64(whole * 8).load(Relaxed).to_ne_bytes());
+            for byte in rest {
+                (*byte, last) = (last as u8, last >> 8);
+            }
         }
     }
 
@@ -209,10 +212,11 @@ impl Place {
     }
 }
 
-fn padded(rest: &[u8]) -> u64 {
-    let mut word = [0; 8];
-    word[..rest.len()].copy_from_slice(rest);
-    u64::from_ne_bytes(word)
+/// The bytes of less than a word, filled up with zeros.
+#[inline(always)]
+pub fn padded(rest: &[u8]) -> u64 {
+    let word = rest.iter().rev().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
+    u64::from_ne_bytes(word.to_le_bytes())
 }
 
 /// Rounds up to whole words.

@@ -267,7 +267,7 @@ impl Reservation<'_> {
         }
         let place = self.ring.bytes(self.at).at(8);
         place.u64(0).store(stamp, Relaxed);
-        place.at(8).write(&bytes[..bytes.len().min(self.len - 8)]);
+        place.at(8).write(bytes.split_at_checked(self.len - 8).map_or(bytes, |(fits, _)| fits));
     }
 
     /// Lets the reader have it.

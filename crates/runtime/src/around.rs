@@ -45,8 +45,10 @@ pub struct Around<'a> {
     pub site: &'a SiteDesc,
     /// What the trampoline passed.
     pub copy: u64,
-    /// The program's stack.
+    /// The program's frames on the thread's stack.
     pub stack: Piece,
+    /// The stack that was given to it.
+    pub given: Piece,
     /// Its scratch memory.
     pub scratch: Piece,
     /// The saved registers.
@@ -143,6 +145,10 @@ impl<'a> Around<'a> {
     #[cold]
     #[inline(never)]
     pub(crate) fn failed(&self, cause: HelperError) {
+        // A program without maps has nowhere to count.
+        if self.maps.errors == 0 {
+            return;
+        }
         let cpu = u64::from(percpu::cpu_by_segment());
         let cpu = if cpu < self.maps.cpus { cpu } else { 0 };
         let at = self.base() + self.maps.errors + ERRORS_STRIDE as u64 * cpu + 8 * cause as u64;

@@ -4,67 +4,147 @@
 //! State:   the run's own.
 //! Context: hit, inside a program's run.
 //! Keeps:   H1 nothing of the target's libc is called, nothing is locked or allocated, no vector register is touched.
-//!          H2 a system call is made only where nothing else tells: each is named here.
-//! Checked: session `the_agent_makes_system_calls_in_few_places`; testkit `programs_at_hits`.
+//!          H2 a system call is made only where nothing else tells: each is named in `helpers`.
+//! Checked: session `the_agent_makes_system_calls_in_few_places`; testkit `programs_at_hits`; tests/helpers.
 
+use crate::around::{Around, Piece};
 use crate::cell::Adder;
-use crate::trace::tid;
-use wire::{Hit, SiteDesc};
+use crate::handler::PtRegs;
+use core::sync::atomic::Ordering::Relaxed;
+use wire::{HELPERS_LEN, Hit, ProgramDesc, SiteDesc, needs};
 
 /// What a helper is.
 pub type Function = unsafe extern "C" fn(u64, u64, u64, u64, u64, *mut Hit) -> u64;
 
-/// () -> nanoseconds of the monotonic clock, by a system call.
-///
-/// # Safety
-/// None of its own; the type is that of all.
-#[inline(never)]
-pub unsafe extern "C" fn ktime_get_ns(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut Hit) -> u64 {
-    sys::monotonic_ns()
+macro_rules! helpers {
+    ($($name:ident($($arg:ident),*) = $around:ident, $hit:ident: $does:expr;)*) => {
+        $(
+            // One form for all: the table is made for a build.
+            #[allow(clippy::extra_unused_type_parameters)]
+            unsafe extern "C" fn $name<A: Adder>(
+                r1: u64, r2: u64, r3: u64, r4: u64, r5: u64, hit: *mut Hit,
+            ) -> u64 {
+                // SAFETY: the run's own (contract of all: `table`).
+                let $hit = unsafe { &*hit };
+                // SAFETY: as above.
+                let $around = unsafe { Around::of($hit, &r5) };
+                helpers!(@take [r1 r2 r3 r4] $($arg)*);
+                let _ = (r1, r2, r3, r4, &$around);
+                $does
+            }
+        )*
+    };
+    (@take [$($r:ident)*]) => {};
+    (@take [$r:ident $($rest:ident)*] $arg:ident $($more:ident)*) => {
+        let $arg = $r;
+        helpers!(@take [$($rest)*] $($more)*);
+    };
 }
 
-/// () -> process << 32 | thread, in the target's own pid namespace; the thread by a system call where its libc has not
-/// written it down.
-///
-/// # Safety
-/// `hit` must be the run's.
-#[inline(never)]
-pub unsafe extern "C" fn pid_tgid<A: Adder>(_: u64, _: u64, _: u64, _: u64, _: u64, hit: *mut Hit) -> u64 {
-    // SAFETY: passed on from the caller.
-    let (site, copy) = unsafe { site_and_copy(hit) };
-    let process =
-        if copy > wire::COPY_NONE && site.process != 0 { site.process } else { sys::getpid().into() };
-    // SAFETY: the controller has seen that the word is there in each thread whose block is known.
-    let known = if A::is_known(copy, site) { unsafe { tid(site) } } else { 0 };
-    let thread = if known != 0 { known } else { sys::gettid().into() };
-    process << 32 | thread
+helpers! {
+    ktime_get_ns() = around, hit: around.monotonic();
+    pid_tgid() = around, hit: around.process_and_thread::<A>();
+    smp_processor_id() = around, hit: around.cpu();
+    cookie() = around, hit: hit.cookie;
+    map_lookup(map, key) = around, hit: around.map_lookup::<A>(map, key);
+    map_update(map, key, value, flags) = around, hit: around.map_update::<A>(map, key, value, flags);
+    map_delete(map, key) = around, hit: around.map_delete::<A>(map, key);
+    prandom_u32() = around, hit: around.random();
+    uid_gid() = around, hit: around.uid_gid();
+    comm(to, len) = around, hit: around.comm(to, len);
+    numa_node_id() = around, hit: around.node();
+    probe_read_user(to, len, from) = around, hit: around.probe_read::<A>(to, len, from);
+    probe_read_own(to, len, from) = around, hit: around.read_own(to, len, from);
+    ktime_get_boot_ns() = around, hit: around.boot_time();
+    ringbuf_output(ring, from, len) = around, hit: around.ring_output(ring, from, len);
+    ktime_get_tai_ns() = around, hit: around.atomic_time();
+    lookup_or_init(map, key) = around, hit: around.lookup_or_init::<A>(map, key);
+    aggregate(map, key, value, stamp) = around, hit: around.aggregate::<A>(map, key, value, stamp);
+    aggregated(map, key) = around, hit: around.aggregated(map, key);
+    map_next(map, cursor, key, value) = around, hit: around.map_next(map, cursor, key, value);
+    map_len(map) = around, hit: around.map_len(map);
+    str_compare(a, a_len, b, b_len) = around, hit: around.str_compare(a, a_len, b, b_len);
+    mem_compare(a, b, len) = around, hit: around.mem_compare(a, b, len);
+    str_find(hay, hay_len, needle, needle_len) = around, hit: around.str_find(hay, hay_len, needle, needle_len);
+    str_len(a, len) = around, hit: around.str_len(a, len);
+    mem_zero(to, len) = around, hit: around.mem_zero(to, len);
+    about(kind) = around, hit: around.about::<A>(kind);
+    str_append(to, len, from, from_len) = around, hit: around.str_append(to, len, from, from_len);
+    child() = around, hit: around.child();
+    str_tidy(to, len) = around, hit: around.str_tidy(to, len);
+    probe_read_text(to, len, from) = around, hit: around.probe_read_text::<A>(to, len, from);
 }
 
-/// () -> number of the CPU that the thread was on a moment ago.
-///
-/// # Safety
-/// None of its own.
-#[inline(never)]
-pub unsafe extern "C" fn smp_processor_id(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut Hit) -> u64 {
-    u64::from(percpu::cpu_by_segment())
+/// The helpers of one build, in the order of [`wire::Helper`]. Whoever calls one must pass the run's `Hit`.
+pub const fn table<A: Adder>() -> [Function; HELPERS_LEN] {
+    [
+        ktime_get_ns::<A>,
+        pid_tgid::<A>,
+        smp_processor_id::<A>,
+        cookie::<A>,
+        map_lookup::<A>,
+        map_update::<A>,
+        map_delete::<A>,
+        prandom_u32::<A>,
+        uid_gid::<A>,
+        comm::<A>,
+        numa_node_id::<A>,
+        probe_read_user::<A>,
+        probe_read_own::<A>,
+        ktime_get_boot_ns::<A>,
+        ringbuf_output::<A>,
+        ktime_get_tai_ns::<A>,
+        lookup_or_init::<A>,
+        aggregate::<A>,
+        aggregated::<A>,
+        map_next::<A>,
+        map_len::<A>,
+        str_compare::<A>,
+        mem_compare::<A>,
+        str_find::<A>,
+        str_len::<A>,
+        mem_zero::<A>,
+        about::<A>,
+        str_append::<A>,
+        child::<A>,
+        str_tidy::<A>,
+        probe_read_text::<A>,
+    ]
 }
 
-/// (context) -> the consumer's cookie.
-///
-/// # Safety
-/// `hit` must be the run's.
-#[inline(never)]
-pub unsafe extern "C" fn cookie(_: u64, _: u64, _: u64, _: u64, _: u64, hit: *mut Hit) -> u64 {
-    // SAFETY: passed on from the caller.
-    unsafe { (*hit).cookie }
-}
-
-/// # Safety
-/// `hit` must be the run's.
-#[inline(always)]
-unsafe fn site_and_copy<'a>(hit: *mut Hit) -> (&'a SiteDesc, u64) {
-    // SAFETY: passed on from the caller.
-    let Hit { site, copy, .. } = unsafe { *hit };
-    // SAFETY: a site's description lives as long as its trampoline can be run.
-    (unsafe { &*(site as *const SiteDesc) }, copy)
+impl<'a> Around<'a> {
+    /// What the helpers of a run find, of which `below` lies on the thread's stack, below the program's frames.
+    ///
+    /// # Safety
+    /// It must be the run that calls, whose maps, if it has none, are a head of zeros.
+    #[inline(always)]
+    unsafe fn of(hit: &'a Hit, below: &u64) -> Around<'a> {
+        // SAFETY: a site's description lives as long as its trampoline can be run.
+        let site = unsafe { &*(hit.site as *const SiteDesc) };
+        // SAFETY: a program's description lives as long as a list leads to it.
+        let desc = unsafe { &*(hit.program as *const ProgramDesc) };
+        // SAFETY: the saved registers of this hit.
+        let regs = unsafe { &*(hit.regs as *const PtRegs) };
+        // SAFETY: the controller has put a head there.
+        let maps = unsafe { &*(desc.maps as *const wire::maps::MapsHead) };
+        // Orders nothing: it never changes but for the children's bit.
+        let needs = desc.needs.load(Relaxed);
+        let is_in_space = needs & needs::WORKSPACE != 0;
+        let space = |start: u64, len: u64| {
+            if is_in_space { Piece { start, end: start + len } } else { Piece::default() }
+        };
+        // The frames of a program that is checked are not on the thread's stack.
+        let is_own = needs & needs::CHECKED == 0;
+        let frames = Piece { start: core::ptr::from_ref(below) as u64, end: hit.regs };
+        Around {
+            maps,
+            site,
+            copy: hit.copy,
+            stack: if is_own { frames } else { Piece::default() },
+            given: space(hit.stack, wire::STACK_LEN as u64),
+            scratch: space(hit.scratch, desc.scratch_len),
+            context: Piece { start: hit.regs, end: hit.regs + size_of::<PtRegs>() as u64 },
+            stack_pointer: regs.stack_pointer(site),
+        }
+    }
 }

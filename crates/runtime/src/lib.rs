@@ -2,6 +2,7 @@
 #![no_std]
 
 mod around;
+mod bytes;
 mod calls;
 mod cell;
 mod doorbell;
@@ -17,6 +18,6 @@ pub use calls::{enter, enter_go, leave, leave_go};
 pub use cell::{Adder, Locked, Rseq};
 pub use doorbell::{ring, ring_before_exec};
 pub use handler::{PtRegs, count, log2_histogram};
-pub use helper::{Function, cookie, ktime_get_ns, pid_tgid, smp_processor_id};
+pub use helper::{Function, table as helpers};
 pub use program::{program_in_space_locked, program_in_space_rseq, program_locked, program_rseq};
 pub use trace::{trace_enter, trace_leave};

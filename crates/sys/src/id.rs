@@ -9,30 +9,35 @@
 use crate::{Errno, check, nr, syscall};
 
 /// The process id.
+#[inline(always)]
 pub fn getpid() -> u32 {
     // SAFETY: the call has no argument and cannot fail.
     unsafe { syscall(nr::GETPID, [0; 6]) as u32 }
 }
 
 /// The thread id.
+#[inline(always)]
 pub fn gettid() -> u32 {
     // SAFETY: the call has no argument and cannot fail.
     unsafe { syscall(nr::GETTID, [0; 6]) as u32 }
 }
 
 /// The parent process.
+#[inline(always)]
 pub fn getppid() -> u32 {
     // SAFETY: the call has no argument and cannot fail.
     unsafe { syscall(nr::GETPPID, [0; 6]) as u32 }
 }
 
 /// The user.
+#[inline(always)]
 pub fn getuid() -> u32 {
     // SAFETY: the call has no argument and cannot fail.
     unsafe { syscall(nr::GETUID, [0; 6]) as u32 }
 }
 
 /// The group.
+#[inline(always)]
 pub fn getgid() -> u32 {
     // SAFETY: the call has no argument and cannot fail.
     unsafe { syscall(nr::GETGID, [0; 6]) as u32 }
@@ -42,6 +47,7 @@ pub fn getgid() -> u32 {
 ///
 /// # Errors
 /// As a filter of the process's has it.
+#[inline(always)]
 pub fn thread_name() -> Result<[u8; 16], Errno> {
     const GET_NAME: usize = 16;
     let mut name = [0; 16];

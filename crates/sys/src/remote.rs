@@ -18,6 +18,7 @@ struct IoVec {
 ///
 /// # Errors
 /// `EFAULT` nothing is mapped there, `EPERM` not allowed, `ESRCH` gone.
+#[inline(always)]
 pub fn read_process(pid: i32, addr: u64, into: &mut [u8]) -> Result<usize, Errno> {
     let local = IoVec { base: into.as_mut_ptr() as usize, len: into.len() };
     let remote = IoVec { base: addr as usize, len: into.len() };

@@ -226,15 +226,100 @@ pub enum Helper {
     SmpProcessorId = 2,
     /// (context) -> the consumer's cookie.
     Cookie = 3,
+    /// (map, key) -> the value's address or 0.
+    MapLookup = 4,
+    /// (map, key, value, flags) -> 0 or an error.
+    MapUpdate = 5,
+    /// (map, key) -> 0 or an error.
+    MapDelete = 6,
+    /// () -> 32 random bits.
+    PrandomU32 = 7,
+    /// () -> group << 32 | user.
+    UidGid = 8,
+    /// (to, length) -> 0; the thread's name.
+    Comm = 9,
+    /// () -> number of the NUMA node.
+    NumaNodeId = 10,
+    /// (to, length, from) -> 0 or an error; memory of the target.
+    ProbeReadUser = 11,
+    /// (to, length, from) -> 0 or an error; the program's own.
+    ProbeReadOwn = 12,
+    /// () -> nanoseconds of the clock that goes on in suspend.
+    KtimeGetBootNs = 13,
+    /// (ring, from, length, flags) -> 0 or an error.
+    RingbufOutput = 14,
+    /// () -> nanoseconds of atomic time.
+    KtimeGetTaiNs = 15,
+    /// (map, key) -> the value's address, which is made if it is not there.
+    LookupOrInit = 16,
+    /// (map, key, value, time) -> 0 or an error.
+    Aggregate = 17,
+    /// (map, key) -> one number over all CPUs.
+    Aggregated = 18,
+    /// (map, cursor, key, value) -> 1 and the next element, or 0.
+    MapNext = 19,
+    /// (map) -> number of elements.
+    MapLen = 20,
+    /// (a, length, b, length) -> -1, 0 or 1.
+    StrCompare = 21,
+    /// (a, b, length) -> the first difference.
+    MemCompare = 22,
+    /// (hay, length, needle, length) -> where, or -1.
+    StrFind = 23,
+    /// (a, length) -> bytes before the NUL.
+    StrLen = 24,
+    /// (to, length): zeros.
+    MemZero = 25,
+    /// (kind) -> something about the thread.
+    About = 26,
+    /// (to, length, from, length) -> 0.
+    StrAppend = 27,
+    /// () -> the process that was started with the tracing.
+    Child = 28,
+    /// (to, length): zeros behind the first NUL.
+    StrTidy = 29,
+    /// (to, length, from) -> 0 or an error; a text of the target.
+    ProbeReadText = 30,
 }
 
 /// How many helpers there are.
-pub const HELPERS_LEN: usize = 4;
+pub const HELPERS_LEN: usize = 31;
 
 impl Helper {
     /// All, in their order.
-    pub const ALL: [Helper; HELPERS_LEN] =
-        [Helper::KtimeGetNs, Helper::PidTgid, Helper::SmpProcessorId, Helper::Cookie];
+    pub const ALL: [Helper; HELPERS_LEN] = [
+        Helper::KtimeGetNs,
+        Helper::PidTgid,
+        Helper::SmpProcessorId,
+        Helper::Cookie,
+        Helper::MapLookup,
+        Helper::MapUpdate,
+        Helper::MapDelete,
+        Helper::PrandomU32,
+        Helper::UidGid,
+        Helper::Comm,
+        Helper::NumaNodeId,
+        Helper::ProbeReadUser,
+        Helper::ProbeReadOwn,
+        Helper::KtimeGetBootNs,
+        Helper::RingbufOutput,
+        Helper::KtimeGetTaiNs,
+        Helper::LookupOrInit,
+        Helper::Aggregate,
+        Helper::Aggregated,
+        Helper::MapNext,
+        Helper::MapLen,
+        Helper::StrCompare,
+        Helper::MemCompare,
+        Helper::StrFind,
+        Helper::StrLen,
+        Helper::MemZero,
+        Helper::About,
+        Helper::StrAppend,
+        Helper::Child,
+        Helper::StrTidy,
+        Helper::ProbeReadText,
+    ];
 
     /// The number by which programs call it: BPF's own, or one of ours from 0x4e500000 on.
     pub const fn number(self) -> u32 {
@@ -243,6 +328,33 @@ impl Helper {
             Helper::PidTgid => 14,
             Helper::SmpProcessorId => 8,
             Helper::Cookie => 174,
+            Helper::MapLookup => 1,
+            Helper::MapUpdate => 2,
+            Helper::MapDelete => 3,
+            Helper::PrandomU32 => 7,
+            Helper::UidGid => 15,
+            Helper::Comm => 16,
+            Helper::NumaNodeId => 42,
+            Helper::ProbeReadUser => 112,
+            Helper::ProbeReadOwn => 113,
+            Helper::KtimeGetBootNs => 125,
+            Helper::RingbufOutput => 130,
+            Helper::KtimeGetTaiNs => 208,
+            Helper::LookupOrInit => 0x4e50_0000,
+            Helper::Aggregate => 0x4e50_0001,
+            Helper::Aggregated => 0x4e50_0002,
+            Helper::MapNext => 0x4e50_0003,
+            Helper::MapLen => 0x4e50_0004,
+            Helper::StrCompare => 0x4e50_0005,
+            Helper::MemCompare => 0x4e50_0006,
+            Helper::StrFind => 0x4e50_0007,
+            Helper::StrLen => 0x4e50_0008,
+            Helper::MemZero => 0x4e50_0009,
+            Helper::About => 0x4e50_000a,
+            Helper::StrAppend => 0x4e50_000b,
+            Helper::Child => 0x4e50_000f,
+            Helper::StrTidy => 0x4e50_0012,
+            Helper::ProbeReadText => 0x4e50_0013,
         }
     }
 

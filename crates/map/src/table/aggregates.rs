@@ -115,8 +115,9 @@ impl<M: Access> Table<M> {
     ) -> Result<(), Error> {
         let Agg::Tseries { how, signed, .. } = agg else { return Err(Error::NotFound) };
         let own = self.copy(way);
-        for n in 0..self.copies() {
-            let place = self.entries.value_of(slot.0, (own + n) % self.copies()).at(8 * at);
+        let copies = self.copies();
+        for n in own..own + copies {
+            let place = self.entries.value_of(slot.0, if n < copies { n } else { n - copies }).at(8 * at);
             let first = place.u64(0);
             let old = first.load(Relaxed);
             // [MAP-42] Sees what the last one wrote. Pairs with [MAP-43].
@@ -125,9 +126,10 @@ impl<M: Access> Table<M> {
             }
             let word = |n: usize| place.u64(8 * n).load(Relaxed);
             let new = in_series([old, word(1), word(2), word(3)], epoch, value, stamp, how, signed);
-            (1..FOUR).for_each(|n| place.u64(8 * n).store(new[n], Relaxed));
+            new.into_iter().enumerate().skip(1).for_each(|(n, word)| place.u64(8 * n).store(word, Relaxed));
             // [MAP-43] The words come before the right to change them. Pairs with [MAP-42], [MAP-44].
-            first.store(new[0] & !TAKEN, Release);
+            let [number, ..] = new;
+            first.store(number & !TAKEN, Release);
             return Ok(());
         }
         Err(self.entries.said_busy())

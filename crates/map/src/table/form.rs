@@ -157,17 +157,6 @@ impl Form {
         self.elements as usize + self.data_len()
     }
 
-    /// The bytes that may not be zeros if so many elements were used, and no CPU has used a copy of its own.
-    pub(crate) fn used(&self, elements: usize) -> [(usize, usize); 3] {
-        let values = if self.is_per_cpu() { elements * self.value_unit as usize } else { 0 };
-        let own = self.elements as usize + elements * self.unit as usize;
-        [
-            (0, self.front_len()),
-            (self.elements as usize, own),
-            (self.values as usize, self.values as usize + values),
-        ]
-    }
-
     /// The form as it stands in memory.
     fn as_words(&self) -> [u64; size_of::<Form>() / 8] {
         let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;

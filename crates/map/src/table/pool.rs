@@ -105,7 +105,10 @@ impl<M: Access> Own<'_, M> {
 
     fn others(&self) -> impl Iterator<Item = u32> {
         let (own, cpus) = (self.cpu, self.pool.cpus);
-        (1..cpus).map(move |n| (own + n) % cpus)
+        (1..cpus).map(move |n| {
+            let cpu = own + n;
+            if cpu < cpus { cpu } else { cpu - cpus }
+        })
     }
 }
 

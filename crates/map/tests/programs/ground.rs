@@ -41,11 +41,21 @@ impl Words {
     }
 }
 
+/// Words in which these maps go on.
+pub fn settled(maps: &mut Maps) -> Words {
+    let words = Words::new(maps.len());
+    let image = maps.image();
+    for (to, from) in words.0.iter().zip(image.as_chunks::<8>().0) {
+        to.store(u64::from_ne_bytes(*from), Relaxed);
+    }
+    maps.go_on_in(Arc::new(words)).unwrap();
+    words
+}
+
 /// Maps of these tables, moved to words.
 pub fn moved(tables: Vec<Spec>, ring_bytes: usize) -> (Maps, Words) {
     let mut maps = Maps::new(&Plan { tables, ring_bytes, ..Plan::default() }).unwrap();
-    let words = Words::new(maps.len());
-    maps.move_to(Arc::new(words)).unwrap();
+    let words = settled(&mut maps);
     (maps, words)
 }
 

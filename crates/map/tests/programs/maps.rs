@@ -1,6 +1,6 @@
 //! The maps of a program from their making to the end: before and behind a move, and the records that programs leave.
 
-use crate::ground::{Words, way};
+use crate::ground::{Words, settled, way};
 use map::{Agg, Flag, Kind, Maps, Outside, Plan, Ring, Slot, Spec};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -31,8 +31,7 @@ fn what_was_in_the_maps_before_a_move_is_there_afterwards() {
     }
     maps.table(0).delete(&3u64.to_ne_bytes(), Outside).unwrap();
     maps.set_clock(5, 6, 7, 8, 9);
-    let words = Words::new(maps.len());
-    maps.move_to(Arc::new(words)).unwrap();
+    let words = settled(&mut maps);
     for n in 0..30u64 {
         let key = n.to_ne_bytes();
         let (inside, mut value) = (words.table(&maps, 3), [0; 40]);
@@ -99,8 +98,7 @@ fn put(words: Words, cpu: usize, stamp: u64) -> bool {
 #[test]
 fn records_of_all_cpus_come_once_in_the_order_of_their_stamps() {
     let mut maps = Maps::new(&plan()).unwrap();
-    let words = Words::new(maps.len());
-    maps.move_to(Arc::new(words)).unwrap();
+    let words = settled(&mut maps);
     let cpus = percpu::possible_cpus() as usize;
     let (mut seen, mut put_in) = (Vec::new(), 0u64);
     for round in 0..500u64 {

@@ -116,16 +116,23 @@ impl Around<'_> {
             let is_read = self.bytes_mut(key, table.key_bytes() as u64).is_some_and(|to| table.key(slot, to));
             let Some(to) = self.bytes_mut(value, value_len).filter(|_| is_read) else { continue };
             match is_agg {
-                true => to.copy_from_slice(&table.aggregated(slot).to_ne_bytes()),
+                true => put(to, table.aggregated(slot)),
                 // One that changes at every look is as good as gone.
                 false if !table.value(slot, to) => continue,
                 false => {}
             }
             if let Some(to) = self.bytes_mut(cursor, 8) {
-                to.copy_from_slice(&u64::from(slot.0).to_ne_bytes());
+                put(to, slot.0.into());
             }
             return 1;
         }
         0
+    }
+}
+
+/// Writes a word to as many bytes.
+fn put(to: &mut [u8], mut word: u64) {
+    for byte in to {
+        (*byte, word) = (word as u8, word >> 8);
     }
 }

@@ -13,6 +13,7 @@
 //! what is in it between the look and the load.
 
 use crate::around::{Around, Piece, errno};
+use crate::bytes::{copy, zero};
 use crate::cell::Adder;
 use wire::maps::HelperError::{BadArgument, ReadFault, ReadRefused};
 use wire::maps::ReadWay;
@@ -57,7 +58,7 @@ impl Around<'_> {
             };
             let Some(text) = self.bytes_mut(to + done, got) else { return 0 };
             if let Some(end) = text.iter().position(|byte| *byte == 0) {
-                text.iter_mut().skip(end).for_each(|byte| *byte = 0);
+                zero(text.get_mut(end..).unwrap_or_default());
                 return 0;
             }
             if got < want {
@@ -89,7 +90,7 @@ impl Around<'_> {
         let values = Piece { start: head + self.maps.data, end: head + self.maps.len };
         let start = head + self.maps.constants;
         let constants = Piece { start, end: start + self.maps.constants_len };
-        let pieces = [self.stack, self.scratch, self.context, proven, values, constants];
+        let pieces = [self.stack, self.given, self.scratch, self.context, proven, values, constants];
         pieces
             .into_iter()
             .filter(|piece| piece.holds(from, 1))
@@ -139,17 +140,8 @@ impl Around<'_> {
     #[cold]
     fn lost(&self, to: u64, len: u64, error: u64) -> u64 {
         if let Some(to) = self.bytes_mut(to, len) {
-            to.fill(0);
+            zero(to);
         }
         error
     }
-}
-
-/// Copies bytes that others may write meanwhile.
-///
-/// # Safety
-/// Both must be mapped for so many bytes, `to` writable.
-unsafe fn copy(to: u64, from: u64, len: u64) {
-    // SAFETY: the caller's duty; they may overlap.
-    unsafe { core::ptr::copy(from as *const u8, to as *mut u8, len as usize) };
 }

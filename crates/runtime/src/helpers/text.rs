@@ -61,7 +61,7 @@ impl Around<'_> {
     /// (to, length): zeros.
     pub fn mem_zero(&self, to: u64, len: u64) -> u64 {
         let Some(to) = self.bytes_mut(to, len) else { return self.refused(BadArgument, errno::EINVAL) };
-        to.fill(0);
+        crate::bytes::zero(to);
         0
     }
 
@@ -69,7 +69,7 @@ impl Around<'_> {
     pub fn str_tidy(&self, to: u64, len: u64) -> u64 {
         let Some(to) = self.bytes_mut(to, len) else { return self.refused(BadArgument, errno::EINVAL) };
         let end = until_nul(to).len();
-        to.iter_mut().skip(end).for_each(|byte| *byte = 0);
+        crate::bytes::zero(to.get_mut(end..).unwrap_or_default());
         0
     }
 
@@ -97,7 +97,7 @@ impl Around<'_> {
     /// Copies between two pieces that are the program's, which may overlap.
     pub(crate) fn copy_own(&self, to: u64, from: u64, len: u64) {
         debug_assert!(self.may_write(to, len) && self.may_read(from, len));
-        // SAFETY: both are the program's for so many bytes (every caller asks), and are allowed to overlap.
-        unsafe { core::ptr::copy(from as *const u8, to as *mut u8, len as usize) };
+        // SAFETY: both are the program's for so many bytes (every caller asks).
+        unsafe { crate::bytes::copy(to, from, len) };
     }
 }

@@ -106,6 +106,13 @@ impl Around<'_> {
         if known != 0 { known as u32 } else { sys::gettid() }
     }
 
+    /// process << 32 | thread, in the target's own pid namespace.
+    pub fn process_and_thread<A: Adder>(&self) -> u64 {
+        let is_known = self.copy > wire::COPY_NONE && self.site.process != 0;
+        let process = if is_known { self.site.process } else { sys::getpid().into() };
+        process << 32 | u64::from(self.thread::<A>())
+    }
+
     /// group << 32 | user.
     pub fn uid_gid(&self) -> u64 {
         u64::from(sys::getgid()) << 32 | u64::from(sys::getuid())

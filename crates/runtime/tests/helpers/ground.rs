@@ -59,8 +59,11 @@ impl World {
         let pages: &'static [Page] = pages.leak();
         // SAFETY: pages are words, one behind the other.
         let words = unsafe { std::slice::from_raw_parts(pages.as_ptr().cast(), pages.len() * 512) };
-        maps.move_to(Arc::new(Words(words))).unwrap();
-        maps.tell(std::mem::offset_of!(MapsHead, reads), reads as u64);
+        let words: &'static [AtomicU64] = words;
+        for (to, from) in words.iter().zip(maps.image().as_chunks::<8>().0) {
+            to.store(u64::from_ne_bytes(*from), Relaxed);
+        }
+        maps.go_on_in(Arc::new(Words(words))).unwrap();
         // SAFETY: the head stands there, in words that are never freed.
         let head = unsafe { &*words.as_ptr().cast::<MapsHead>() };
         let offset = percpu::RseqOffset::detect().get();
@@ -82,6 +85,7 @@ impl World {
             site: &self.site,
             copy: self.copy,
             stack: piece(&self.stack[..64]),
+            given: Piece::default(),
             scratch: piece(self.scratch),
             context: piece(self.context),
             stack_pointer: std::ptr::from_ref(&here) as u64,

@@ -78,6 +78,7 @@ mod tests {
     use crate::facts::inject::tests::{Subject, sites};
     use crate::{Action, Attach, Consumer, Program, Programs, Room, Session, SitePlan, Wanted};
     use jit::{Compiler, Level, Meaning};
+    use map::{Agg, Kind, Outside, Plan, Slot, Spec};
     use std::time::Duration;
     use wire::MAPS;
 
@@ -160,6 +161,100 @@ mod tests {
         let (ran, spaces) = (runs[4].1.ran, runs[4].1.no_workspace);
         assert_eq!((words[4], words[5], ran + spaces), (ran, 3 * ran, hits));
         assert!(session.last_fault(3).is_some() && session.last_fault(0).is_none());
+    }
+
+    /// What programs do with maps is there, exactly, also for who takes part from outside meanwhile.
+    #[test]
+    fn programs_use_maps_that_the_controller_uses_too() {
+        let subject = Subject::start();
+        let spec = |agg| Spec { kind: Kind::Hash, key: 8, value: 8, limit: 100, agg };
+        let tables = vec![spec(Some(Agg::Count)), spec(None), spec(Some(Agg::Hist { bits: 0 }))];
+        let plan = Plan { tables, first_table: 3, ring_bytes: 1 << 16, ..Plan::default() };
+        let mut maps = map::Maps::new(&plan).unwrap();
+        // What was there before the attach is there afterwards.
+        let seven = 7u64.to_ne_bytes();
+        (0..5).for_each(|_| maps.table(0).aggregate(&seven, 0, 0, Outside).unwrap());
+        let handles: Vec<u32> = (0..6).map(|n| maps.handle(n).unwrap() as u32).collect();
+        let meaning = |wide| match wide {
+            bpf::Wide::MapIndex(n) => Some(Meaning::Arena(MAPS as u32 + handles[n as usize])),
+            _ => None,
+        };
+        // By the argument's lowest bits: a count, a sum by the value's address, a histogram; every 256th leaves a record.
+        let text = "ldxdw %r6, [%r1+112]
+            and %r6, 7
+            stxdw [%r10-8], %r6
+            call 14
+            stxdw [%r10-16], %r0
+            lddw %r1, map 3
+            mov %r2, %r10
+            add %r2, -8
+            call 0x4e500001
+            lddw %r1, map 4
+            mov %r2, %r10
+            add %r2, -8
+            call 0x4e500000
+            jeq %r0, 0, full
+            mov %r1, 2
+            lock add [%r0+0], %r1
+            full:
+            lddw %r1, map 5
+            mov %r2, %r10
+            add %r2, -8
+            mov %r3, %r6
+            call 0x4e500001
+            call 7
+            and %r0, 255
+            jne %r0, 0, out
+            lddw %r1, map 2
+            mov %r2, %r10
+            add %r2, -16
+            mov %r3, 16
+            call 130
+            out:
+            mov %r0, 0
+            exit";
+        let insns = bpf::assemble(text).unwrap();
+        let wanted = Wanted { name: "maps", level: Level::Own, scratch: 0, meaning: &meaning, fuel: 1000 };
+        let program = bpf::Program::new(insns).unwrap();
+        let program = Program::new(&mut Compiler::new().unwrap(), &program, &wanted).unwrap();
+        let programs = Programs::new(vec![program], maps.image());
+        let plans = with(
+            sites(subject.pid(), &["u::injected_other"]),
+            &[Consumer::Count, Consumer::Program { program: 0, cookie: 0 }],
+        );
+        let attach = Attach { programs, ..Attach::default() };
+        let mut session = Session::attach_with(subject.pid(), plans, attach).unwrap();
+        maps.go_on_in(std::sync::Arc::new(session.ground().unwrap())).unwrap();
+        let (mut records, mut own) = (0, 5);
+        for _ in 0..20 {
+            std::thread::sleep(Duration::from_millis(10));
+            maps.table(0).aggregate(&seven, 0, 0, Outside).unwrap();
+            own += 1;
+            for record in maps.take_records(u64::MAX) {
+                let (tid, bits) = record.bytes.split_at(8);
+                assert_eq!(u64::from_ne_bytes(tid.try_into().unwrap()) >> 32, subject.pid() as u64);
+                assert!(u64::from_ne_bytes(bits.try_into().unwrap()) < 8);
+                records += 1;
+            }
+        }
+        assert!(session.detach().unwrap().is_verified());
+        let hits = session.sites().next().unwrap().hits_of_each()[0];
+        assert!(hits > 1000 && records > 0, "{hits} hits, {records} records");
+        let sum = |number: usize, of: &dyn Fn(&map::Table<map::Checked<'_>>, Slot) -> u64| {
+            let table = maps.table(number);
+            let slots = std::iter::successors(table.next(Slot(0)), |slot| table.next(*slot));
+            slots.map(|slot| of(&table, slot)).sum::<u64>()
+        };
+        assert_eq!(sum(0, &|table, slot| table.aggregated(slot)), hits + own);
+        assert_eq!(sum(2, &|table, slot| table.words(slot).iter().sum()), hits);
+        let value = |table: &map::Table<map::Checked<'_>>, slot| {
+            let mut value = [0; 8];
+            assert!(table.value(slot, &mut value));
+            u64::from_ne_bytes(value)
+        };
+        assert_eq!(sum(1, &value), 2 * hits);
+        let errors = wire::maps::HelperError::ALL.map(|cause| maps.errors(cause));
+        assert_eq!(errors.iter().sum::<u64>(), maps.errors(wire::maps::HelperError::RingFull));
     }
 
     #[test]

@@ -169,7 +169,8 @@ mod tests {
             let symbols = elf.symbols().filter(|s| s.name().is_ok_and(|n| n.contains(module)));
             symbols.map(|s| s.address()..s.address() + s.size()).collect()
         };
-        let (rings, helpers) = (of("8doorbell"), of("6helper"));
+        let (rings, mut helpers) = (of("8doorbell"), of("6helper"));
+        helpers.extend(of("7helpers"));
         let calls = instructions();
         let calls: Vec<u64> =
             calls.iter().filter(|i| i.mnemonic() == Mnemonic::Syscall).map(|i| i.ip()).collect();

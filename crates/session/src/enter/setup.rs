@@ -80,7 +80,7 @@ impl SetUp {
             has_rings,
             programs: programs.len() * wishes.len(),
             scratch: programs.scratch(),
-            maps: programs.maps().len(),
+            maps: programs.maps_len(),
         };
         let layout = Layout::new(percpu::possible_cpus() as usize, &counts);
         if let Some(wish) = wishes.get(wire::REGIONS_MAX - PUNS_MAX) {

@@ -238,6 +238,11 @@ impl Programs {
         self.0.programs.iter()
     }
 
+    /// Bytes of their maps; helpers of programs without any find a head of zeros.
+    pub(crate) fn maps_len(&self) -> usize {
+        if self.is_empty() { 0 } else { self.0.maps.len().max(wire::maps::HANDLES) }
+    }
+
     pub(crate) fn maps(&self) -> &[u8] {
         &self.0.maps
     }
@@ -256,6 +261,48 @@ impl Programs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_helper_of_the_agent_has_the_number_that_programs_call_it_by() {
+        use bpf::helper as number;
+        let numbers = [
+            (Helper::KtimeGetNs, number::KTIME_GET_NS),
+            (Helper::PidTgid, number::PID_TGID),
+            (Helper::SmpProcessorId, number::SMP_PROCESSOR_ID),
+            (Helper::MapLookup, number::MAP_LOOKUP),
+            (Helper::MapUpdate, number::MAP_UPDATE),
+            (Helper::MapDelete, number::MAP_DELETE),
+            (Helper::PrandomU32, number::PRANDOM_U32),
+            (Helper::UidGid, number::UID_GID),
+            (Helper::Comm, number::COMM),
+            (Helper::NumaNodeId, number::NUMA_NODE_ID),
+            (Helper::ProbeReadUser, number::PROBE_READ_USER),
+            (Helper::ProbeReadOwn, number::PROBE_READ_OWN),
+            (Helper::KtimeGetBootNs, number::KTIME_GET_BOOT_NS),
+            (Helper::RingbufOutput, number::RINGBUF_OUTPUT),
+            (Helper::KtimeGetTaiNs, number::KTIME_GET_TAI_NS),
+            (Helper::LookupOrInit, number::LOOKUP_OR_INIT),
+            (Helper::Aggregate, number::AGGREGATE),
+            (Helper::Aggregated, number::AGGREGATED),
+            (Helper::MapNext, number::MAP_NEXT),
+            (Helper::MapLen, number::MAP_LEN),
+            (Helper::StrCompare, number::STR_COMPARE),
+            (Helper::MemCompare, number::MEM_COMPARE),
+            (Helper::StrFind, number::STR_FIND),
+            (Helper::StrLen, number::STR_LEN),
+            (Helper::MemZero, number::MEM_ZERO),
+            (Helper::About, number::ABOUT),
+            (Helper::StrAppend, number::STR_APPEND),
+            (Helper::Child, number::CHILD),
+            (Helper::StrTidy, number::STR_TIDY),
+            (Helper::ProbeReadText, number::PROBE_READ_TEXT),
+        ];
+        for (helper, number) in numbers {
+            assert_eq!(helper.number(), number, "{helper:?}");
+        }
+        // The cookie has BPF's own number, which the list of the language has not.
+        assert_eq!(numbers.len() + 1, Helper::ALL.len());
+    }
 
     fn of(text: &str, level: Level) -> Result<Program, NotProgram> {
         let program = bpf::Program::new(bpf::assemble(text).unwrap()).unwrap();
