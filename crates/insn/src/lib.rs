@@ -22,7 +22,7 @@ pub use arch::x86_64::{
 };
 pub use arch::x86_64::{
     KernelWay, MemoryAccess, Misrun, RegSet, accessor_before, has_plain_stack, kernel_misruns, kernel_way,
-    memory_accesses, written,
+    memory_accesses, written, written_apart_from_computed_calls,
 };
 pub use code::{Code, Insn};
 pub use coverage::{Coverage, coverage_of_entries, coverage_of_instructions, instructions};

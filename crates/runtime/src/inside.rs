@@ -81,22 +81,40 @@ impl Entered<'_> {
 unsafe fn place<'a>(first: u64, me: u64) -> Option<&'a Inside> {
     // Pointers of threads differ in the middle.
     let hash = (me >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-    let mut number = hash % Inside::COUNT as u64;
-    for _ in 0..LOOKS {
-        let place = (first + number * size_of::<Inside>() as u64) as *const Inside;
-        // SAFETY: one of those that are there (contract); accessed as atomics alone.
-        let place = unsafe { &*place };
-        let owner = place.owner.load(Ordering::Relaxed);
-        if owner == me || owner == 0 && take(place, me) {
-            return Some(place);
+    // SAFETY: passed on from the caller.
+    let place = unsafe { numbered(first, hash) };
+    if place.owner.load(Ordering::Relaxed) == me {
+        return Some(place);
+    }
+    // SAFETY: passed on from the caller.
+    unsafe { find(first, me, hash) }
+}
+
+/// A thread's first hit, or one that does not have the first of its places.
+///
+/// # Safety
+/// As for [`place`].
+#[cold]
+#[inline(never)]
+unsafe fn find<'a>(first: u64, me: u64, hash: u64) -> Option<&'a Inside> {
+    for look in 0..LOOKS {
+        // SAFETY: passed on from the caller.
+        let place = unsafe { numbered(first, hash + look) };
+        // Orders nothing: what is in a place that nobody has is 0, and stays so until its owner writes.
+        match place.owner.compare_exchange(0, me, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => return Some(place),
+            Err(owner) if owner == me => return Some(place),
+            Err(_) => {}
         }
-        number = (number + 1) % Inside::COUNT as u64;
     }
     None
 }
 
-#[cold]
-fn take(place: &Inside, me: u64) -> bool {
-    // Orders nothing: what is in a place that nobody has is 0, and stays so until its owner writes.
-    place.owner.compare_exchange(0, me, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+/// # Safety
+/// As for [`place`].
+#[inline(always)]
+unsafe fn numbered<'a>(first: u64, number: u64) -> &'a Inside {
+    let place = (first + number % Inside::COUNT as u64 * size_of::<Inside>() as u64) as *const Inside;
+    // SAFETY: one of those that are there (contract); accessed as atomics alone.
+    unsafe { &*place }
 }

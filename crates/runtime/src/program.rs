@@ -280,7 +280,7 @@ unsafe fn claim(desc: &ProgramDesc) -> Option<*mut Workspace> {
 ///
 /// # Safety
 /// The workspace must be the caller's.
-#[inline(always)]
+#[inline(never)]
 unsafe fn bind(space: *mut Workspace, hit: &Hit, scratch_len: u64) {
     let pieces = [
         (hit.stack, wire::STACK_LEN as u64, true),

@@ -9,7 +9,7 @@
 //! Checked: `tests/bpf.rs`.
 
 mod engines;
-mod generate;
+pub(crate) mod generate;
 mod options;
 
 use crate::rng::Rng;

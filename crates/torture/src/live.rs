@@ -11,6 +11,7 @@
 
 mod options;
 mod oracle;
+mod programs;
 pub mod target;
 mod world;
 

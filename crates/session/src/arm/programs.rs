@@ -13,8 +13,12 @@ use crate::facts::error::Broken;
 use crate::facts::program::Program;
 use crate::live::lists::ProgramAt;
 use crate::live::session::Session;
+use insn::RegSet;
 use std::mem::offset_of;
 use wire::{HandlerKind, Helper, ProgramDesc, WORKSPACES_EACH, needs};
+
+/// r8 to r11: what a trampoline saves only where a handler writes or reads it.
+const SAVED_ON_WISH: u16 = 0b1111 << 8;
 
 impl Session {
     /// Writes all programs' code into each region, for how hits count here.
@@ -23,9 +27,10 @@ impl Session {
         // Of one thread there is one place, whichever region it is in.
         let inside = self.regions.regions.first().map_or(0, Region::inside);
         for (number, region) in self.regions.regions.iter().enumerate() {
-            let helpers = match self.rseq_offset {
-                Some(_) => &region.agent.rseq.helpers,
-                None => &region.agent.locked.helpers,
+            let clobbers = &region.clobbers;
+            let (helpers, handlers, by_helpers) = match self.rseq_offset {
+                Some(_) => (&region.agent.rseq.helpers, &clobbers.rseq, &clobbers.helpers_rseq),
+                None => (&region.agent.locked.helpers, &clobbers.locked, &clobbers.helpers_locked),
             };
             let mut at = region.programs;
             let mut of_region = Vec::with_capacity(self.programs.len());
@@ -42,7 +47,13 @@ impl Session {
                     true => HandlerKind::ProgramInSpace,
                     false => HandlerKind::Program,
                 };
-                of_region.push(ProgramAt { desc: self.regions.arena.remote + desc as u64, arg, handler });
+                let called = program.code.helpers().into_iter().filter_map(Helper::of);
+                let by_helpers = called.fold(0, |bits, helper| bits | by_helpers[helper as usize].bits());
+                let writes =
+                    handlers[handler as usize].bits() | program.code.passed.clobbers.bits() | by_helpers;
+                let uses = RegSet::from(writes & SAVED_ON_WISH | program.reads());
+                let desc = self.regions.arena.remote + desc as u64;
+                of_region.push(ProgramAt { desc, arg, handler, uses });
                 at += bytes.len().next_multiple_of(16) as u64;
             }
             placed.push(of_region.into());

@@ -13,7 +13,7 @@ use insn::{Code, RegSet};
 use object::elf::{PT_LOAD, R_X86_64_RELATIVE};
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, Rela};
 use object::{Endianness, Object, ObjectSymbol};
-use wire::{AgentExports, AgentTable, HANDLERS_LEN, HELPERS_LEN};
+use wire::{AgentExports, AgentTable, HANDLERS_LEN, HELPERS_LEN, HandlerKind};
 
 /// Words of an [`AgentTable`].
 const TABLE_LEN: usize = HANDLERS_LEN + HELPERS_LEN;
@@ -37,6 +37,9 @@ pub(crate) struct AgentImage {
 pub(crate) struct Clobbers {
     pub rseq: [RegSet; HANDLERS_LEN],
     pub locked: [RegSet; HANDLERS_LEN],
+    /// What each helper writes: with rseq and without, by [`wire::Helper`].
+    pub helpers_rseq: [RegSet; HELPERS_LEN],
+    pub helpers_locked: [RegSet; HELPERS_LEN],
 }
 
 impl AgentImage {
@@ -95,11 +98,27 @@ fn parse() -> Result<AgentImage, object::Error> {
     let exports = elf.symbols().find(|s| s.name() == Ok("NANOPROBE_EXPORTS"));
     let exports = exports.map_or(0, |s| s.address() as usize);
     let none = [RegSet::default(); HANDLERS_LEN];
-    let mut image = AgentImage { bytes, relative, exports, clobbers: Clobbers { rseq: none, locked: none } };
+    let helpers = [RegSet::default(); HELPERS_LEN];
+    let clobbers = Clobbers { rseq: none, locked: none, helpers_rseq: helpers, helpers_locked: helpers };
+    let mut image = AgentImage { bytes, relative, exports, clobbers };
     let (at_zero, exports) = image.at(0);
     let code = Code { base: 0, bytes: &at_zero };
-    let of = |table: &AgentTable| table.handlers.map(|entry| insn::written(&code, entry));
-    image.clobbers = Clobbers { rseq: of(&exports.rseq), locked: of(&exports.locked) };
+    let of = |table: &AgentTable| {
+        std::array::from_fn(|kind| {
+            match kind == HandlerKind::Program as usize || kind == HandlerKind::ProgramInSpace as usize {
+                // What the program writes is known of each by itself.
+                true => insn::written_apart_from_computed_calls(&code, table.handlers[kind]),
+                false => insn::written(&code, table.handlers[kind]),
+            }
+        })
+    };
+    let of_helpers = |table: &AgentTable| table.helpers.map(|entry| insn::written(&code, entry));
+    image.clobbers = Clobbers {
+        rseq: of(&exports.rseq),
+        locked: of(&exports.locked),
+        helpers_rseq: of_helpers(&exports.rseq),
+        helpers_locked: of_helpers(&exports.locked),
+    };
     Ok(image)
 }
 
@@ -108,7 +127,6 @@ mod tests {
     use super::*;
     use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic};
     use object::ObjectSection;
-    use wire::HandlerKind;
 
     #[test]
     fn the_agent_exports_point_into_its_code() {

@@ -40,8 +40,8 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// From a consumer's cells, in their order.
-    pub(crate) fn of(cells: &[u64]) -> Runs {
+    /// From a consumer's cells, in their order: as [`Settled::removed`](crate::Settled::removed) has them.
+    pub fn of(cells: &[u64]) -> Runs {
         let cell = |number: u32| cells.get(number as usize).copied().unwrap_or(0);
         Runs {
             ran: cell(program_cell::RAN),
@@ -187,6 +187,14 @@ impl Program {
         bits |= if reads(&[120, 128, 136, 144, 152, 160]) { needs::FRAME } else { 0 };
         bits |= if self.needs_workspace() { needs::WORKSPACE } else { 0 };
         bits | if self.code.is_checked { needs::CHECKED } else { 0 }
+    }
+
+    /// What it reads of r8 to r11, as bits.
+    pub(crate) fn reads(&self) -> u16 {
+        // From r11 down to r8, in the order of the kernel's `pt_regs`.
+        let places = [(11, 48), (10, 56), (9, 64), (8, 72)];
+        let is_read = |offset: u32| self.code.is_checked || self.code.context.reads(offset);
+        places.into_iter().filter(|(_, offset)| is_read(*offset)).fold(0, |bits, (reg, _)| bits | 1 << reg)
     }
 
     /// Its runs need more than the thread's stack.

@@ -56,10 +56,9 @@ pub(crate) struct ProgramAt {
     pub arg: u32,
     /// Who runs it.
     pub handler: HandlerKind,
+    /// What its run may change, or it reads, of the registers that are saved only where that is asked for.
+    pub uses: RegSet,
 }
-
-/// What a program's run may change of the registers that are saved only where that is asked for: all of them.
-const BY_PROGRAM: u16 = 0b1111 << 8;
 
 /// One hook of the general path.
 #[derive(Debug)]
@@ -80,8 +79,8 @@ pub(crate) struct HookLists {
 impl HookLists {
     /// What a consumer's handler writes or reads of the registers that a trampoline saves only for it.
     pub fn uses(&self, consumer: Consumer) -> u16 {
-        if consumer.program().is_some() {
-            return BY_PROGRAM;
+        if let Some((number, _)) = consumer.program() {
+            return self.programs.get(number as usize).map_or(0, |program| program.uses.bits());
         }
         self.clobbers[consumer.handler().0 as usize].bits() | consumer.reads()
     }

@@ -26,6 +26,7 @@ nanoprobe torture live: consumers come and go in one session while hits run
   --many N        then so many are added, and removed in one change (default 50000)
   --threads N     threads of the target that call the probed functions all the time (default 64)
   --forkers N     threads of it that fork children, of which some are killed in a hit (default 0)
+  --hostile N     programs among the consumers that mean harm (default 100)
   --stop          the target is stopped by SIGSTOP now and then
   --late          attach when the threads run: grace periods then have no expedited fence
   --for TIME      stop after this time, for example 10m, even if changes are left
@@ -42,6 +43,7 @@ pub struct Options {
     pub many: usize,
     pub threads: usize,
     pub forkers: usize,
+    pub hostile: usize,
     pub has_stops: bool,
     pub is_late: bool,
     pub limit: Duration,
@@ -57,6 +59,7 @@ pub fn parse(args: &[String]) -> Result<Option<Options>, lexopt::Error> {
         many: 50_000,
         threads: 64,
         forkers: 0,
+        hostile: 100,
         has_stops: false,
         is_late: false,
         limit: Duration::from_secs(86_400),
@@ -70,6 +73,7 @@ pub fn parse(args: &[String]) -> Result<Option<Options>, lexopt::Error> {
             Long("many") => o.many = parser.value()?.parse()?,
             Long("threads") => o.threads = parser.value()?.parse::<usize>()?.min(128),
             Long("forkers") => o.forkers = parser.value()?.parse()?,
+            Long("hostile") => o.hostile = parser.value()?.parse::<usize>()?.min(10_000),
             Long("stop") => o.has_stops = true,
             Long("late") => o.is_late = true,
             Long("for") => o.limit = duration(&parser.value()?.string()?)?,
@@ -93,8 +97,15 @@ impl fmt::Display for Options {
         let broken = self.broken.map_or("none", |(name, _)| name);
         write!(
             f,
-            "changes {} many {} threads {} forkers {} stop {} late {} seed {} broken {broken}",
-            self.changes, self.many, self.threads, self.forkers, self.has_stops, self.is_late, self.seed
+            "changes {} many {} threads {} forkers {} hostile {} stop {} late {} seed {} broken {broken}",
+            self.changes,
+            self.many,
+            self.threads,
+            self.forkers,
+            self.hostile,
+            self.has_stops,
+            self.is_late,
+            self.seed
         )
     }
 }

@@ -8,11 +8,13 @@
 
 use super::options::Options;
 use super::oracle::Oracle;
+use super::programs::{Made, tells};
 use super::target::{BUSY, FUNCTIONS, LEN, ROLE, Shared};
 use crate::rng::Rng;
 use crate::target::{Target, resident_kb};
 use image::Spec;
-use session::{Consumer, ConsumerId, HookId, NotChanged, Room, Session, Verb};
+use session::{Attach, Consumer, ConsumerId, HookId, NotChanged, Room, Runs, Session, Verb};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -43,6 +45,9 @@ pub struct Tally {
     many_ms: u64,
     growth_kb: u64,
     changes_per_s: u64,
+    hostile: usize,
+    refused: usize,
+    runs: Runs,
     fence: Option<session::Fence>,
 }
 
@@ -52,7 +57,8 @@ impl fmt::Display for Tally {
         write!(
             f,
             "added {} removed {} checked {} calls {} changes_per_s {} grace {} fences {} stops {} forks {} many {} \
-             many_grace {} many_ms {} growth_kb {} fence '{fence}'",
+             many_grace {} many_ms {} growth_kb {} programs: hostile {} refused {} ran {} nested {} no_workspace {} fuel {} \
+             fault {} fence '{fence}'",
             self.added,
             self.removed,
             self.checked,
@@ -65,7 +71,14 @@ impl fmt::Display for Tally {
             self.many,
             self.many_periods,
             self.many_ms,
-            self.growth_kb
+            self.growth_kb,
+            self.hostile,
+            self.refused,
+            self.runs.ran,
+            self.runs.nested,
+            self.runs.no_workspace,
+            self.runs.fuel,
+            self.runs.fault
         )
     }
 }
@@ -78,6 +91,11 @@ struct World<'a> {
     /// Of each function, at the entry and at the exit.
     hooks: Vec<(HookId, usize)>,
     oracle: Oracle,
+    made: Made,
+    /// Consumers that are programs: which.
+    running: BTreeMap<ConsumerId, u32>,
+    /// Runs to the end of those that tell.
+    told: u64,
     /// Calls of each function that were over before the probes came, and those that had begun when they stood.
     early: [[u64; BUSY]; 2],
     rng: Rng,
@@ -96,11 +114,14 @@ pub fn run(options: &Options, tally: &mut Tally) -> Result<(), String> {
         begin(&mut target)?;
     }
     let plan = plan(target.pid())?;
+    let made = Made::new(&mut Rng::new(options.seed, 1), options.hostile)?;
+    (tally.hostile, tally.refused) = (made.hostile, made.refused);
     let room =
         Room { consumers: 4 * (options.many + 64 * GUESTS), cells: 2 * options.many + 65 * 8 * GUESTS };
     let over = Oracle::before(shared);
+    let attach = Attach { room, programs: made.programs.clone(), ..Attach::default() };
     let mut session =
-        Session::attach_with_room(target.pid(), plan, room).map_err(|e| format!("no attach: {e}"))?;
+        Session::attach_with(target.pid(), plan, attach).map_err(|e| format!("no attach: {e}"))?;
     let early = [over, std::array::from_fn(|f| shared.begun(f))];
     if let Some((_, how)) = options.broken {
         session.break_on_purpose(how);
@@ -113,7 +134,20 @@ pub fn run(options: &Options, tally: &mut Tally) -> Result<(), String> {
     let hooks = hooks(&session)?;
     let rng = Rng::new(options.seed, 0);
     let oracle = Oracle::default();
-    let mut world = World { options, shared, target, session, hooks, oracle, early, rng, tally };
+    let mut world = World {
+        options,
+        shared,
+        target,
+        session,
+        hooks,
+        oracle,
+        made,
+        running: BTreeMap::new(),
+        told: 0,
+        early,
+        rng,
+        tally,
+    };
     let verdict = world.changes().and_then(|()| world.many());
     world.note();
     let ended = verdict.and_then(|()| world.last_look());
@@ -211,7 +245,12 @@ impl World<'_> {
             .map(|_| {
                 let (hook, function) = self.hooks[self.rng.below(self.hooks.len() as u64) as usize];
                 let histogram = Consumer::Log2Histogram { register: 112 };
-                (hook, function, if self.rng.one_in(5) { histogram } else { Consumer::Count })
+                let consumer = match self.rng.below(5) {
+                    0 => histogram,
+                    1 | 2 => Consumer::Program { program: self.made.any(&mut self.rng), cookie: 0 },
+                    _ => Consumer::Count,
+                };
+                (hook, function, consumer)
             })
             .collect();
         let there: Vec<ConsumerId> = self.oracle.there.keys().copied().collect();
@@ -238,6 +277,11 @@ impl World<'_> {
         };
         let guests = added.iter().copied().zip(add.iter().map(|(_, function, _)| *function));
         self.oracle.came(self.shared, &before, guests);
+        let programs = added.iter().zip(add).filter_map(|(id, (_, _, consumer))| match consumer {
+            Consumer::Program { program, .. } => Some((*id, *program)),
+            _ => None,
+        });
+        self.running.extend(programs);
         self.oracle.went(&before, remove);
         self.tally.added += added.len() as u64;
         self.tally.removed += remove.len() as u64;
@@ -276,15 +320,46 @@ impl World<'_> {
         let settled = self.session.settle(patience);
         for (id, cells) in settled.removed {
             self.oracle.check(self.shared, id, cells.iter().sum())?;
+            if let Some(program) = self.running.remove(&id) {
+                self.note_runs(program, Runs::of(&cells));
+            }
             self.tally.checked += 1;
         }
         Ok(settled.late.map(|late| format!("{late:?}")))
     }
 
+    fn note_runs(&mut self, program: u32, runs: Runs) {
+        self.told += if tells(program) { runs.ran } else { 0 };
+        let all = &mut self.tally.runs;
+        for (to, from) in [
+            (&mut all.ran, runs.ran),
+            (&mut all.nested, runs.nested),
+            (&mut all.no_workspace, runs.no_workspace),
+            (&mut all.fuel, runs.fuel),
+            (&mut all.fault, runs.fault),
+        ] {
+            *to += from;
+        }
+    }
+
+    /// What programs have told, once no hit can be in one.
+    fn check_told(&self) -> Result<(), String> {
+        let maps = self.session.maps().ok_or("no maps")?;
+        match [0, 8].map(|at| maps.load(at).unwrap_or(0)) {
+            [told, 0] if told == self.told => Ok(()),
+            [told, 0] => Err(format!("programs told of {told} runs, and {} were counted", self.told)),
+            [_, bad] => Err(format!("{bad} runs found others in their workspace")),
+        }
+    }
+
     fn leave_all(&mut self) -> Result<(), String> {
         let all: Vec<ConsumerId> = self.oracle.there.keys().copied().collect();
         self.change(&[], &all)?;
-        self.settle(SETTLE)
+        self.settle(SETTLE)?;
+        if self.options.broken.is_some() {
+            return Ok(());
+        }
+        self.check_told()
     }
 
     /// Tens of thousands come, and go in one change, which one grace period ends.

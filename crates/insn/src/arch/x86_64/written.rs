@@ -23,6 +23,15 @@ const MOST: usize = 4096;
 /// The abort address of a restartable sequence is reached by no branch: that it leads where a branch leads too is the
 /// writer's affair.
 pub fn written(code: &Code<'_>, entry: u64) -> RegSet {
+    follow(code, entry, false)
+}
+
+/// The same of a function that calls what it is led to: what that writes is left out.
+pub fn written_apart_from_computed_calls(code: &Code<'_>, entry: u64) -> RegSet {
+    follow(code, entry, true)
+}
+
+fn follow(code: &Code<'_>, entry: u64, are_computed_calls_apart: bool) -> RegSet {
     let mut factory = InstructionInfoFactory::new();
     let (mut seen, mut open, mut found) = (BTreeSet::new(), vec![entry], 0);
     while let Some(addr) = open.pop() {
@@ -48,6 +57,7 @@ pub fn written(code: &Code<'_>, entry: u64) -> RegSet {
             FlowControl::Call if insn.is_call_near() => {
                 open.extend([insn.near_branch_target(), insn.next_ip()]);
             }
+            FlowControl::IndirectCall if are_computed_calls_apart => open.push(insn.next_ip()),
             FlowControl::Return | FlowControl::Exception => {}
             _ => return RegSet::from(u16::MAX),
         }
@@ -74,6 +84,15 @@ mod tests {
         assert_eq!(of(&[0xe8, 1, 0, 0, 0, 0xc3, 0x5f, 0xeb, 0xfd]), [4, 7]);
         // inc qword [r8]; cmovz r10, r11; ret: memory is none, a condition is one
         assert_eq!(of(&[0x49, 0xff, 0, 0x4d, 0x0f, 0x44, 0xd3, 0xc3]), [4, 10]);
+    }
+
+    #[test]
+    fn what_a_computed_call_writes_may_be_left_out() {
+        // mov r8, rax; call rax; xor r9d, r9d; ret
+        let bytes = &[0x49, 0x89, 0xc0, 0xff, 0xd0, 0x45, 0x31, 0xc9, 0xc3];
+        let code = Code { base: 0x1000, bytes };
+        let apart: Vec<u8> = written_apart_from_computed_calls(&code, 0x1000).iter().collect();
+        assert_eq!((apart, of(bytes).len()), (vec![4, 8, 9], 16));
     }
 
     #[test]
