@@ -11,7 +11,7 @@
 
 mod options;
 mod oracle;
-mod programs;
+pub(crate) mod programs;
 pub mod target;
 mod world;
 

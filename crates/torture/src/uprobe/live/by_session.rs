@@ -4,13 +4,17 @@
 //! State:   where each function's probes stand, planned once for the program and each time for the library.
 //! Context: control; several threads, each a controller of its own.
 //! Keeps:   S1 a link that is detached has a receipt that accounts for every site.
+//!          S2 every second link has programs where others have counting handlers; what those tell in their maps is what they
+//!          are counted to have run.
 //! Checked: `tests/uprobe_live.rs`.
 
 use super::library::Library;
 use super::link::{Count, Kind, Link, NoLink, Placer, Whom, Wish};
+use crate::live::programs::{Made, tells};
+use crate::rng::Rng;
 use crate::uprobe::stressed::shared::{FUNCTIONS, LIBRARY_FUNCTIONS};
 use image::Spec;
-use session::{Broken, PlanError, Receipt, Session, SitePlan, Verb};
+use session::{Action, Attach, Broken, Consumer, PlanError, Receipt, Session, SitePlan, Verb};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -46,6 +50,7 @@ pub struct Sessions {
     plans: Plans,
     library: Option<String>,
     links: AtomicU64,
+    made: Made,
 }
 
 impl Sessions {
@@ -58,7 +63,25 @@ impl Sessions {
             calls: plan(Kind::Calls, false)?,
         };
         let library = library.map(|l| l.path.display().to_string());
-        Ok(Sessions { pid, plans, library, links: AtomicU64::new(0) })
+        let made = Made::new(&mut Rng::new(0, 0), 0)?;
+        Ok(Sessions { pid, plans, library, links: AtomicU64::new(0), made })
+    }
+
+    /// Enters a process, with programs in the place of counting handlers if that is wished.
+    fn attach(&self, pid: i32, mut sites: Vec<SitePlan>, has_programs: bool) -> Result<Session, Broken> {
+        if !has_programs {
+            return Session::attach(pid, sites);
+        }
+        let all = (0..self.made.programs.len() as u32).cycle();
+        for (action, program) in sites.iter_mut().flat_map(|site| &mut site.actions).zip(all) {
+            match action {
+                Action::Consumers(list) if *list == [Consumer::Count] => {
+                    *list = vec![Consumer::Program { program, cookie: 0 }];
+                }
+                _ => {}
+            }
+        }
+        Session::attach_with(pid, sites, Attach { programs: self.made.programs.clone(), ..Attach::default() })
     }
 
     fn sites(&self, wish: &Wish) -> Result<Vec<SitePlan>, NoLink> {
@@ -140,7 +163,8 @@ impl Placer for Sessions {
     fn link(&self, wish: &Wish) -> Result<Box<dyn Link>, NoLink> {
         let sites = self.sites(wish)?;
         let pid = if let Whom::Child(pid) = wish.whom { pid } else { self.pid };
-        match Session::attach(pid, sites) {
+        let has_programs = self.links.load(Relaxed).is_multiple_of(2);
+        match self.attach(pid, sites, has_programs) {
             Ok(session) => Ok(Box::new(One { session, whom: wish.whom })),
             Err(why) => Err(no_link(wish.whom, why)),
         }
@@ -149,7 +173,7 @@ impl Placer for Sessions {
     fn stay(&self, functions: usize) -> Result<Box<dyn Link>, String> {
         let ways = [&self.plans.count, &self.plans.handler];
         let sites = (0..functions).flat_map(|f| ways[f % 2][f].iter().cloned()).collect();
-        let session = Session::attach(self.pid, sites).map_err(|e| e.to_string())?;
+        let session = self.attach(self.pid, sites, true).map_err(|e| e.to_string())?;
         match session.missed().first() {
             None => Ok(Box::new(One { session, whom: Whom::Target })),
             Some((site, why)) => Err(format!("{}: {why}", site.name)),
@@ -191,7 +215,23 @@ impl One {
             Whom::Library => is_same && is_clean && !receipt.was_gone(),
             Whom::Child(_) => receipt.was_gone() && may_go || is_same && is_clean,
         };
-        if good { self.check_calls() } else { Err(format!("{sites} sites, {receipt:?}")) }
+        if good {
+            self.check_calls().and_then(|()| self.check_told(receipt))
+        } else {
+            Err(format!("{sites} sites, {receipt:?}"))
+        }
+    }
+
+    /// What programs have told in their maps, once no hit can be in one.
+    fn check_told(&self, receipt: &Receipt) -> Result<(), String> {
+        // Who is gone may have been killed between the two.
+        let Some(maps) = self.session.maps().filter(|_| !receipt.was_gone()) else { return Ok(()) };
+        let runs = self.session.sites().flat_map(|site| site.runs());
+        let ran: u64 = runs.filter(|(program, _)| tells(*program)).map(|(_, runs)| runs.ran).sum();
+        match [0, 8].map(|at| maps.load(at).unwrap_or(0)) {
+            [told, 0] if told == ran => Ok(()),
+            told => Err(format!("{ran} runs were counted, and told are {told:?}")),
+        }
     }
 
     /// Every entry returned, was unwound, is inside, or found no room.
