@@ -12,17 +12,19 @@ use super::place::{Placing, wanted};
 use crate::guard::Guard;
 use crate::stop::Stop;
 use image::{ModuleKind, Process};
-use jit::{Compiler, Level, Meaning};
+use jit::{Compiler, Level, Meaning, Refusal, Refused};
 use lang::Targets;
 use lang::program::{Event, Script};
 use lang::run::{Look, Shared, Traced};
 use session::{
-    Attach, Births, Images, Launched, Program, Programs, Receipt, Runs, Session, Wanted, check_process,
-    plan_each,
+    Attach, Births, Images, Launched, NotProgram, Program, Programs, Receipt, Runs, Session, Wanted,
+    check_process, plan_each,
 };
+use std::mem::offset_of;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use wire::maps::{MapsHead, ReadWay};
 
 /// Processes that are traced at once, at most.
 const PROCESSES_MAX: usize = 300;
@@ -59,6 +61,8 @@ pub struct Live<'g> {
     stop: Stop,
     guard: &'g mut Guard,
     says: bool,
+    /// When tracing began, by the clock that goes on in suspend.
+    began: u64,
 }
 
 impl<'g> Live<'g> {
@@ -86,6 +90,7 @@ impl<'g> Live<'g> {
             stop,
             guard,
             says,
+            began: sys::clock_ns(sys::BOOTTIME),
         }
     }
 
@@ -106,16 +111,16 @@ impl<'g> Live<'g> {
         };
         let mut programs = Vec::new();
         for probe in script.probes.iter().filter(|probe| matches!(probe.event, Event::Target(_))) {
-            let level = if cfg!(debug_assertions) { Level::Checked } else { Level::Own };
+            // What lang lowers is safe by construction.
             let wanted = Wanted {
                 name: &probe.name,
-                level,
+                level: Level::Own,
                 scratch: probe.scratch,
                 meaning: &meaning,
                 ..Wanted::default()
             };
             let program = Program::new(&mut compiler, &probe.program, &wanted);
-            programs.push(program.map_err(|why| format!("ERROR: {}: {why}", probe.name))?);
+            programs.push(program.map_err(|why| format!("ERROR: {}: {}", probe.name, in_words(&why)))?);
         }
         Ok(Programs::new(programs, maps.image()))
     }
@@ -144,6 +149,7 @@ impl<'g> Live<'g> {
         if sites.is_empty() {
             return Err("nothing of it can be probed".into());
         }
+        self.tell(pid, maps);
         let programs = self.compile(script, maps)?;
         let attach = Attach { programs: programs.clone(), ..Attach::default() };
         let mut session = Session::attach_with(pid, sites, attach).map_err(|broken| broken.to_string())?;
@@ -159,12 +165,35 @@ impl<'g> Live<'g> {
         Ok(())
     }
 
+    /// What helpers ask of the world, for one process.
+    fn tell(&self, pid: i32, maps: &Shared) {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let is_filtered = !status.lines().any(|line| line.split_whitespace().eq(["Seccomp:", "0"]));
+        let reads = if is_filtered { ReadWay::Refused } else { ReadWay::VmReadv };
+        if is_filtered {
+            eprintln!(
+                "WARNING: process {pid} has a seccomp filter that may end it for a read: memory beside its stack is not read"
+            );
+        }
+        let maps = maps.borrow();
+        maps.tell(offset_of!(MapsHead, reads), reads as u64);
+        maps.tell(offset_of!(MapsHead, began), self.began);
+        maps.tell(offset_of!(MapsHead, child), self.launched.as_ref().map_or(0, |l| l.pid() as u64));
+    }
+
     /// Every process that runs one of the files, and those to come.
     fn enter_all(&mut self, script: &Script, maps: &Shared) -> Result<(), String> {
         let births = Births::listen().map_err(|why| format!("ERROR: {why}"))?;
         let files = wanted(script, &self.targets);
         for path in &files {
             births.watch(path).map_err(|why| format!("ERROR: {why}"))?;
+            let file = self.targets.files().iter().find(|file| file.path == *path);
+            if self.says && file.is_some_and(|file| file.image.soname().is_some()) {
+                eprintln!(
+                    "WARNING: {} is a library: name a process that uses it with -p, or a command with -c",
+                    path.display()
+                );
+            }
         }
         self.births = Some(births);
         for pid in running(&files) {
@@ -262,7 +291,10 @@ impl Traced for Live<'_> {
 
     fn attach(&mut self, script: &Script, maps: &Shared) -> Result<(), String> {
         let has_targets = script.probes.iter().any(|probe| matches!(probe.event, Event::Target(_)));
+        let compiled = if has_targets { self.compile(script, maps).map(Some) } else { Ok(None) };
+        let compiled = compiled.map(|programs| self.programs = programs);
         let entered = match (&self.which, has_targets) {
+            _ if compiled.is_err() => compiled,
             (_, false) => Ok(()),
             (Which::All, true) => self.enter_all(script, maps),
             (Which::Pid(pid), true) => {
@@ -345,6 +377,25 @@ impl Traced for Live<'_> {
         let lines = vec![hits, verified.to_owned()];
         if self.receipts.is_empty() { (Vec::new(), true) } else { (lines, is_clean) }
     }
+}
+
+/// Why a program can't run at hits; what is not in targets yet, by the script's words.
+fn in_words(why: &NotProgram) -> String {
+    use bpf::helper;
+    let NotProgram::Refused(Refused { why: Refusal::NoHelper { number }, .. }) = why else {
+        return why.to_string();
+    };
+    let what = match u32::try_from(*number).unwrap_or(0) {
+        helper::VECTOR => "reading floating-point values that are in vector registers",
+        helper::USER_STACK => "ustack",
+        helper::NAME_OF => "strerror(), signal_name() or syscall_name()",
+        helper::COMM_OF => "comm() of another process",
+        helper::ABOUT => "ppid, pcomm, leader_tid, leader_comm or cgroup",
+        helper::WRITE_USER => "write_user()",
+        helper::SEND_SIGNAL => "signal()",
+        _ => return why.to_string(),
+    };
+    format!("{what} is not possible at hits in this version")
 }
 
 fn add(a: Runs, b: Runs) -> Runs {

@@ -15,9 +15,9 @@ use super::os;
 use super::out::{Format, Out};
 use super::report::{self, How};
 use super::traced::{Look, Traced};
-use crate::program::{Event, Script, Trouble};
+use crate::program::{Event, Probe, Script, Trouble};
 use bpf::{Fault, Program};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{PipeReader, Read, Write};
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::time::{Duration, Instant};
@@ -214,8 +214,17 @@ impl Machine {
     }
 
     fn attached(&mut self) {
-        let is_counted = |event: &Event| !matches!(event, Event::Test(_) | Event::Bench(_));
-        let n = self.script.probes.iter().filter(|probe| is_counted(&probe.event)).count();
+        let of = |probe: &Probe| match &probe.event {
+            Event::Test(_) | Event::Bench(_) => 0,
+            // A mark at several places is one probe.
+            Event::Target(target) => {
+                let names =
+                    target.sites.iter().filter_map(|(_, cookie)| self.script.names.get(*cookie as usize));
+                names.collect::<BTreeSet<_>>().len()
+            }
+            _ => 1,
+        };
+        let n: usize = self.script.probes.iter().map(of).sum();
         if !self.settings.is_quiet {
             match self.out.format {
                 Format::Text => {
