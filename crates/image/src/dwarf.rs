@@ -14,12 +14,14 @@ mod index;
 mod lines;
 mod names;
 mod place;
+mod source;
 mod types;
 
 #[cfg(test)]
 mod tests;
 
 pub use place::{FunctionInfo, Parameter, Part};
+pub use source::SourcePlace;
 pub use types::{Aggregate, DebugType, Member};
 
 use crate::elf::{DebugFile, ElfImage};

@@ -156,3 +156,17 @@ fn broken_debug_information_is_no_harm() {
     }
     std::fs::remove_file(&path).unwrap();
 }
+
+#[test]
+fn an_instruction_has_its_source_line_and_the_functions_that_were_inlined_there() {
+    let (image, info) = built("source", &["-g", "-O2"]);
+    let twice = start(&image, "twice");
+    let places = info.places(&[twice, ImageAddr(twice.0 + 1), ImageAddr(8)]);
+    let names = |places: &[SourcePlace]| places.iter().filter_map(|p| p.function.clone()).collect::<Vec<_>>();
+    assert!(places.iter().take(2).any(|found| names(found) == ["inlined", "twice"]), "{places:?}");
+    let inner = places.iter().flatten().find(|p| p.function.as_deref() == Some("inlined")).unwrap();
+    assert!(inner.file.as_deref().is_some_and(|file| file.ends_with("source.c")), "{inner:?}");
+    let line = SOURCE.lines().position(|line| line.contains("int inlined")).unwrap() as u32 + 1;
+    assert_eq!(inner.line, Some(line));
+    assert!(places[2].is_empty(), "no code, no place");
+}

@@ -83,8 +83,15 @@ impl Module {
     /// The file was replaced on disk and cannot be reached, or is not readable; [`ImageError::NoFile`] for
     /// the vdso, whose bytes are in the process alone ([`ElfImage::from_bytes`] reads them).
     pub fn open(&self, pid: u32) -> Result<ElfImage, ImageError> {
-        let (file, _) = open::open(pid, &self.mapping)?;
-        ElfImage::from_file(&file, &self.path)
+        ElfImage::from_file(&self.open_file(pid)?, &self.path)
+    }
+
+    /// The very file that `pid` has mapped, to be read when it is wanted: it stays what it is.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn open_file(&self, pid: u32) -> Result<std::fs::File, ImageError> {
+        Ok(open::open(pid, &self.mapping)?.0)
     }
 }
 
