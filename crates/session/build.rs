@@ -8,7 +8,7 @@ const TARGET: &str = "x86_64-unknown-none";
 
 fn main() {
     let crates = PathBuf::from(var("CARGO_MANIFEST_DIR")).join("..");
-    for part in ["agent", "runtime", "map", "objcache", "percpu", "rcu", "sys", "wire"] {
+    for part in ["agent", "runtime", "map", "objcache", "percpu", "rcu", "sys", "unwind", "wire"] {
         println!("cargo:rerun-if-changed={}", crates.join(part).display());
     }
     let target_dir = PathBuf::from(var("OUT_DIR")).join("agent");

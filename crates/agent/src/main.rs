@@ -10,7 +10,7 @@ fn main() {
 #[cfg(target_os = "none")]
 mod blob {
     use runtime::{
-        Adder, Function, Locked, PtRegs, Rseq, count, enter, enter_go, helpers, leave, leave_go,
+        Adder, Function, Locked, PtRegs, Rseq, count, count_stack, enter, enter_go, helpers, leave, leave_go,
         log2_histogram, program_in_space_locked, program_in_space_rseq, program_locked, program_rseq, ring,
         ring_before_exec, trace_enter, trace_leave,
     };
@@ -49,6 +49,7 @@ mod blob {
             ring_before_exec::<A>,
             programs[0],
             programs[1],
+            count_stack::<A>,
         ]
     }
 

@@ -144,6 +144,7 @@ impl Stacks {
     }
 
     #[cold]
+    #[inline]
     fn refuse(&self) -> Error {
         self.place.u64(REFUSED).fetch_add(1, Relaxed);
         Error::NoMemory
@@ -151,6 +152,7 @@ impl Stacks {
 
     /// Writes a stack where nobody looks yet; which word it begins at, counted from 1.
     #[cold]
+    #[inline]
     fn write(&self, frames: &[u64]) -> Option<u64> {
         let (room, need) = (room(self.slots, self.depth) as u64, frames.len() as u64 + 1);
         let used = self.place.u64(USED);

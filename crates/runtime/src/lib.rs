@@ -11,6 +11,7 @@ mod helper;
 mod helpers;
 mod inside;
 mod program;
+mod stack;
 mod trace;
 
 pub use around::{Around, Piece};
@@ -20,4 +21,5 @@ pub use doorbell::{ring, ring_before_exec};
 pub use handler::{PtRegs, count, log2_histogram};
 pub use helper::{Function, table as helpers};
 pub use program::{program_in_space_locked, program_in_space_rseq, program_locked, program_rseq};
+pub use stack::count_stack;
 pub use trace::{trace_enter, trace_leave};

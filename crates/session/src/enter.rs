@@ -12,6 +12,7 @@
 //! - [`arena`] the shared mapping, seen from outside
 //! - [`agent_image`] the agent's bytes for an address
 //! - [`clock`] how fast the time stamp counter runs
+//! - [`walks`] what hits need to walk stacks
 //! - [`fence`] how its threads are made to execute a full fence
 //! - [`footing`] where it all lies, as far as leaving needs it
 //! - [`belief`] how far the process's memory is believed about that
@@ -34,3 +35,4 @@ pub(crate) mod occupants;
 pub(crate) mod region;
 pub(crate) mod semaphore;
 pub(crate) mod setup;
+pub(crate) mod walks;

@@ -40,6 +40,7 @@ pub use live::change::{GraceReport, NotChanged, Settled};
 pub use live::lists::{ConsumerId, HookId};
 pub use live::readers::{Late, LiveBroken};
 pub use live::session::{Calls, Session, SiteView};
+pub use live::stacks::{StackCount, StackLosses};
 pub use plan::{
     Explained, FileCoverage, Images, Listed, Pace, Plan, PlanError, RefusedSite, Verb, coverage, explain,
     list, plan, plan_each, plan_with,

@@ -12,6 +12,7 @@
 //! - [`lists`] the consumers of each hook, as they stand in the arena
 //! - [`readers`] the wait for hits that are inside
 //! - [`runs`] counting consumers in a row
+//! - [`stacks`] the stacks that were counted
 //! - [`slots`] places that are given out and taken back
 
 pub(crate) mod change;
@@ -21,3 +22,4 @@ pub(crate) mod readers;
 mod runs;
 pub(crate) mod session;
 mod slots;
+pub(crate) mod stacks;

@@ -94,6 +94,8 @@ pub enum Verb {
     Count,
     /// Hits, by a handler of the general path.
     CountByHandler,
+    /// Hits by stack.
+    CountStack,
     /// A histogram of the n-th argument.
     HistogramOfArgument(usize),
     /// A histogram of what a function returns.

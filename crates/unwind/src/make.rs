@@ -5,13 +5,13 @@
 //! Context: control.
 //! Keeps:   M1 a row says what the file says, or that it is not understood; code of which the file says nothing goes by
 //!          the frame pointer if there is much of it, and is not understood if there is little.
-//!          M2 the same rule is kept once, and a row only where the rule changes or 64 KiB begin.
+//!          M2 the same rule is kept once, and a row only where the rule changes.
 //! Checked: tests/tables.rs: every row of several libraries, as gimli evaluates it; tests/steps.rs.
 
 mod rows;
 
 use crate::rule::{Kind, Reg, Rule, WORDS};
-use crate::tables::{PAGE_BITS, TABLE_HEAD};
+use crate::tables::{BLOCK_BITS, TABLE_HEAD};
 use image::{ElfImage, ImageAddr};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -44,19 +44,24 @@ impl Table {
 pub fn make(image: &ElfImage) -> Option<Table> {
     let mut builder = Builder::default();
     let mut covered = rows::of_eh_frame(image, &mut builder)?;
+    builder.end = image.code_ranges().iter().map(|code| code.end.0).max().unwrap_or(0);
     covered.sort_by_key(|range| range.start);
     for gap in gaps(image, &covered) {
-        let is_known = image.is_go() || gap.end - gap.start >= OTHER_CODE;
-        let rule = Rule::bare(if is_known { Kind::FramePointer } else { Kind::Unknown });
-        builder.row(gap.start, rule);
+        builder.row(gap.start, rule_of_gap(image, &gap));
         // Where a process begins.
         if let Some(entry) = image.entry().filter(|entry| gap.contains(&entry.0)) {
             builder.row(entry.0, Rule::bare(Kind::Outermost));
         }
+        builder.framed(image, &gap);
         builder.stubs(image, &gap);
         builder.signal_returns(image, &gap);
     }
     Some(builder.table())
+}
+
+fn rule_of_gap(image: &ElfImage, gap: &Range<u64>) -> Rule {
+    let keeps_frames = image.is_go() || gap.end - gap.start >= OTHER_CODE;
+    Rule::bare(if keeps_frames { Kind::FramePointer } else { Kind::Unknown })
 }
 
 /// The parts of the code that no entry covers.
@@ -83,6 +88,8 @@ struct Builder {
     rows: Vec<(u64, u16)>,
     rules: Vec<Rule>,
     known: HashMap<Rule, u16>,
+    /// Where the code ends.
+    end: u64,
 }
 
 impl Builder {
@@ -100,13 +107,45 @@ impl Builder {
         self.rows.push((addr, number));
     }
 
+    /// Functions that begin by making a frame: what their compiler does not say, their first two instructions do.
+    fn framed(&mut self, image: &ElfImage, gap: &Range<u64>) {
+        const LANDING: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+        // push rbp; mov rbp, rsp, in both of its forms.
+        const MADE: [[u8; 4]; 2] = [[0x55, 0x48, 0x89, 0xe5], [0x55, 0x48, 0x8b, 0xec]];
+        let functions = image.functions();
+        let from = functions.partition_point(|f| f.addr.0 < gap.start);
+        let here = functions[from..].iter().take_while(|f| f.addr.0 < gap.end);
+        for function in here.filter(|f| f.size_bytes > 4) {
+            let start = function.addr.0;
+            let Some(head) = image.bytes(function.addr, 8) else { continue };
+            let skipped = if head.starts_with(&LANDING) { LANDING.len() } else { 0 };
+            if !MADE.iter().any(|made| head[skipped..].starts_with(made)) {
+                continue;
+            }
+            let push = start + skipped as u64;
+            let mut pushed = Rule::plain(Reg::Rsp, 16);
+            pushed.saved[0] = -2;
+            self.row(start, Rule::plain(Reg::Rsp, 8));
+            self.row(push + 1, pushed);
+            self.row(push + 4, Rule::bare(Kind::FramePointer));
+            self.end(start + function.size_bytes, gap, image);
+        }
+    }
+
+    /// What was known of a gap ends here, unless the gap does: behind it an entry says more.
+    fn end(&mut self, addr: u64, gap: &Range<u64>, image: &ElfImage) {
+        if addr < gap.end {
+            self.row(addr, rule_of_gap(image, gap));
+        }
+    }
+
     /// Stubs through which other images are called do nothing but jump: linkers that write no entries for them exist.
     fn stubs(&mut self, image: &ElfImage, gap: &Range<u64>) {
         for plt in image.plt_ranges() {
             let (start, end) = (plt.start.0.max(gap.start), plt.end.0.min(gap.end));
             if start < end {
                 self.row(start, Rule::plain(Reg::Rsp, 8));
-                self.row(end, Rule::bare(Kind::Unknown));
+                self.end(end, gap, image);
             }
         }
     }
@@ -123,7 +162,7 @@ impl Builder {
                 let start = gap.start + at as u64;
                 // A return address is looked up one byte before.
                 self.row(start - 1, Rule::bare(Kind::Signal));
-                self.row(start + code.len() as u64, Rule::bare(Kind::Unknown));
+                self.end(start + code.len() as u64, gap, image);
             }
         }
     }
@@ -140,36 +179,32 @@ impl Builder {
                 rows.push((addr, rule));
             }
         }
-        lay_out(&rows, &self.rules)
+        lay_out(&rows, &self.rules, self.end)
     }
 }
 
-/// Pages, rows and rules one behind the other; each page begins with a row.
-fn lay_out(rows: &[(u64, u16)], rules: &[Rule]) -> Table {
+/// Blocks, rows and rules one behind the other.
+fn lay_out(rows: &[(u64, u16)], rules: &[Rule], end: u64) -> Table {
     let (Some((first, _)), Some((last, _))) = (rows.first(), rows.last()) else { return Table::default() };
-    let (first_page, last_page) = (first >> PAGE_BITS, last >> PAGE_BITS);
-    let mut pages = Vec::new();
-    let mut packed: Vec<u32> = Vec::with_capacity(rows.len());
-    let mut rest = rows.iter().peekable();
-    let mut rule = rows[0].1;
-    for page in first_page..=last_page {
-        pages.push(packed.len() as u32);
-        let here = rest.peek().filter(|(addr, _)| *addr == page << PAGE_BITS);
-        if here.is_none() {
-            packed.push(u32::from(rule) << PAGE_BITS);
-        }
-        while let Some((addr, next)) = rest.next_if(|(addr, _)| addr >> PAGE_BITS == page) {
-            rule = *next;
-            packed.push(*addr as u32 & ((1 << PAGE_BITS) - 1) | u32::from(rule) << PAGE_BITS);
+    let (first, last) = (first >> BLOCK_BITS, end.saturating_sub(1).max(*last) >> BLOCK_BITS);
+    // How many rows lie before each block.
+    let mut blocks = Vec::with_capacity((last - first) as usize + 2);
+    for (n, (addr, _)) in rows.iter().enumerate() {
+        let block = (addr >> BLOCK_BITS) - first;
+        while blocks.len() as u64 <= block {
+            blocks.push(n as u32);
         }
     }
-    pages.push(packed.len() as u32);
-    let rows_at = TABLE_HEAD + pages.len();
-    let rules_at = rows_at + packed.len();
+    blocks.resize((last - first) as usize + 2, rows.len() as u32);
+    let packed = rows
+        .iter()
+        .map(|(addr, rule)| *addr as u32 & ((1 << BLOCK_BITS) - 1) | u32::from(*rule) << BLOCK_BITS);
+    let rows_at = TABLE_HEAD + blocks.len();
+    let rules_at = rows_at + rows.len();
     let mut words = Vec::with_capacity(rules_at + rules.len() * WORDS);
-    words.extend([first_page as u32, (last_page - first_page + 1) as u32, rows_at as u32, rules_at as u32]);
-    words.extend(pages);
-    words.extend(&packed);
+    words.extend([first as u32, (last - first + 1) as u32, rows_at as u32, rules_at as u32]);
+    words.extend(blocks);
+    words.extend(packed);
     words.extend(rules.iter().flat_map(Rule::words));
-    Table { words, rows: packed.len(), rules: rules.len() }
+    Table { words, rows: rows.len(), rules: rules.len() }
 }

@@ -5,13 +5,16 @@
 //!          published there is never changed; a new index takes the place of the old one by one store.
 //! Context: hit, signal; any process that maps the area.
 //! Keeps:   T1 nothing outside of the area is read, whatever stands in it: each place is asked for.
-//!          T2 the rule of an address is that of the last row at or before it, in its own 64 KiB.
+//!          T2 the rule of an address is that of the last row at or before it.
 //! Checked: tests/tables.rs (T2, every row of several libraries, and T1 with any words).
 //!
 //! Layout, in words of 32 bits. Head: the index's place. Index: how many modules, and of each its range (two words each for start
-//! and end), what to subtract (two words), its table's place. Table: number of the first 64 KiB, how many there are, where
-//! rows and rules lie from the table's start; then the first row of each 64 KiB and the end; rows: address within the 64 KiB
-//! below, rule above; rules.
+//! and end), what to subtract (two words), its table's place. Table: number of the first block of 512 bytes of code, how many there
+//! are, where rows and rules lie from the table's start; then how many rows lie before each block, and how many there are; rows:
+//! address within the block below, rule above; rules.
+//!
+//! Blocks are small so that a look-up ends after three or four steps: it is done for each frame, and each step waits for
+//! the one before.
 
 use crate::rule::{Rule, WORDS};
 use core::sync::atomic::AtomicU32;
@@ -23,10 +26,10 @@ pub const HEAD_WORDS: usize = 16;
 pub(crate) const INDEX: usize = 0;
 /// Words of a module in the index.
 pub(crate) const ENTRY: usize = 8;
-/// Words of a table before its pages.
+/// Words of a table before its blocks.
 pub(crate) const TABLE_HEAD: usize = 4;
 /// Bits of an address that a row has.
-pub(crate) const PAGE_BITS: u32 = 16;
+pub(crate) const BLOCK_BITS: u32 = 9;
 
 /// The tables of a process as they are at one moment.
 #[derive(Clone, Copy, Debug)]
@@ -97,23 +100,23 @@ impl<'a> Tables<'a> {
             *last = self.module(pc)?;
         }
         let (table, addr) = (last.table, pc.wrapping_sub(last.bias));
-        let page = (addr >> PAGE_BITS).checked_sub(self.word(table)?.into())? as usize;
-        if page >= self.word(table + 1)? as usize {
+        let block = (addr >> BLOCK_BITS).checked_sub(self.word(table)?.into())? as usize;
+        if block >= self.word(table + 1)? as usize {
             return None;
         }
         let rows = table + self.word(table + 2)? as usize;
-        let first = self.word(table + TABLE_HEAD + page)? as usize;
-        let (mut low, mut high) = (first, self.word(table + TABLE_HEAD + page + 1)? as usize);
-        let wanted = addr as u32 & ((1 << PAGE_BITS) - 1);
+        let first = self.word(table + TABLE_HEAD + block)? as usize;
+        let (mut low, mut high) = (first, self.word(table + TABLE_HEAD + block + 1)? as usize);
+        let wanted = addr as u32 & ((1 << BLOCK_BITS) - 1);
         while low < high {
             let middle = (low + high) / 2;
-            match self.word(rows + middle)? & ((1 << PAGE_BITS) - 1) <= wanted {
+            match self.word(rows + middle)? & ((1 << BLOCK_BITS) - 1) <= wanted {
                 true => low = middle + 1,
                 false => high = middle,
             }
         }
         let row = self.word(rows + low.checked_sub(1)?)?;
-        let rule = table + self.word(table + 3)? as usize + (row >> PAGE_BITS) as usize * WORDS;
+        let rule = table + self.word(table + 3)? as usize + (row >> BLOCK_BITS) as usize * WORDS;
         let words: &[AtomicU32; WORDS] = self.area.get(rule..)?.first_chunk()?;
         let [a, b, c, d, e] = words;
         Some(Rule::from_words([

@@ -32,10 +32,14 @@ pub enum Kind {
     Workspaces = 7,
     /// The maps of programs, as their maker has laid them out.
     Maps = 8,
+    /// A [`crate::WalkDesc`], working memory and unwind tables.
+    Walks = 9,
+    /// Stacks that were seen, a `map::Stacks`.
+    Stacks = 10,
 }
 
 impl Kind {
-    const ALL: [Kind; 8] = [
+    const ALL: [Kind; 10] = [
         Kind::Sites,
         Kind::Consumers,
         Kind::Calls,
@@ -44,6 +48,8 @@ impl Kind {
         Kind::Programs,
         Kind::Workspaces,
         Kind::Maps,
+        Kind::Walks,
+        Kind::Stacks,
     ];
 }
 

@@ -12,6 +12,7 @@ mod site;
 pub mod table;
 mod trampoline;
 mod view;
+mod walk;
 
 pub use arena::{
     ARENA_HEAD, ARENA_MAGIC, ARENA_NAME, ArenaHeader, COPY_CHILDREN, COPY_CPU0, COPY_SHARED, DOORBELL,
@@ -30,3 +31,7 @@ pub use site::{
 };
 pub use trampoline::{NO_CHAIN, TRAMPOLINE_MAGIC, TrampolineHeader};
 pub use view::Untrusted;
+pub use walk::{
+    STACK_FRAMES, STACKS_MAX, WALK_AT_ENTRY, WALK_FIRST_SPACE, WALK_IN_GO, WALK_SPACE, WALK_SPACES,
+    WALK_TABLES, WalkDesc, walk_cell,
+};

@@ -71,6 +71,8 @@ pub struct ConsumerDesc {
     pub program: u64,
     /// What a program gets as its cookie.
     pub cookie: u64,
+    /// Address in the target of the arena's [`crate::WalkDesc`], 0 if there is none.
+    pub walk: u64,
 }
 
 /// The handlers that the agent has.
@@ -101,6 +103,8 @@ pub enum HandlerKind {
     Program = 10,
     /// Runs a program that needs a workspace.
     ProgramInSpace = 11,
+    /// Counts by stack.
+    CountStack = 12,
 }
 
 /// The part of a histogram's [`ConsumerDesc::arg`] that is the byte offset.
@@ -114,7 +118,7 @@ pub const TRACE_GO: u32 = 1 << 31;
 pub const TRACE_LOST: u32 = 1;
 
 /// How many handlers there are.
-pub const HANDLERS_LEN: usize = 12;
+pub const HANDLERS_LEN: usize = 13;
 
 /// Entry points of one build of the handlers.
 #[repr(C)]

@@ -54,6 +54,14 @@ impl<'a> Untrusted<'a> {
         Some(unsafe { at.as_ref() })
     }
 
+    /// The `len` words of 32 bits from `offset` on, under the same conditions.
+    pub fn halves(self, offset: usize, len: usize) -> Option<&'a [AtomicU32]> {
+        let bytes = len.checked_mul(size_of::<u32>())?;
+        let at = self.place(offset, bytes, align_of::<AtomicU32>())?.cast::<AtomicU32>();
+        // SAFETY: as in `word`, for all of them; any bytes are atomics.
+        Some(unsafe { core::slice::from_raw_parts(at.as_ptr(), len) })
+    }
+
     /// A copy of the word at `offset`: one load, ordered with nothing.
     pub fn load(self, offset: usize) -> Option<u64> {
         self.word(offset).map(|word| word.load(Ordering::Relaxed))
@@ -82,6 +90,12 @@ mod tests {
             assert!(view.load(wrong).is_none(), "{wrong}");
         }
         assert!(view.half(28).is_some() && view.half(32).is_none() && view.half(2).is_none());
+        assert_eq!(view.halves(8, 6).map(<[AtomicU32]>::len), Some(6));
+        assert!(
+            view.halves(8, 7).is_none()
+                && view.halves(2, 1).is_none()
+                && view.halves(0, usize::MAX).is_none()
+        );
         let part = view.part(8, 16).unwrap();
         assert_eq!((part.len_bytes(), part.load(8), part.load(16)), (16, Some(3), None));
         for (offset, len) in [(8, 25), (usize::MAX, 2), (8, usize::MAX), (4, 8)] {

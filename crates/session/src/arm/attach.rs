@@ -13,6 +13,7 @@ use crate::arm::numbers::Numbers;
 use crate::enter::clock;
 use crate::enter::semaphore;
 use crate::enter::setup::{PUNS_MAX, SetUp, rseq_offset};
+use crate::enter::walks::{STACK_CELLS, Walks};
 use crate::facts::descriptor;
 use crate::facts::error::Broken;
 use crate::facts::room::{Attach, Room, may_come_alone};
@@ -42,7 +43,7 @@ use std::mem::offset_of;
 use std::time::{Duration, Instant};
 use sys::ptrace;
 use text::{Body, Flavour};
-use wire::{SiteDesc, TrampolineHeader};
+use wire::{SiteDesc, TrampolineHeader, WalkDesc};
 
 impl Session {
     /// Puts probes on all `sites` of the process.
@@ -121,6 +122,9 @@ impl Session {
         session.regions.arena.put_maps(attach.programs.maps());
         session.programs = attach.programs;
         session.missed.extend(in_vain.into_iter().map(|site| (site, Missed::ProgramByKernel)));
+        if let Some((made, places)) = setup.walks.take() {
+            session.walks = Walks::begin(&session.regions.arena, made, &places);
+        }
         session.rebuild(&mut setup, sites)?;
         if let Err(why) = session.prepare_kernel(by_kernel) {
             return Err(session.give_up(why));
@@ -217,6 +221,10 @@ impl Session {
         self.lists.begin_anew();
         // An exit may stand before the entry, whose cells it uses.
         let mut numbers = Numbers::of(&sites);
+        if let Some(at) = self.regions.arena.layout.walk() {
+            self.stack_cells = numbers.take_cells(STACK_CELLS);
+            self.regions.arena.publish(at + offset_of!(WalkDesc, cells), self.stack_cells.into());
+        }
         for plan in sites {
             self.build_site(plan, &mut numbers);
         }

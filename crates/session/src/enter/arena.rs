@@ -10,8 +10,9 @@
 //! Checked: testkit `counting`, `hostile` (A3); `bench` compares hits with calls after every run.
 
 use crate::enter::footing::Footing;
+use crate::enter::walks::{STACK_DEPTH, STACKS_BYTES};
 use crate::facts::error::Broken;
-use map::{Checked, Copies, Frames, Ring};
+use map::{Checked, Copies, Frames, Ring, StackTable};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::mem::offset_of;
@@ -22,8 +23,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sys::mapping::SharedMapping;
 use wire::{
     ARENA_MAGIC, ArenaHeader, COPY_CHILDREN, COPY_CPU0, ConsumerDesc, Directory, Doorbell, Entry, Event,
-    Kind, NO_RSEQ, OBJECTS_MAX, ProgramDesc, REGIONS_MAX, RegionDesc, SiteDesc, Untrusted, VERSION,
-    WORKSPACES_EACH, Workspace, cell, table,
+    Kind, NO_RSEQ, OBJECTS_MAX, ProgramDesc, REGIONS_MAX, RegionDesc, STACKS_MAX, SiteDesc, Untrusted,
+    VERSION, WORKSPACES_EACH, Workspace, cell, table,
 };
 
 const PAGE: usize = 4096;
@@ -50,6 +51,8 @@ pub(crate) struct Counts {
     pub scratch: Option<usize>,
     /// Bytes of the programs' maps.
     pub maps: usize,
+    /// Bytes of what walks of stacks need, and of the stacks that they see; 0 if there are none.
+    pub walk_bytes: usize,
 }
 
 /// What stands where in an arena: ours to know. The copy of the directory in its head is for others.
@@ -64,6 +67,8 @@ pub(crate) struct Layout {
     maps: Entry,
     programs: Entry,
     workspaces: Entry,
+    walks: Entry,
+    stacks: Entry,
     pub cpus: usize,
 }
 
@@ -83,9 +88,25 @@ impl Layout {
         let calls = directory.place(Kind::Calls, Frames::BYTES, tables, PAGE);
         let number = if counts.has_rings { cpus } else { 0 };
         let rings = directory.place(Kind::Rings, Event::RING_STRIDE, number, PAGE);
+        let walks = directory.place(Kind::Walks, PAGE, counts.walk_bytes.div_ceil(PAGE), PAGE);
+        let stacks = if counts.walk_bytes > 0 { STACKS_BYTES.div_ceil(PAGE) } else { 0 };
+        let stacks = directory.place(Kind::Stacks, PAGE, stacks, PAGE);
         let stride = (cell::FIRST_FREE as usize + counts.cell_bytes).next_multiple_of(PAGE);
         let counts = directory.place(Kind::Counts, stride, COPY_CPU0 + cpus, PAGE);
-        Layout { directory, sites, consumers, calls, rings, counts, maps, programs, workspaces, cpus }
+        Layout {
+            directory,
+            sites,
+            consumers,
+            calls,
+            rings,
+            counts,
+            maps,
+            programs,
+            workspaces,
+            walks,
+            stacks,
+            cpus,
+        }
     }
 
     /// The maps of programs, if there are any.
@@ -116,6 +137,21 @@ impl Layout {
     /// A CPU's ring of events, if there are any.
     pub fn ring(&self, cpu: usize) -> Option<usize> {
         self.rings.part(cpu)
+    }
+
+    /// What walks of stacks need, if there are any.
+    pub fn walk(&self) -> Option<usize> {
+        self.walks.part(0)
+    }
+
+    /// Its bytes.
+    pub fn walk_bytes(&self) -> usize {
+        self.walks.len as usize
+    }
+
+    /// The stacks that were seen.
+    pub fn stacks(&self) -> Option<usize> {
+        self.stacks.part(0)
     }
 
     pub fn len(&self) -> usize {
@@ -234,6 +270,10 @@ impl Arena {
             let ring = Ring::lay_out(arena.view(), at, Event::RING_BYTES);
             ring.unwrap_or_else(|error| panic!("no ring at {at:#x} of the arena: {error}"));
         }
+        if let Some(at) = layout.stacks() {
+            let stacks = StackTable::lay_out(arena.view(), at, STACKS_MAX, STACK_DEPTH);
+            stacks.map(drop).unwrap_or_else(|error| panic!("no stacks at {at:#x} of the arena: {error}"));
+        }
         Ok(arena)
     }
 
@@ -248,6 +288,11 @@ impl Arena {
     /// A CPU's ring of events, `None` if this arena has no rings.
     pub fn ring(&self, cpu: usize) -> Option<Ring<Checked<'_>>> {
         Ring::made(self.view(), self.layout.ring(cpu)?, Event::RING_BYTES).ok()
+    }
+
+    /// The stacks that were seen, if any are asked for.
+    pub fn stacks(&self) -> Option<StackTable<Checked<'_>>> {
+        StackTable::made(self.view(), self.layout.stacks()?, STACKS_MAX, STACK_DEPTH).ok()
     }
 
     /// The rings that there are.

@@ -10,6 +10,7 @@ use crate::enter::arena::{Counts, Layout};
 use crate::enter::clock;
 use crate::enter::fence::Fence;
 use crate::enter::region::{Regions, Wish};
+use crate::enter::walks::{Made, Places, STACK_CELLS};
 use crate::facts::error::Broken;
 use crate::facts::room::Attach;
 use crate::facts::site::{Action, SitePlan};
@@ -50,6 +51,8 @@ pub(crate) struct SetUp {
     pub tid_offset: u64,
     /// How fences are made in the process.
     pub fence: Fence,
+    /// For walks of stacks: tables, and where stacks are.
+    pub walks: Option<(Made, Places)>,
 }
 
 impl SetUp {
@@ -69,6 +72,10 @@ impl SetUp {
         let has_frames = sites.iter().any(|s| s.opens().or(s.traces()).is_some());
         let has_rings = sites.iter().any(|s| s.traces().is_some());
         let (consumers, cells) = (consumers + room.consumers, cells as usize + room.cells);
+        // Made while the process runs: of a large program it takes a while.
+        let made = sites.iter().any(SitePlan::walks).then(|| Made::of(memory, |_| false));
+        let walk_bytes = made.as_ref().map_or(0, Made::object_bytes);
+        let cells = cells + if made.is_some() { STACK_CELLS as usize } else { 0 };
         // Without a jump of ours, a region all the same: it has records of what the kernel places.
         let mut wishes = wishes(sites.iter().chain(by_kernel));
         wishes.iter_mut().for_each(|wish| wish.bytes += programs.placed_len() as u64 + 64);
@@ -81,6 +88,7 @@ impl SetUp {
             programs: programs.len() * wishes.len(),
             scratch: programs.scratch(),
             maps: programs.maps_len(),
+            walk_bytes,
         };
         let layout = Layout::new(percpu::possible_cpus() as usize, &counts);
         if let Some(wish) = wishes.get(wire::REGIONS_MAX - PUNS_MAX) {
@@ -102,8 +110,9 @@ impl SetUp {
         let self_offset = world.threads().next().and_then(|t| threads::self_offset(memory, t.regs.fs_base));
         let rseq_offset = rseq_offset.filter(|_| self_offset.is_some() && are_threads_plain);
         let self_offset = self_offset.unwrap_or_default();
-        let needs_tid = has_rings || !programs.is_empty();
+        let needs_tid = has_rings || !programs.is_empty() || made.is_some();
         let tid_offset = if needs_tid { tid_offset(memory, &world) } else { 0 };
+        let walks = made.map(|made| (made, Places::find(memory, &world, mappings, tid_offset)));
         let threads = world.threads().count() + world.sleepers().count();
         let (regions, fence) = {
             let mut remote = Remote::begin(&mut world, memory, &foothold)?;
@@ -127,7 +136,17 @@ impl SetUp {
         };
         let stall = world.resume();
         let regions = Some(regions);
-        Ok(SetUp { regions, rseq_offset, self_offset, foothold, stall, ns_per_tick: 0, tid_offset, fence })
+        Ok(SetUp {
+            regions,
+            rseq_offset,
+            self_offset,
+            foothold,
+            stall,
+            ns_per_tick: 0,
+            tid_offset,
+            fence,
+            walks,
+        })
     }
 }
 

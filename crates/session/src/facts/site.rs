@@ -10,7 +10,7 @@ use crate::facts::program::PROGRAM_CELLS;
 use insn::{Placement, Rung, Unreachable};
 use std::ops::Range;
 use text::{Body, JUMP_LEN, Patch, Request, Trampoline, Ways, island_jump, jump};
-use wire::{HandlerKind, TRACE_GO, latency};
+use wire::{HandlerKind, TRACE_GO, latency, walk_cell};
 
 /// What happens at each hit of a site.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +46,11 @@ pub enum Consumer {
         is_go: bool,
         /// At an exit.
         is_exit: bool,
+    },
+    /// Counts by stack.
+    CountStack {
+        /// What the walk begins with: [`wire::WALK_AT_ENTRY`], [`wire::WALK_IN_GO`].
+        flags: u32,
     },
     /// Waits for the controller.
     Ring,
@@ -83,6 +88,7 @@ impl Consumer {
             Consumer::Count | Consumer::Ring | Consumer::RingBeforeExec => 1,
             Consumer::Trace { .. } => TRACE_CELLS,
             Consumer::Log2Histogram { .. } => HISTOGRAM_CELLS,
+            Consumer::CountStack { .. } => walk_cell::CELLS,
             Consumer::Enter { .. } => latency::CELLS,
             Consumer::Leave { .. } => 0,
             Consumer::Program { .. } => PROGRAM_CELLS,
@@ -117,6 +123,8 @@ impl Consumer {
             Consumer::Enter { is_go: true, .. }
             | Consumer::Leave { is_go: true, .. }
             | Consumer::Trace { is_go: true, .. } => 1 << 14,
+            // gcc may have the frame there.
+            Consumer::CountStack { .. } => 1 << 10 | 1 << 14,
             _ => 0,
         }
     }
@@ -126,6 +134,7 @@ impl Consumer {
         match self {
             Consumer::Count => (HandlerKind::Count, 0),
             Consumer::Ring => (HandlerKind::Ring, 0),
+            Consumer::CountStack { flags } => (HandlerKind::CountStack, flags),
             Consumer::RingBeforeExec => (HandlerKind::RingBeforeExec, 0),
             Consumer::Trace { function, is_go, is_exit } => {
                 let kind = if is_exit { HandlerKind::TraceLeave } else { HandlerKind::TraceEnter };
@@ -220,6 +229,11 @@ impl SitePlan {
     /// All its consumers.
     pub(crate) fn consumers(&self) -> impl Iterator<Item = Consumer> + '_ {
         self.actions.iter().flat_map(Action::consumers).copied()
+    }
+
+    /// A hit walks the thread's stack.
+    pub(crate) fn walks(&self) -> bool {
+        self.consumers().any(|c| matches!(c, Consumer::CountStack { .. }))
     }
 
     /// Its hits are counted in the trampoline, without a handler.

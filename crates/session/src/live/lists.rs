@@ -107,6 +107,8 @@ impl HookLists {
             let cell = u64::from(member.cell()) | u64::from(arg) << 32;
             arena.publish(at + offset_of!(ConsumerDesc, cell), cell);
             arena.publish(at + offset_of!(ConsumerDesc, run), run as u64);
+            let walk = arena.layout.walk().map_or(0, |at| arena.remote + at as u64);
+            arena.publish(at + offset_of!(ConsumerDesc, walk), walk);
             arena.publish(at + offset_of!(ConsumerDesc, doorbell), arena.remote + wire::DOORBELL as u64);
         }
     }

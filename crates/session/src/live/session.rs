@@ -11,6 +11,7 @@ use crate::enter::clock;
 use crate::enter::fence::Fence;
 use crate::enter::region::Regions;
 use crate::enter::setup::RECORD_LEN;
+use crate::enter::walks::Walks;
 use crate::facts::calls::{Event, OpenCalls};
 use crate::facts::error::Broken;
 use crate::facts::program::{Programs, Runs};
@@ -29,7 +30,7 @@ use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use wire::{KernelSite, ProgramDesc, Untrusted, latency, needs};
+use wire::{KernelSite, ProgramDesc, Untrusted, latency, needs, walk_cell};
 
 /// Probes in one process.
 #[derive(Debug)]
@@ -49,6 +50,9 @@ pub struct Session {
     pub(crate) ways: text::Ways,
     pub(crate) ns_per_tick: u64,
     pub(crate) tid_offset: u64,
+    pub(crate) walks: Walks,
+    /// First cell of the stacks that are counted.
+    pub(crate) stack_cells: u32,
     pub(crate) armed: Vec<Armed>,
     pub(crate) kernel: Option<KernelProbes>,
     pub(crate) missed: Vec<(SitePlan, Missed)>,
@@ -132,6 +136,11 @@ impl SiteView<'_> {
         }
     }
 
+    /// What one of its cells has, by number.
+    pub(super) fn cell(&self, number: u32) -> u64 {
+        self.counts.sum(self.first_cell + number * self.counts.step())
+    }
+
     /// Where a traced call is counted that could not be written down, as none can in a forked child.
     fn lost_cell(&self) -> Option<u32> {
         let is_traced = matches!(self.plan.consumers().next(), Some(Consumer::Trace { .. }));
@@ -142,6 +151,7 @@ impl SiteView<'_> {
     fn own_cells(&self) -> impl Iterator<Item = u32> {
         let cells = match self.plan.consumers().next() {
             Some(Consumer::Enter { .. } | Consumer::Trace { .. }) | None => 1,
+            Some(Consumer::CountStack { .. }) => walk_cell::OF_HITS,
             Some(first) => first.cells(),
         };
         let (first, step) = (self.first_cell, self.counts.step());
@@ -216,6 +226,8 @@ impl Session {
             ways: text::Ways { threads: None, has_rdpid: has_rdpid(), flavour },
             ns_per_tick: 0,
             tid_offset: 0,
+            walks: Walks::default(),
+            stack_cells: 0,
             armed: Vec::new(),
             kernel: None,
             missed: Vec::new(),

@@ -70,6 +70,7 @@ pub(super) fn consumer(
     let consumer = match (verb, when) {
         (Verb::Count, When::Before) => return Ok(None),
         (Verb::Count | Verb::CountByHandler, _) => Consumer::Count,
+        (Verb::CountStack, _) => Consumer::CountStack { flags: walk_flags(when, wanted, is_go) },
         (Verb::HistogramOfArgument(n), When::Before) if wanted.mark.is_some() => {
             Consumer::Log2Histogram { register: mark_argument(wanted.mark.as_ref(), n)? }
         }
@@ -91,6 +92,13 @@ pub(super) fn consumer(
         (Verb::Latency | Verb::Trace, _) => return Err("it has two hooks, not one".into()),
     };
     Ok(Some(consumer))
+}
+
+/// What a walk begins with: where a function begins, and where it is left, its return address is on top of the stack.
+fn walk_flags(when: When, wanted: &Match, is_go: bool) -> u32 {
+    let is_entry = wanted.function.as_ref().is_some_and(|f| f.start == wanted.addr) && wanted.mark.is_none();
+    let at_entry = if is_entry || when == When::Return { wire::WALK_AT_ENTRY } else { 0 };
+    at_entry | if is_go { wire::WALK_IN_GO } else { 0 }
 }
 
 /// Where the saved registers have the n-th argument of a mark, as [`wire::ARG_SHIFT`] has it.

@@ -1,0 +1,275 @@
+//! The handler that counts by stack, and what it may read.
+//!
+//! For:     `count --stack`.
+//! State:   the stacks that were seen, working memory, the consumer's cells and those of the stacks; all in the arena.
+//! Context: hit, between the reader's two counts; signal included: a hit that interrupts another has working memory of its own.
+//! Keeps:   S1 a hit adds once to the consumer's cells: its stack has a number, or it has not, by why. So often as it has one, the
+//!             number's own cell is added to.
+//!          S2 nothing is read but what is the running thread's stack for sure: the page that the trampoline has just written to; the
+//!             first thread's stack to its end; what a thread's libc has written down as its stack, to the thread's block; a goroutine's.
+//!          S3 a forked child, which shares the arena and has other stacks, walks none.
+//! Checked: testkit `stacks`; crate `unwind`'s tests for the walk.
+//!
+//! Why S2 holds: a thread's own stack stays mapped while it runs on it, above its stack pointer. That the pointer is in the stack
+//! that is written down is looked at in each hit, and again where a walk leaves a signal's frame. On any other stack (a
+//! signal's, a coroutine's) there is the one page, and the walk ends there, which is counted.
+
+use crate::cell::{Adder, shared_copy};
+use crate::handler::PtRegs;
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use map::Stacks;
+use unwind::{Reg, Registers, Stop, Tables, walk};
+use wire::{
+    ConsumerDesc, STACK_FRAMES, SiteDesc, WALK_AT_ENTRY, WALK_FIRST_SPACE, WALK_IN_GO, WALK_SPACE,
+    WALK_SPACES, WALK_TABLES, WalkDesc, walk_cell,
+};
+
+/// How many spaces are asked for.
+const TRIES: usize = 8;
+/// No stack is longer.
+const STACK_MAX: u64 = 1 << 36;
+const PAGE: u64 = 4096;
+
+/// Where the registers that calls keep stand in `pt_regs`, and r10.
+const SAVED: [(Reg, u32); 7] = [
+    (Reg::R15, 0),
+    (Reg::R14, 8),
+    (Reg::R13, 16),
+    (Reg::R12, 24),
+    (Reg::Rbp, 32),
+    (Reg::Rbx, 40),
+    (Reg::R10, 56),
+];
+
+/// Handler: counts by stack. Saves the registers that calls keep beside those that the trampoline has saved.
+///
+/// # Safety
+/// As for [`Adder::add`]; the consumer must own [`walk_cell::CELLS`] cells, and `consumer.walk` must be the address of a live
+/// [`WalkDesc`] with all that it leads to. rbx and r10 must be saved, and the registers that calls keep be the program's. In
+/// Go r14 must hold the goroutine.
+#[unsafe(naked)]
+pub unsafe extern "C" fn count_stack<A: Adder>(
+    regs: &PtRegs,
+    site: &SiteDesc,
+    consumer: &ConsumerDesc,
+    copy: u64,
+) {
+    core::arch::naked_asm!(
+        "mov [rdi], r15",
+        "mov [rdi + 8], r14",
+        "mov [rdi + 16], r13",
+        "mov [rdi + 24], r12",
+        "mov [rdi + 32], rbp",
+        "jmp {handler}",
+        handler = sym count::<A>,
+    )
+}
+
+/// # Safety
+/// As for [`count_stack`], with all these registers saved.
+unsafe extern "C" fn count<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc, copy: u64) {
+    // SAFETY: a description in the arena, which lives as long as this code (contract).
+    let desc = unsafe { &*(consumer.walk as *const WalkDesc) };
+    let mut hit = Hit::<A> { regs, site, arg: consumer.arg, copy, desc, adder: PhantomData };
+    // SAFETY: passed on from the caller.
+    let (number, stop) = match unsafe { shared_copy(site) } {
+        None => (Err(walk_cell::CHILD), Stop::Outermost),
+        // SAFETY: passed on from the caller.
+        Some(_) => unsafe { hit.number() },
+    };
+    let cell = match number {
+        Ok(number) => {
+            // SAFETY: passed on from the caller; each number has a cell.
+            unsafe { A::add(copy, site, desc.cells.load(Relaxed) as u32 + 8 * number, 1) };
+            walk_cell::HANDLED
+        }
+        Err(cell) => cell,
+    };
+    // SAFETY: passed on from the caller; the cell is one of the consumer's.
+    unsafe { A::add(copy, site, consumer.cell + 8 * cell, 1) };
+    if !matches!(stop, Stop::Outermost | Stop::Depth) {
+        let why = walk_cell::CUT + (stop as u32 - Stop::NotStack as u32);
+        // SAFETY: the same.
+        unsafe { A::add(copy, site, consumer.cell + 8 * why, 1) };
+    }
+}
+
+/// One hit.
+struct Hit<'a, A> {
+    regs: &'a PtRegs,
+    site: &'a SiteDesc,
+    arg: u32,
+    copy: u64,
+    desc: &'a WalkDesc,
+    adder: PhantomData<A>,
+}
+
+impl<A: Adder> Hit<'_, A> {
+    /// The number of the stack, or the cell that says why it has none; and how it ended.
+    ///
+    /// # Safety
+    /// As for [`count_stack`].
+    #[inline(always)]
+    unsafe fn number(&mut self) -> (Result<u32, u32>, Stop) {
+        let sp = self.regs.stack_pointer(self.site);
+        // SAFETY: the description stands before its spaces (contract).
+        let Some(space) = (unsafe { Space::claim(self.desc, sp) }) else {
+            return (Err(walk_cell::NO_SPACE), Stop::Outermost);
+        };
+        let (len, stop) = self.walk(sp, space.frames);
+        // SAFETY: so many were written, and nobody else has the space.
+        let frames = unsafe { core::slice::from_raw_parts(space.frames, len) };
+        let stacks = NonNull::new(self.desc.stacks.load(Relaxed) as *mut u8);
+        // SAFETY: the arena has the map there for as long as a trampoline can be run (contract).
+        let stacks = stacks.map(|at| unsafe { Stacks::attach(at, 0) });
+        let number = stacks.and_then(|stacks| stacks.id(frames).ok()).ok_or(walk_cell::FULL);
+        space.leave();
+        (number, stop)
+    }
+
+    /// Writes the frames; how many, and why no more.
+    #[inline(always)]
+    fn walk(&self, sp: u64, frames: *mut u64) -> (usize, Stop) {
+        let first = core::ptr::from_ref(self.desc).cast::<u8>().wrapping_add(WALK_TABLES).cast::<AtomicU32>();
+        // SAFETY: so many words stand behind the spaces (contract of the handler, whose description this is), used as atomics alone.
+        let area = unsafe { core::slice::from_raw_parts(first, self.desc.words.load(Relaxed) as usize) };
+        let tables = Tables::of(area);
+        let mut registers = Registers::new(self.site.addr, sp);
+        for (reg, at) in SAVED {
+            registers = registers.with(reg, self.regs.at(at));
+        }
+        let mut own = Own { hit: self, start: 0, end: 0 };
+        unwind::Stack::switch(&mut own, sp);
+        let most = (self.desc.most.load(Relaxed) as usize).min(STACK_FRAMES);
+        let is_entry = self.arg & WALK_AT_ENTRY != 0;
+        walk(tables, registers, &mut own, is_entry, most, |number, pc| {
+            // SAFETY: below `STACK_FRAMES`, for as many of which there is room.
+            let to = unsafe { frames.add(number) };
+            // SAFETY: the same; the space is ours.
+            unsafe { to.write(pc) };
+        })
+    }
+
+    /// What of the running thread's stack is above this pointer, which is one that it has now, or had when a signal came.
+    #[inline(always)]
+    fn stack(&self, sp: u64) -> (u64, u64) {
+        let (start, end) = (self.desc.main_start.load(Relaxed), self.desc.main_end.load(Relaxed));
+        if start <= sp && sp < end {
+            return (sp, end);
+        }
+        if self.arg & WALK_IN_GO != 0 {
+            let g = self.regs.at(8) as *const [u64; 2];
+            // SAFETY: the goroutine is alive while it runs, and begins with its stack's bounds (contract of the handler).
+            let [start, end] = unsafe { g.read() };
+            if start <= sp && sp < end {
+                return (sp, end);
+            }
+        }
+        let block = self.desc.block.load(Relaxed);
+        if block != 0 && A::is_known(self.copy, self.site) {
+            // SAFETY: the thread has a block (asked above), which begins with its own address.
+            let own = unsafe { word_of_thread(0) };
+            // SAFETY: in it its libc keeps this word and the next.
+            let start = unsafe { word_of_thread(block) };
+            // SAFETY: the same.
+            let len = unsafe { word_of_thread(block + 8) };
+            let end = start.wrapping_add(len);
+            if start <= sp && sp < own && own <= end && len < STACK_MAX {
+                return (sp, own);
+            }
+        }
+        // The page below whose end something was pushed: all of it is mapped.
+        (sp, (sp.wrapping_sub(1) & !(PAGE - 1)).wrapping_add(PAGE))
+    }
+}
+
+/// The word at this offset from the thread's pointer.
+///
+/// # Safety
+/// It must be readable.
+#[inline(always)]
+unsafe fn word_of_thread(offset: u64) -> u64 {
+    let word;
+    // In: the offset. Out: the word. Touches no flags and no stack.
+    // SAFETY: readable (contract).
+    unsafe {
+        core::arch::asm!(
+            "mov {word}, fs:[{at}]",
+            at = in(reg) offset,
+            word = out(reg) word,
+            options(nostack, readonly, preserves_flags),
+        );
+    }
+    word
+}
+
+/// The running thread's stack, from where the walk is to its end.
+struct Own<'a, A> {
+    hit: &'a Hit<'a, A>,
+    start: u64,
+    end: u64,
+}
+
+impl<A: Adder> unwind::Stack for Own<'_, A> {
+    #[inline(always)]
+    fn word(&mut self, addr: u64) -> Option<u64> {
+        let last = self.end.checked_sub(8)?;
+        if addr < self.start || addr > last {
+            return None;
+        }
+        let at = addr as *const u64;
+        // SAFETY: inside the thread's stack (S2), above where it runs.
+        Some(unsafe { at.read_unaligned() })
+    }
+
+    #[inline(always)]
+    fn switch(&mut self, sp: u64) {
+        (self.start, self.end) = self.hit.stack(sp);
+    }
+
+    #[inline(always)]
+    fn unknown(&mut self, pc: u64) {
+        let missed = &self.hit.desc.missed;
+        // Once only, until the controller has looked: code that is made at run time has no table ever.
+        if missed.load(Relaxed) == 0 {
+            missed.store(pc, Relaxed);
+        }
+    }
+}
+
+/// Working memory of one hit.
+struct Space<'a> {
+    owner: &'a AtomicU64,
+    frames: *mut u64,
+}
+
+impl<'a> Space<'a> {
+    /// One that nobody has. Threads begin to look at different places, and find their own still in their cache.
+    ///
+    /// # Safety
+    /// The spaces must stand behind the description.
+    #[inline(always)]
+    unsafe fn claim(desc: &'a WalkDesc, sp: u64) -> Option<Space<'a>> {
+        let first = core::ptr::from_ref(desc).cast::<u8>().wrapping_add(WALK_FIRST_SPACE);
+        let wanted = (sp >> 13).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        for n in 0..TRIES {
+            let at = first.wrapping_add((wanted as usize + n) % WALK_SPACES * WALK_SPACE).cast_mut();
+            // SAFETY: one of the spaces (contract), whose first word is used as an atomic alone.
+            let owner = unsafe { &*at.cast::<AtomicU64>() };
+            // [WALK-1] Sees nothing of who had it before. Pairs with [WALK-2].
+            if owner.compare_exchange(0, 1, Acquire, Relaxed).is_ok() {
+                return Some(Space { owner, frames: at.cast::<u64>().wrapping_add(1) });
+            }
+        }
+        None
+    }
+
+    #[inline(always)]
+    fn leave(self) {
+        // [WALK-2] All that was done in it is over. Pairs with [WALK-1].
+        self.owner.store(0, Release);
+    }
+}

@@ -1,0 +1,98 @@
+//! The stacks that were counted.
+//!
+//! For:     `count --stack`.
+//! State:   none of its own.
+//! Context: control.
+//! Keeps:   S1 a stack and its count are of the same number; what cannot be a stack is left out and told.
+//! Checked: testkit `stacks`.
+
+use super::session::{Session, SiteView};
+use crate::facts::site::Consumer;
+use wire::{STACK_FRAMES, walk_cell};
+
+/// One stack, and how often it was met.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StackCount {
+    /// The probed address, then those behind the calls, outwards.
+    pub frames: Vec<u64>,
+    /// Hits.
+    pub count: u64,
+}
+
+/// Hits without a stack, and stacks that are not whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StackLosses {
+    /// Hits whose stack was one more than there is room for.
+    pub full: u64,
+    /// Hits for which no working memory was free.
+    pub no_space: u64,
+    /// Hits in forked children.
+    pub children: u64,
+    /// Stacks that end where the next word is not known to be the thread's stack.
+    pub not_stack: u64,
+    /// Stacks that end in code without a table and without a frame pointer.
+    pub no_frame: u64,
+    /// Stacks that end where the table is not understood.
+    pub unknown: u64,
+    /// Stacks that end where the next frame would not lie above.
+    pub not_up: u64,
+}
+
+impl StackLosses {
+    /// Hits without a stack.
+    pub fn skipped(&self) -> u64 {
+        self.full.saturating_add(self.no_space).saturating_add(self.children)
+    }
+
+    /// Stacks that are not whole.
+    pub fn cut(&self) -> u64 {
+        [self.not_stack, self.no_frame, self.unknown, self.not_up].into_iter().fold(0, u64::saturating_add)
+    }
+}
+
+impl SiteView<'_> {
+    fn walks(&self) -> bool {
+        matches!(self.plan.consumers().next(), Some(Consumer::CountStack { .. }))
+    }
+}
+
+impl Session {
+    /// The stacks that were met so far, each with its hits.
+    pub fn stacks(&self) -> Vec<StackCount> {
+        let arena = &self.regions.arena;
+        let Some(stacks) = arena.stacks() else { return Vec::new() };
+        let mut frames = [0; STACK_FRAMES];
+        let mut found = Vec::new();
+        for number in 0..stacks.slots() {
+            let Ok(len) = stacks.get(number, &mut frames) else { continue };
+            let count = arena.sum(self.stack_cells + 8 * number);
+            if count > 0 {
+                found.push(StackCount { frames: frames[..len].to_vec(), count });
+            }
+        }
+        found
+    }
+
+    /// What became of hits without a stack, and of stacks that are not whole.
+    pub fn stack_losses(&self) -> StackLosses {
+        let sum = |number: u32| {
+            let sites = self.sites().filter(SiteView::walks);
+            sites.fold(0u64, |sum, site| sum.saturating_add(site.cell(number)))
+        };
+        let cut = |number: u32| sum(walk_cell::CUT + number);
+        StackLosses {
+            full: sum(walk_cell::FULL),
+            no_space: sum(walk_cell::NO_SPACE),
+            children: sum(walk_cell::CHILD),
+            not_stack: cut(0),
+            no_frame: cut(1),
+            unknown: cut(2),
+            not_up: cut(3),
+        }
+    }
+
+    /// Makes tables of modules that have come since, if a hit wanted one.
+    pub fn look_for_tables(&mut self) {
+        self.walks.look(&self.regions.arena, &self.memory);
+    }
+}

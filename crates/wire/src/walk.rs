@@ -1,0 +1,69 @@
+//! What a hit needs to know to walk the stack of its thread.
+//!
+//! For:     consumers that count by stack, or report one.
+//! State:   in the arena: a description, working memory of hits, then the unwind tables (crate `unwind`).
+//! Context: the controller writes, hits read; hits write `missed` and the working memory.
+//! Keeps:   W1 the description is whole before anything leads to it.
+//!          W2 a space belongs to the hit that has set its first word from 0, until it sets it back.
+//! Checked: testkit `stacks`.
+
+use core::sync::atomic::AtomicU64;
+
+/// The most frames of a stack, as many as the kernel's.
+pub const STACK_FRAMES: usize = 127;
+/// Different stacks that a session can tell apart; a power of two.
+pub const STACKS_MAX: u32 = 1 << 14;
+/// Working memories; a power of two.
+pub const WALK_SPACES: usize = 64;
+/// Bytes of one: a word that says whose it is, and frames.
+pub const WALK_SPACE: usize = (1 + STACK_FRAMES) * 8;
+/// Where the tables begin.
+pub const WALK_TABLES: usize = 4096 + WALK_SPACES * WALK_SPACE;
+/// Where the spaces begin.
+pub const WALK_FIRST_SPACE: usize = 4096;
+
+/// How stacks of a process are walked.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct WalkDesc {
+    /// The first thread's stack, and the room below into which it alone may grow: from here ...
+    pub main_start: AtomicU64,
+    /// ... to here.
+    pub main_end: AtomicU64,
+    /// Where a thread's libc has written where its stack begins and, in the next word, its length: from its pointer. 0 if that
+    /// is not known.
+    pub block: AtomicU64,
+    /// Words of 32 bits for tables.
+    pub words: AtomicU64,
+    /// Address in the target of the stacks that were seen, a `map::Stacks`.
+    pub stacks: AtomicU64,
+    /// Byte offset in a copy of the cells of stacks, by number.
+    pub cells: AtomicU64,
+    /// The most frames.
+    pub most: AtomicU64,
+    /// An address of code in no module with a table, since the controller has last looked; 0 for none.
+    pub missed: AtomicU64,
+}
+
+/// Cells of a consumer that walks.
+pub mod walk_cell {
+    /// Hits whose stack has a number.
+    pub const HANDLED: u32 = 0;
+    /// Hits whose stack has none: as many different ones were seen as there is room for.
+    pub const FULL: u32 = 1;
+    /// Hits for which no working memory was free.
+    pub const NO_SPACE: u32 = 2;
+    /// Hits in forked children, whose stacks are not walked.
+    pub const CHILD: u32 = 3;
+    /// Cells that a hit adds one to; before those that say how stacks ended.
+    pub const OF_HITS: u32 = 4;
+    /// Stacks that ended early, by why: the reasons of crate `unwind`, from its third on.
+    pub const CUT: u32 = 4;
+    /// All of them.
+    pub const CELLS: u32 = 8;
+}
+
+/// In [`crate::ConsumerDesc::arg`] of a consumer that walks: its first frame is where a function begins or is left.
+pub const WALK_AT_ENTRY: u32 = 1;
+/// The same: it is Go code.
+pub const WALK_IN_GO: u32 = 2;
