@@ -6,6 +6,7 @@
 //! Keeps:   A1 every example in `--help` parses.
 //! Checked: tests below; testkit `faces`.
 
+use crate::stacks::StackArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use session::Verb;
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ const EXAMPLES: &str = "\
 Examples:
   nanoprobe count 'u:libc:malloc' -p 4242           count calls until Ctrl-C
   nanoprobe count 'u:./server:handle_*' -- ./server --port 0
+  nanoprobe count --stack --flame out.svg 'u:libc:malloc' -p 4242   by whom
   nanoprobe hist 'u:libc:malloc' arg0 -p 4242 --for 10s
   nanoprobe hist 'ur:libc:read' retval -p 4242      what calls return
   nanoprobe trace 'u:libc:getaddrinfo' -p 4242       each call as it happens
@@ -113,6 +115,21 @@ pub struct CountArgs {
     pub specs: Vec<String>,
     #[command(flatten)]
     pub run: RunArgs,
+    /// Count by stack: who called, and who called them
+    #[arg(long)]
+    pub stack: bool,
+    /// Draw the stacks as a flame graph into this SVG file (implies --stack)
+    #[arg(long, value_name = "FILE")]
+    pub flame: Option<PathBuf>,
+    /// Write the stacks folded, one a line, for tools that read such (implies --stack)
+    #[arg(long, value_name = "FILE")]
+    pub folded: Option<PathBuf>,
+    /// Colour the flame graph by what has changed since these folded stacks
+    #[arg(long, value_name = "FILE", requires = "flame")]
+    pub diff: Option<PathBuf>,
+    /// Show source lines and inlined functions in stacks, from debug information (implies --stack)
+    #[arg(long)]
+    pub lines: bool,
     /// Count in a handler that the agent calls instead of in the trampoline (for measuring)
     #[arg(long, hide_short_help = true)]
     pub by_handler: bool,
@@ -253,6 +270,9 @@ pub struct RunArgs {
     /// What `trace` shows.
     #[arg(skip)]
     pub shown: Shown,
+    /// What `count` does with stacks.
+    #[arg(skip)]
+    pub stacks: StackArgs,
     /// Wait so long for threads that get no CPU and for other nanoprobes at work, before giving up
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     pub patience: Duration,
@@ -326,7 +346,7 @@ mod tests {
             Cli::try_parse_from(line.split_whitespace()).unwrap_or_else(|e| panic!("{line}: {e}"));
             seen += 1;
         }
-        assert_eq!(seen, 11);
+        assert_eq!(seen, 12);
     }
 
     #[test]

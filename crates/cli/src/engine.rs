@@ -12,6 +12,7 @@ use crate::args::RunArgs;
 use crate::guard::Guard;
 use crate::probes::Probes;
 use crate::render::{Report, Writer, open_calls};
+use crate::stacks::{self, Stacks};
 use crate::stop::{Due, Stop, Woke};
 use crate::trace::{self, Calls};
 use image::Spec;
@@ -46,8 +47,22 @@ pub fn run(job: Job, mut stop: Stop, guard: &mut Guard) -> i32 {
     };
     guard.tell(pid);
     let pace = Pace::new(stop.asker(), crate::look::tell);
+    // Before the process can go, and its files be replaced.
+    let stacks = (job.verb == Verb::CountStack).then(|| Stacks::hold(pid, job.args.stacks.clone()));
     match Probes::attach(&job, pid, &mut writer, pace) {
-        Ok(probes) => Engine { job, stop, guard, writer, pid, probes, launched, calls: Vec::new() }.run(),
+        Ok(probes) => Engine {
+            job,
+            stop,
+            guard,
+            writer,
+            pid,
+            probes,
+            launched,
+            calls: Vec::new(),
+            stacks,
+            has_unwritten: false,
+        }
+        .run(),
         Err(code) => {
             if let Some(launched) = launched {
                 launched.abandon();
@@ -85,6 +100,10 @@ struct Engine<'g> {
     pid: i32,
     probes: Probes,
     launched: Option<Launched>,
+    /// For counts by stack.
+    stacks: Option<Stacks>,
+    /// A file that was wanted could not be written.
+    has_unwritten: bool,
     /// For `trace`: of each session.
     calls: Vec<Calls>,
 }
@@ -123,6 +142,7 @@ impl Engine<'_> {
         };
         if woke != Woke::FrontGone {
             self.report(receipt.unwrap_or_default(), cpu);
+            let code = if self.has_unwritten && code == 0 { 1 } else { code };
             return self.writer.finish(code);
         }
         code
@@ -143,6 +163,10 @@ impl Engine<'_> {
                 let entered = self.probes.follow_execs(&self.job, &mut self.writer, &mut || stop.is_asked());
                 entered.into_iter().for_each(|pid| self.guard.tell(pid));
             }
+            if let Some(stacks) = &mut self.stacks {
+                stacks.hold_all(self.probes.sessions());
+                self.probes.look_for_tables();
+            }
             session::tidy();
             self.show_calls(false);
             match self.stop.wait(until) {
@@ -153,7 +177,7 @@ impl Engine<'_> {
                 return Woke::Time;
             }
             if due.take_tick() {
-                self.writer.results(&Report::of(self.probes.sessions(), &self.job));
+                self.results();
             }
         }
     }
@@ -165,6 +189,27 @@ impl Engine<'_> {
             Verb::Trace => trace::LOOK,
             _ => LOOK,
         }
+    }
+
+    /// Prints what was counted so far.
+    fn results(&mut self) {
+        let sessions = self.probes.sessions();
+        match &mut self.stacks {
+            Some(stacks) => self.writer.lines(&stacks.lines(sessions, self.job.args.format)),
+            None => self.writer.results(&Report::of(sessions, &self.job)),
+        }
+    }
+
+    /// Writes pictures, and says what stacks lack.
+    fn say_of_stacks(&mut self) {
+        let Some(stacks) = &mut self.stacks else { return };
+        let sessions = self.probes.sessions();
+        let names: Vec<&str> = self.job.specs.iter().map(|spec| spec.text.as_str()).collect();
+        if let Err(why) = stacks.write(sessions, &format!("{} by stack", names.join(" "))) {
+            eprintln!("nanoprobe: {why}");
+            self.has_unwritten = true;
+        }
+        stacks::losses(sessions).1.iter().for_each(|line| eprintln!("nanoprobe: {line}"));
     }
 
     /// Prints calls that have ended since the last time.
@@ -235,7 +280,8 @@ impl Engine<'_> {
         let sessions = self.probes.sessions();
         let report = Report::of(sessions, &self.job);
         let open = (self.job.verb == Verb::Latency).then(|| open_calls(sessions));
-        self.writer.results(&report);
+        self.results();
+        self.say_of_stacks();
         self.writer.unheard(self.probes.unheard());
         let not_kept = self.calls.iter().map(Calls::not_kept).fold(0, u64::saturating_add);
         self.writer.damaged = self.probes.damaged().saturating_add(not_kept);

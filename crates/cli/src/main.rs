@@ -19,6 +19,7 @@ mod render;
 mod run;
 mod script;
 mod shown;
+mod stacks;
 mod stop;
 mod trace;
 mod watch;

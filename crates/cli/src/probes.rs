@@ -91,6 +91,11 @@ impl Probes {
         }
     }
 
+    /// Makes tables of what was loaded since, for walks of stacks.
+    pub fn look_for_tables(&mut self) {
+        self.sessions.iter_mut().for_each(Session::look_for_tables);
+    }
+
     fn attach_first(&mut self, job: &Job, writer: &mut Writer) -> Result<(), i32> {
         let shown = job.args.pid;
         let is_patient = self.loads.is_some() || !self.execs.is_empty();
@@ -296,8 +301,11 @@ impl Probes {
     /// Programs that have ended are not listened to any more, and forgotten if they were not hit.
     fn forget_ended(&mut self, verb: Verb) {
         self.forget_execs(|execs| !execs.is_alive());
-        let is_of_use =
-            |s: &Session| s.is_alive() || verb == Verb::Trace || s.sites().any(|site| site.hits() > 0);
+        let is_of_use = |s: &Session| {
+            s.is_alive()
+                || matches!(verb, Verb::Trace | Verb::CountStack)
+                || s.sites().any(|site| site.hits() > 0)
+        };
         self.sessions.retain(is_of_use);
     }
 

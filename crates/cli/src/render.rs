@@ -54,6 +54,8 @@ pub struct Report {
     pub children: u64,
     /// Events that found no room in their ring, for `trace`.
     pub lost: u64,
+    /// Hits without a stack, for counts by stack; why is said elsewhere.
+    pub without_stack: u64,
     verb: Verb,
 }
 
@@ -84,6 +86,10 @@ impl Report {
         let (written, lost) = (sum(events.iter().map(|e| e.0)), sum(events.iter().map(|e| e.1)));
         let handled = match job.verb {
             Verb::Trace => written,
+            Verb::CountStack => {
+                let hits = sum(rows.iter().map(|r| r.hits));
+                hits.saturating_sub(crate::stacks::losses(sessions).0.skipped())
+            }
             _ => sum(rows.iter().map(|r| r.hits)).saturating_add(exits),
         };
         // A compiled count has no way to lose a hit between its entry and its end.
@@ -94,7 +100,11 @@ impl Report {
             rows.retain(|r| r.hits > 0);
         }
         let children = sum(rows_of(sessions).map(|s| s.children_hits()));
-        Report { rows, hits, handled, lost, children, verb: job.verb }
+        let without_stack = match job.verb {
+            Verb::CountStack => crate::stacks::losses(sessions).0.skipped(),
+            _ => 0,
+        };
+        Report { rows, hits, handled, lost, children, without_stack, verb: job.verb }
     }
 
     /// What the histograms are of.
@@ -462,7 +472,7 @@ impl Writer {
         if self.format == Format::Json {
             let data = json!({
                 "hits": report.hits, "handled": report.handled,
-                "skipped": causes(skipped, report.lost),
+                "skipped": causes(skipped, report.lost, report.without_stack),
                 "children_hits": report.children, "left_out": self.left_out, "damaged": self.damaged,
                 "detach_verified": receipt.is_verified() && !receipt.was_gone(),
                 "target_gone": receipt.was_gone(), "restored": receipt.restored,
@@ -476,7 +486,7 @@ impl Writer {
             });
             self.line(&json!({"type": "receipt", "data": data}).to_string());
         }
-        let inside = skipped.saturating_sub(report.lost);
+        let inside = skipped.saturating_sub(report.lost).saturating_sub(report.without_stack);
         if inside > 0 {
             eprintln!("nanoprobe: {inside} hits skipped: their threads ended inside the probe");
         }
@@ -547,8 +557,9 @@ fn by_cause<'a>(reasons: impl Iterator<Item = &'a str>) -> String {
 }
 
 /// Skipped hits by cause.
-fn causes(skipped: u64, lost: u64) -> Value {
-    let all = [("ring_full", lost), ("ended_inside", skipped.saturating_sub(lost))];
+fn causes(skipped: u64, lost: u64, without_stack: u64) -> Value {
+    let inside = skipped.saturating_sub(lost).saturating_sub(without_stack);
+    let all = [("ring_full", lost), ("no_stack", without_stack), ("ended_inside", inside)];
     let map: Map<String, Value> =
         all.into_iter().filter(|(_, n)| *n > 0).map(|(cause, n)| (cause.into(), json!(n))).collect();
     Value::Object(map)

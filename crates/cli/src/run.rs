@@ -8,13 +8,21 @@
 
 use crate::args::{CountArgs, HistArgs, LatArgs, RunArgs, Shape, Shown, TraceArgs};
 use crate::engine::Job;
+use crate::stacks::StackArgs;
 use crate::{advice, engine, front};
 use image::Spec;
 use session::Verb;
 
 pub fn count(args: CountArgs) -> i32 {
-    let verb = if args.by_handler { Verb::CountByHandler } else { Verb::Count };
-    run(&args.specs, verb, args.run)
+    let CountArgs { stack, flame, folded, diff, lines: has_lines, .. } = args;
+    let by_stack = stack || flame.is_some() || folded.is_some() || has_lines;
+    let verb = match (by_stack, args.by_handler) {
+        (true, _) => Verb::CountStack,
+        (_, true) => Verb::CountByHandler,
+        _ => Verb::Count,
+    };
+    let stacks = StackArgs { has_lines, flame, folded, diff };
+    run(&args.specs, verb, RunArgs { stacks, ..args.run })
 }
 
 pub fn hist(args: HistArgs) -> i32 {

@@ -58,6 +58,8 @@ pub enum Program {
     Scribbler,
     /// Maps what looks like the memory of a nanoprobe that was killed.
     Forger,
+    /// One function, called in ways whose stacks are known.
+    Stacked,
     /// A function whose name is replaced in a copy of the file.
     Named,
     /// Goroutines that are stopped by signals at any instruction, in Go.
@@ -100,11 +102,12 @@ pub(crate) struct Compiler {
 
 impl Program {
     /// Every program.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::Tight,
         Self::Scribbler,
         Self::Forger,
         Self::Named,
+        Self::Stacked,
         Self::Counted,
         Self::CountedGo,
         Self::CountedRust,
@@ -138,6 +141,7 @@ impl Program {
             Self::Scribbler => &["scribbler.c"],
             Self::Forger => &["forger.c"],
             Self::Named => &["named.c"],
+            Self::Stacked => &["stacked.c"],
             Self::Counted => &["counted.c", "counted_x86_64.S", "counted.h"],
             Self::CountedGo => &["counted.go"],
             Self::CountedRust => &["counted.rs"],

@@ -1,0 +1,286 @@
+//! What the addresses of a stack are called.
+//!
+//! For:     counted stacks.
+//! State:   the modules of the process as they were seen, with their files open; what was found out already.
+//! Context: control.
+//! Keeps:   N1 an address is named by the file that the process had mapped there, also when the process is gone or the
+//!             file is replaced.
+//!          N2 what has no name is told by its file and offset, or as a number.
+//! Checked: tests below; testkit `stacks`.
+
+use image::{Addr, ElfImage, ImageAddr, Module, Process};
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::ops::Range;
+
+/// Longer names are cut: templates can have kilobytes.
+const NAME_MAX: usize = 400;
+/// A map of names that a program has written is not longer.
+const PERF_MAP_MAX: u64 = 256 << 20;
+
+/// One frame of a stack.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Frame {
+    /// The function, or what there is of a name.
+    pub name: String,
+    /// How far behind its beginning; `None` for one that was inlined.
+    pub(super) offset: Option<u64>,
+    /// `file:line`.
+    pub(super) source: Option<String>,
+}
+
+impl fmt::Display for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        if let Some(offset) = self.offset {
+            write!(f, "+{offset:#x}")?;
+        }
+        match &self.source {
+            Some(source) => write!(f, "@{source}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Names of the addresses of one process.
+pub struct Names {
+    pid: i32,
+    modules: Vec<Held>,
+    /// Functions that a program has made at run time and told of.
+    made: BTreeMap<u64, (u64, String)>,
+    known: HashMap<Place, Vec<Frame>>,
+}
+
+/// An address, and whether it is an instruction's own and not a return address.
+type Place = (u64, bool);
+
+/// A module with its file.
+struct Held {
+    module: Module,
+    ranges: Vec<Range<u64>>,
+    image: OnceCell<Option<ElfImage>>,
+    file: Option<std::fs::File>,
+}
+
+impl Held {
+    fn contains(&self, addr: u64) -> bool {
+        self.ranges.iter().any(|range| range.contains(&addr))
+    }
+
+    fn image(&self, pid: i32) -> Option<&ElfImage> {
+        let read = || match &self.file {
+            Some(file) => ElfImage::from_file(file, &self.module.path).ok(),
+            None => vdso(pid, &self.ranges),
+        };
+        self.image.get_or_init(read).as_ref()
+    }
+}
+
+/// The kernel's code in a process, which is the same in ours.
+fn vdso(pid: i32, ranges: &[Range<u64>]) -> Option<ElfImage> {
+    let range = ranges.first()?;
+    let mut bytes = vec![0; (range.end - range.start) as usize];
+    sys::remote::read_process(pid, range.start, &mut bytes).ok()?;
+    ElfImage::from_bytes(bytes).ok()
+}
+
+impl Names {
+    /// What there is now.
+    pub fn hold(pid: i32) -> Names {
+        let mut names = Names { pid, modules: Vec::new(), made: BTreeMap::new(), known: HashMap::new() };
+        names.look();
+        names
+    }
+
+    /// Takes what has come since; what has gone is kept, behind what has come in its place.
+    fn look(&mut self) {
+        let Ok(process) = Process::read(self.pid.cast_unsigned()) else { return };
+        for module in process.modules {
+            if self.modules.iter().any(|held| held.module == module) {
+                continue;
+            }
+            let file = module.open_file(self.pid.cast_unsigned()).ok();
+            let ranges = module.exec.iter().map(|part| part.range.start.0..part.range.end.0).collect();
+            self.modules.insert(0, Held { module, ranges, image: OnceCell::new(), file });
+        }
+        self.made.extend(perf_map(self.pid));
+    }
+
+    fn holder(&self, addr: u64) -> Option<&Held> {
+        self.modules.iter().find(|held| held.contains(addr))
+    }
+
+    /// Makes the names of all that is on these stacks known.
+    pub fn learn<'a>(&mut self, stacks: impl Iterator<Item = &'a Vec<u64>>, has_lines: bool) {
+        let stacks: Vec<&Vec<u64>> = stacks.collect();
+        let all: BTreeSet<u64> = stacks.iter().flat_map(|stack| stack.iter().copied()).collect();
+        if all.iter().any(|addr| self.holder(*addr).is_none() && self.made_at(*addr).is_none()) {
+            self.look();
+        }
+        let places: BTreeSet<Place> = stacks.iter().flat_map(|stack| self.places(stack)).collect();
+        let new: Vec<Place> = places.into_iter().filter(|place| !self.known.contains_key(place)).collect();
+        for place in &new {
+            let frame = self.frame(*place);
+            self.known.insert(*place, vec![frame]);
+        }
+        if has_lines {
+            self.learn_lines(&new);
+        }
+    }
+
+    fn frame(&self, (addr, is_own): Place) -> Frame {
+        let inside = if is_own { addr } else { addr.wrapping_sub(1) };
+        let bare = |name: String, offset| Frame { name, offset: Some(offset), source: None };
+        if let Some((start, name)) = self.made_at(inside) {
+            return bare(name.to_owned(), addr - start);
+        }
+        if !is_own && self.is_signal_return(addr) {
+            return Frame { name: "[signal]".into(), ..Frame::default() };
+        }
+        let Some(held) = self.holder(inside) else {
+            return Frame { name: format!("{addr:#x}"), ..Frame::default() };
+        };
+        let at = held.module.image_addr(Addr(inside));
+        let function = held.image(self.pid).and_then(|image| image.function_at(at));
+        match function.and_then(|f| Some((f.addr.0, f.name()?))) {
+            Some((start, name)) => {
+                bare(cut(&image::demangle(name)), at.0.wrapping_sub(start) + addr - inside)
+            }
+            None => bare(held.module.file_name().to_owned(), at.0 + addr - inside),
+        }
+    }
+
+    fn made_at(&self, addr: u64) -> Option<(u64, &str)> {
+        let (start, (len, name)) = self.made.range(..=addr).next_back()?;
+        (addr - start < *len).then_some((*start, name.as_str()))
+    }
+
+    /// Source lines and inlined functions, from debug information, one file after the other.
+    fn learn_lines(&mut self, new: &[Place]) {
+        for held in &self.modules {
+            let inside = |(addr, is_own): &Place| if *is_own { *addr } else { addr.wrapping_sub(1) };
+            let mine = |place: &&Place| self.holder(inside(place)).is_some_and(|h| std::ptr::eq(h, held));
+            let here: Vec<Place> = new.iter().filter(mine).copied().collect();
+            if here.is_empty() {
+                continue;
+            }
+            let Some(info) = held.image(self.pid).and_then(ElfImage::debug_info) else { continue };
+            let addrs: Vec<ImageAddr> =
+                here.iter().map(|p| held.module.image_addr(Addr(inside(p)))).collect();
+            for (place, found) in here.iter().zip(info.places(&addrs)) {
+                let Some(frames) = self.known.get_mut(place) else { continue };
+                let Some(outer) = frames.pop() else { continue };
+                let last = found.len().saturating_sub(1);
+                for (i, one) in found.iter().enumerate() {
+                    let source = one.file.as_ref().map(|file| match one.line {
+                        Some(line) => format!("{file}:{line}"),
+                        None => file.clone(),
+                    });
+                    // The function that has the code is called what its symbol is.
+                    let name = if i == last {
+                        outer.name.clone()
+                    } else {
+                        cut(one.function.as_deref().unwrap_or("?"))
+                    };
+                    frames.push(Frame { name, offset: outer.offset.filter(|_| i == last), source });
+                }
+                if found.is_empty() {
+                    frames.push(outer);
+                }
+            }
+        }
+    }
+
+    /// The addresses of a stack: the first is an instruction's own, and so is one where a signal came; the others are behind calls.
+    fn places(&self, stack: &[u64]) -> Vec<Place> {
+        let mut is_own = true;
+        let place = |addr: &u64| {
+            let place = (*addr, is_own);
+            is_own = self.is_signal_return(*addr);
+            place
+        };
+        stack.iter().map(place).collect()
+    }
+
+    /// Whether the code there is what signal handlers return to.
+    fn is_signal_return(&self, addr: u64) -> bool {
+        const RETURNS: [&[u8]; 2] =
+            [&[0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05], &[0xb8, 15, 0, 0, 0, 0x0f, 0x05]];
+        let Some(held) = self.holder(addr) else { return false };
+        let at = held.module.image_addr(Addr(addr));
+        let code = held.image(self.pid).and_then(|image| image.bytes_from(at));
+        code.is_some_and(|code| RETURNS.iter().any(|wanted| code.starts_with(wanted)))
+    }
+
+    /// The frames of a stack, innermost first; one address may be several, where functions were inlined.
+    pub fn stack(&self, stack: &[u64]) -> Vec<Frame> {
+        self.places(stack).iter().filter_map(|place| self.known.get(place)).flatten().cloned().collect()
+    }
+}
+
+fn cut(name: &str) -> String {
+    match name.char_indices().nth(NAME_MAX) {
+        Some((at, _)) => format!("{}...", &name[..at]),
+        None => name.to_owned(),
+    }
+}
+
+/// What a program has written down of functions that it made, as perf(1) wants it: node with `--perf-basic-prof`, java with
+/// an agent.
+fn perf_map(pid: i32) -> BTreeMap<u64, (u64, String)> {
+    let mut found = BTreeMap::new();
+    // Its own number for itself, in its own file system.
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let inner = status.lines().find_map(|line| line.strip_prefix("NSpid:")?.split_whitespace().last());
+    let inner = inner.map_or_else(|| pid.to_string(), str::to_owned);
+    let path = format!("/proc/{pid}/root/tmp/perf-{inner}.map");
+    let is_short = std::fs::metadata(&path).is_ok_and(|m| m.is_file() && m.len() <= PERF_MAP_MAX);
+    let Some(bytes) = is_short.then(|| std::fs::read(&path).ok()).flatten() else { return found };
+    for line in String::from_utf8_lossy(&bytes).lines() {
+        let mut words = line.splitn(3, ' ');
+        let mut number = || u64::from_str_radix(words.next()?.trim_start_matches("0x"), 16).ok();
+        let (Some(start), Some(len)) = (number(), number()) else { continue };
+        if let Some(name) = words.next() {
+            found.insert(start, (len, cut(name)));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[inline(never)]
+    fn here() -> u64 {
+        std::hint::black_box(here as fn() -> u64 as usize as u64) + 1
+    }
+
+    #[test]
+    fn an_address_of_ours_has_our_functions_name_and_its_line() {
+        let (addr, mut names) = (here(), Names::hold(std::process::id() as i32));
+        let stack = vec![addr, addr];
+        names.learn([&stack].into_iter(), true);
+        let named = names.stack(&stack);
+        assert!(named.last().is_some_and(|frame| frame.name.contains("here")), "{named:?}");
+        assert!(named.iter().any(|frame| frame.to_string().contains("names.rs:")), "{named:?}");
+        let nowhere = vec![8];
+        names.learn([&nowhere].into_iter(), false);
+        assert_eq!(names.stack(&nowhere)[0].to_string(), "0x8");
+    }
+
+    #[test]
+    fn functions_that_a_program_made_are_called_what_it_says() {
+        let pid = std::process::id() as i32;
+        let path = format!("/tmp/perf-{pid}.map");
+        std::fs::write(&path, "1000 20 Interpreter:run /app/x.js:3\n0x2000 10 second\nnonsense\n").unwrap();
+        let mut names = Names::hold(pid);
+        std::fs::remove_file(&path).unwrap();
+        let stack = vec![0x1004, 0x2010, 0x2011];
+        names.learn([&stack].into_iter(), false);
+        let named: Vec<String> = names.stack(&stack).iter().map(Frame::to_string).collect();
+        // A return address at the very end is of the call before it.
+        assert_eq!(named, ["Interpreter:run /app/x.js:3+0x4", "second+0x10", "0x2011"]);
+    }
+}
