@@ -17,9 +17,12 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::vec::Vec;
 
-/// So much code without an entry in a file that has some is that of a compiler which writes none, and may keep frame pointers;
-/// less is what starts programs, and assembly, which keep none: the frame pointer there is the caller's.
+/// Less code without an entry is what starts programs, and assembly, which keep no frame pointer: what is in it is the caller's.
 const OTHER_CODE: u64 = 4096;
+/// Bytes of code for each frame that is made, if all functions make one.
+const BYTES_A_FRAME: u64 = 1024;
+/// push rbp; mov rbp, rsp, in both of its forms.
+const MADE: [[u8; 4]; 2] = [[0x55, 0x48, 0x89, 0xe5], [0x55, 0x48, 0x8b, 0xec]];
 /// A row's number of its rule has as many bits.
 const RULES_MAX: usize = 1 << 16;
 
@@ -60,8 +63,19 @@ pub fn make(image: &ElfImage) -> Option<Table> {
 }
 
 fn rule_of_gap(image: &ElfImage, gap: &Range<u64>) -> Rule {
-    let keeps_frames = image.is_go() || gap.end - gap.start >= OTHER_CODE;
+    let keeps_frames = image.is_go() || makes_frames(image, gap);
     Rule::bare(if keeps_frames { Kind::FramePointer } else { Kind::Unknown })
+}
+
+/// Whether the code begins frames so often that its compiler must have been asked for frame pointers: musl's has entries for
+/// nothing, and no frame pointers.
+fn makes_frames(image: &ElfImage, gap: &Range<u64>) -> bool {
+    let len = gap.end - gap.start;
+    let Some(code) = image.bytes(ImageAddr(gap.start), len as usize).filter(|_| len >= OTHER_CODE) else {
+        return false;
+    };
+    let made = code.windows(4).filter(|window| MADE.iter().any(|made| window == made)).count();
+    made as u64 * BYTES_A_FRAME >= len
 }
 
 /// The parts of the code that no entry covers.
@@ -110,8 +124,6 @@ impl Builder {
     /// Functions that begin by making a frame: what their compiler does not say, their first two instructions do.
     fn framed(&mut self, image: &ElfImage, gap: &Range<u64>) {
         const LANDING: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
-        // push rbp; mov rbp, rsp, in both of its forms.
-        const MADE: [[u8; 4]; 2] = [[0x55, 0x48, 0x89, 0xe5], [0x55, 0x48, 0x8b, 0xec]];
         let functions = image.functions();
         let from = functions.partition_point(|f| f.addr.0 < gap.start);
         let here = functions[from..].iter().take_while(|f| f.addr.0 < gap.end);

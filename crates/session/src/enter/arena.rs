@@ -10,7 +10,6 @@
 //! Checked: testkit `counting`, `hostile` (A3); `bench` compares hits with calls after every run.
 
 use crate::enter::footing::Footing;
-use crate::enter::walks::{STACK_DEPTH, STACKS_BYTES};
 use crate::facts::error::Broken;
 use map::{Checked, Copies, Frames, Ring, StackTable};
 use std::collections::BTreeSet;
@@ -28,6 +27,10 @@ use wire::{
 };
 
 const PAGE: usize = 4096;
+/// Frames of the deepest stack.
+const STACK_DEPTH: u32 = wire::STACK_FRAMES as u32;
+/// Bytes of the stacks that are seen.
+const STACKS_BYTES: usize = map::Stacks::bytes_for(STACKS_MAX, STACK_DEPTH);
 /// Ten hits a nanosecond for a year and a half on one CPU; total nanoseconds of calls stay below it too.
 const COUNT_MAX: u64 = 1 << 62;
 /// So many damaged cells are told from one another.

@@ -207,9 +207,5 @@ impl Walks {
     }
 }
 
-/// Bytes of the stacks that are seen.
-pub(crate) const STACKS_BYTES: usize = map::Stacks::bytes_for(STACKS_MAX, MOST as u32);
 /// Cells of stacks, by number.
 pub(crate) const STACK_CELLS: u32 = STACKS_MAX;
-/// Frames of the deepest.
-pub(crate) const STACK_DEPTH: u32 = MOST as u32;
