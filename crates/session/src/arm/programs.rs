@@ -11,10 +11,12 @@ use crate::enter::arena::Arena;
 use crate::enter::region::Region;
 use crate::facts::error::Broken;
 use crate::facts::program::Program;
+use crate::find::process::{self, Status};
 use crate::live::lists::ProgramAt;
 use crate::live::session::Session;
 use insn::RegSet;
 use std::mem::offset_of;
+use wire::maps::{MapsHead, ReadWay};
 use wire::{HandlerKind, Helper, ProgramDesc, WORKSPACES_EACH, needs};
 
 /// r8 to r11: what a trampoline saves only where a handler writes or reads it.
@@ -59,6 +61,30 @@ impl Session {
             placed.push(of_region.into());
         }
         self.placed = placed;
+        self.tell_helpers()
+    }
+}
+
+impl Session {
+    /// Tells helpers what they may do in this process: whether memory may be read by a call, and where the first thread's stack is.
+    fn tell_helpers(&self) -> Result<(), Broken> {
+        let Some(head) = self.regions.arena.layout.maps() else { return Ok(()) };
+        // A filter may end a process for a call that it does not know. What it would do is not asked: the asking would be such
+        // a call.
+        let mut is_filtered = false;
+        for tid in process::threads(self.pid())? {
+            is_filtered |= Status::of_thread(self.pid(), tid)?.is_some_and(|status| status.seccomp != 0);
+        }
+        let way = if is_filtered { ReadWay::Refused } else { ReadWay::VmReadv };
+        let stack = self.mappings.iter().find(|mapping| mapping.path.as_os_str() == "[stack]");
+        let (low, high) = stack.map_or((0, 0), |stack| (stack.range.start.0, stack.range.end.0));
+        for (at, value) in [
+            (offset_of!(MapsHead, reads), way as u64),
+            (offset_of!(MapsHead, stack_low), low),
+            (offset_of!(MapsHead, stack_high), high),
+        ] {
+            self.regions.arena.publish(head + at, value);
+        }
         Ok(())
     }
 }
@@ -191,9 +217,21 @@ mod tests {
             _ => None,
         };
         // By the argument's lowest bits: a count, a sum by the value's address, a histogram; every 256th leaves a record.
-        let text = "ldxdw %r6, [%r1+112]
+        // Its own text is read, by a call, and its stack, without one.
+        let text = "mov %r7, %r1
+            ldxdw %r6, [%r1+112]
             and %r6, 7
             stxdw [%r10-8], %r6
+            mov %r1, %r10
+            add %r1, -24
+            mov %r2, 8
+            ldxdw %r3, [%r7+128]
+            call 112
+            mov %r1, %r10
+            add %r1, -24
+            mov %r2, 8
+            ldxdw %r3, [%r7+152]
+            call 112
             call 14
             stxdw [%r10-16], %r0
             lddw %r1, map 3
