@@ -108,8 +108,19 @@ impl Session {
             sites.into_iter().partition(|s| s.placement.rung == Rung::Kernel);
         let (by_kernel, in_vain): (Vec<_>, Vec<_>) =
             by_kernel.into_iter().partition(|site| site.consumers().all(|c| c.program().is_none()));
+        let is_too_much = |site: &SitePlan| {
+            let mut programs = site.consumers().filter_map(Consumer::program);
+            site.is_go && programs.any(|(n, _)| attach.programs.get(n).is_some_and(|p| !p.suits_goroutine()))
+        };
+        let no_stack: Vec<_> = sites.extract_if(.., |site| is_too_much(site)).collect();
         let puns = Puns::allot(&mappings, &mut sites, PUNS_MAX);
-        if !sites.iter().chain(&by_kernel).chain(&in_vain).any(|site| identity::is_mapped(&mappings, site)) {
+        if !sites
+            .iter()
+            .chain(&by_kernel)
+            .chain(&in_vain)
+            .chain(&no_stack)
+            .any(|site| identity::is_mapped(&mappings, site))
+        {
             return Err(Broken::Replaced { pid, name: process::name(pid) });
         }
         let mut setup = SetUp::enter(&memory, &mappings, &sites, &by_kernel, &puns, &attach)?;
@@ -121,6 +132,7 @@ impl Session {
         session.lists.is_open = attach.room != Room::default();
         session.regions.arena.put_maps(attach.programs.maps());
         session.programs = attach.programs;
+        session.missed.extend(no_stack.into_iter().map(|site| (site, Missed::LittleStack)));
         session.missed.extend(in_vain.into_iter().map(|site| (site, Missed::ProgramByKernel)));
         if let Some((made, places)) = setup.walks.take() {
             session.walks = Walks::begin(&session.regions.arena, made, &places);

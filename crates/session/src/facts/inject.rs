@@ -109,14 +109,23 @@ pub(crate) mod tests {
         };
         std::hint::black_box(injected_idle as extern "C" fn(u64) -> u64);
         if std::env::var_os(SIGNALS).is_some() {
-            // SAFETY: the handler calls nothing but a function that adds to an atomic; the interval is a plain value.
+            // SAFETY: the handler calls nothing but a function that adds to an atomic.
             unsafe { libc::signal(libc::SIGALRM, handle as extern "C" fn(i32) as usize) };
-            let each = libc::timeval { tv_sec: 0, tv_usec: 1000 };
-            let timer = libc::itimerval { it_interval: each, it_value: each };
-            // SAFETY: as above.
-            unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) };
         }
         let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(spin)).collect();
+        if std::env::var_os(SIGNALS).is_some() {
+            // To these threads, which are hardly ever anywhere else: the process's own signals go to one that only waits.
+            use std::os::unix::thread::JoinHandleExt;
+            let busy: Vec<_> = threads.iter().map(|thread| thread.as_pthread_t()).collect();
+            std::thread::spawn(move || {
+                loop {
+                    // SAFETY: the threads never end, and have a handler.
+                    busy.iter()
+                        .for_each(|thread| drop(unsafe { libc::pthread_kill(*thread, libc::SIGALRM) }));
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+        }
         println!("\nspinning {} {}", threads.len(), MARK.as_ptr().addr());
         // Until whoever started it is gone.
         let mut line = String::new();

@@ -197,6 +197,12 @@ impl Program {
         places.into_iter().filter(|(_, offset)| is_read(*offset)).fold(0, |bits, (reg, _)| bits | 1 << reg)
     }
 
+    /// It may run on a goroutine's stack, of which Go makes sure of some hundred bytes: its own code needs no more than
+    /// [`OWN_STACK_MAX`], and helpers up to a thousand.
+    pub(crate) fn suits_goroutine(&self) -> bool {
+        self.code.helpers().is_empty()
+    }
+
     /// Its runs need more than the thread's stack.
     pub(crate) fn needs_workspace(&self) -> bool {
         self.code.is_given_stack || self.scratch > 0

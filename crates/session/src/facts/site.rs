@@ -209,6 +209,8 @@ pub struct SitePlan {
     pub semaphore: Option<u64>,
     /// A specification names it, and not a pattern that fits many.
     pub is_named: bool,
+    /// It is Go code, which runs on a stack that may be nearly full.
+    pub is_go: bool,
     /// Where its trampoline stands, if its jump is punned; found when it is armed.
     pub(crate) block: Option<u64>,
     /// Where its jump leads if it can lead to one address only: there a jump to the trampoline stands.
@@ -322,6 +324,8 @@ pub enum Missed {
     Leaving,
     /// No jump fits, and what is to be done there is a program, which the kernel does not run yet.
     ProgramByKernel,
+    /// A goroutine has too little stack for the helpers that the program calls.
+    LittleStack,
     /// The kernel cannot place it either. Why.
     Kernel(String),
     /// Another probe of the function whose calls are timed or shown, or whose returns are counted, was missed.
@@ -361,6 +365,10 @@ impl std::fmt::Display for Missed {
                 "a thread is still in the code of another nanoprobe that has left, and will come out inside the window"
             ),
             Missed::NoRoom => write!(f, "the process has no room left where alone the jump could lead"),
+            Missed::LittleStack => write!(
+                f,
+                "it is Go code, whose stack may have some hundred bytes left, and the program calls helpers, which need more"
+            ),
             Missed::ProgramByKernel => write!(
                 f,
                 "no jump fits, and a program runs in the process only: at a kernel uprobe (rung 7) it is not run"

@@ -35,6 +35,8 @@ pub enum NotChanged {
     NotAlone(Consumer),
     /// This session has no such program.
     NoProgram(u32),
+    /// This program calls helpers, for which a goroutine has too little stack.
+    LittleStack(u32),
     /// The trampoline does not save the registers that this consumer's handler needs; the site must be armed anew.
     Registers(Consumer),
     /// The room that the session was attached with is used up.
@@ -55,6 +57,12 @@ impl fmt::Display for NotChanged {
             NotChanged::NoConsumer(id) => write!(f, "the session has no consumer {}", id.0),
             NotChanged::Twice(id) => write!(f, "consumer {} is to be removed twice", id.0),
             NotChanged::NotAlone(_) => write!(f, "what times or shows calls needs all their sites at a time"),
+            NotChanged::LittleStack(number) => {
+                write!(
+                    f,
+                    "the site is in Go code, which has too little stack for the helpers of program {number}"
+                )
+            }
             NotChanged::NoProgram(number) => write!(f, "the session has no program {number}"),
             NotChanged::Registers(_) => {
                 write!(f, "the site was armed for consumers that need fewer registers saved")
@@ -185,6 +193,12 @@ impl Session {
             && self.programs.get(number).is_none()
         {
             return Err(NotChanged::NoProgram(number));
+        }
+        let is_go = self.armed.iter().any(|a| a.plan.is_go && a.hooks.contains(&hook.0));
+        if let Some((number, _)) = consumer.program().filter(|_| is_go)
+            && self.programs.get(number).is_some_and(|program| !program.suits_goroutine())
+        {
+            return Err(NotChanged::LittleStack(number));
         }
         let lists = self.lists.hooks.get(&hook).ok_or(NotChanged::NoHook(hook))?;
         if lists.uses(consumer) & !lists.saved.bits() != 0 {

@@ -133,6 +133,7 @@ fn without_process(name: String, module: String, placement: Placement) -> SitePl
         block: None,
         landing: None,
         is_named: false,
+        is_go: false,
         actions: vec![Action::Count],
     }
 }
