@@ -6,17 +6,38 @@
 //! Keeps:   A1 every example in `--help` parses.
 //! Checked: tests below; testkit `faces`.
 
+use crate::filtered::Filter;
 use crate::stacks::StackArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use session::Verb;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// What `-h` shows, which is one screen.
+const FEW: &str = "\
+Examples (--help has more):
+  nanoprobe count 'u:libc:malloc' -p 4242           count calls until Ctrl-C
+  nanoprobe count 'u:libc:malloc' --if 'arg0 > 1000000' --by tid,comm -p 4242
+  nanoprobe count 'u:libc:malloc' --stack --flame out.svg -p 4242
+  nanoprobe lat 'u:libsqlite3:sqlite3_step' -p 4242   how long calls take
+  nanoprobe trace 'u:libc:getaddrinfo' -p 4242      each call as it happens
+  nanoprobe -e 'u:libc:malloc { @[comm] = sum(arg0); }' -p 4242   a program, in bpftrace's language
+  nanoprobe list 'u:libc:*alloc*'                   what would match; touches nothing
+
+Probe specifications:
+  u:LIB:FUNC         a function; LIB is a path, a file name or a stem (libc); empty: the program itself
+  u:LIB:mem*         a glob; u:LIB:/^mem/ a regular expression
+  ur:LIB:FUNC        where a function returns
+  U:LIB:NAME         a USDT mark; U:LIB:PROVIDER:NAME
+  u:LIB:FUNC+0x12    an instruction; u:LIB:0x1234 an address as nm(1) prints it
+  w:LIB:VAR+8:4:rw   4 bytes at offset 8 of a variable, reads and writes; w:0x7f00:8:w an address in the process";
+
 const EXAMPLES: &str = "\
 Examples:
   nanoprobe count 'u:libc:malloc' -p 4242           count calls until Ctrl-C
   nanoprobe count 'u:./server:handle_*' -- ./server --port 0
   nanoprobe count --stack --flame out.svg 'u:libc:malloc' -p 4242   by whom
+  nanoprobe count 'u:libc:malloc' --if 'arg0 > 1000000' --by tid,comm -p 4242
   nanoprobe hist 'u:libc:malloc' arg0 -p 4242 --for 10s
   nanoprobe hist 'ur:libc:read' retval -p 4242      what calls return
   nanoprobe trace 'u:libc:getaddrinfo' -p 4242       each call as it happens
@@ -37,7 +58,7 @@ Probe specifications:
 
 /// Dynamic tracing of user-space programs at nanoseconds per hit.
 #[derive(Debug, Parser)]
-#[command(name = "nanoprobe", version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(name = "nanoprobe", version, after_help = FEW, after_long_help = EXAMPLES, max_term_width = 100)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -114,9 +135,11 @@ pub struct CountArgs {
     #[arg(required = true, value_name = "SPEC")]
     pub specs: Vec<String>,
     #[command(flatten)]
+    pub filter: Filter,
+    #[command(flatten)]
     pub run: RunArgs,
     /// Count by stack: who called, and who called them
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["condition", "by"])]
     pub stack: bool,
     /// Draw the stacks as a flame graph into this SVG file (implies --stack)
     #[arg(long, value_name = "FILE")]
@@ -194,9 +217,11 @@ pub struct HistArgs {
     /// What to probe, for example u:libc:malloc; one specification, of several functions u:libc:/^(malloc|calloc)$/
     #[arg(value_name = "SPEC")]
     pub spec: String,
-    /// Of what: arg0, arg1 ...; retval at a return (ur:)
-    #[arg(value_name = "EXPR", value_parser = value)]
-    pub value: Verb,
+    /// Of what: arg0, arg1 ...; retval at a return (ur:); or an expression in the language of scripts, as in 'arg1 * arg2'
+    #[arg(value_name = "EXPR", value_parser = expression)]
+    pub value: String,
+    #[command(flatten)]
+    pub filter: Filter,
     #[command(flatten)]
     pub run: RunArgs,
 }
@@ -315,14 +340,26 @@ pub enum Format {
     Json,
 }
 
-fn value(text: &str) -> Result<Verb, String> {
-    if text == "retval" {
-        return Ok(Verb::HistogramOfReturn);
+fn expression(text: &str) -> Result<String, String> {
+    // Two specifications, or the two the wrong way round.
+    match ["u:", "ur:", "U:", "w:", "uprobe:", "uretprobe:", "usdt:"]
+        .iter()
+        .any(|head| text.starts_with(head))
+    {
+        true => {
+            Err("write arg0, arg1, ... (the first argument is arg0), or retval, behind one specification"
+                .into())
+        }
+        false => Ok(text.to_owned()),
     }
-    let number = text.strip_prefix("arg").and_then(|n| n.parse().ok());
-    number.map(Verb::HistogramOfArgument).ok_or_else(|| {
-        "write arg0, arg1, ... (the first argument is arg0), or retval, behind one specification".to_owned()
-    })
+}
+
+/// The verb whose own code makes a histogram of this, if there is one.
+pub fn value(text: &str) -> Option<Verb> {
+    if text == "retval" {
+        return Some(Verb::HistogramOfReturn);
+    }
+    text.strip_prefix("arg").and_then(|n| n.parse().ok()).map(Verb::HistogramOfArgument)
 }
 
 /// A time that is more than none.
@@ -339,14 +376,16 @@ mod tests {
 
     #[test]
     fn every_example_of_the_help_parses() {
-        let lines = EXAMPLES.lines().map(str::trim).filter(|l| l.starts_with("nanoprobe "));
+        let examples = EXAMPLES.lines().chain(FEW.lines());
+        let is_verb = |line: &&str| line.starts_with("nanoprobe ") && !line.starts_with("nanoprobe -e");
+        let lines = examples.map(str::trim).filter(is_verb);
         let mut seen = 0;
         for line in lines {
             let line = line.split("   ").next().unwrap_or(line).replace('\'', "");
             Cli::try_parse_from(line.split_whitespace()).unwrap_or_else(|e| panic!("{line}: {e}"));
             seen += 1;
         }
-        assert_eq!(seen, 12);
+        assert_eq!(seen, 19);
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod args;
 mod asked;
 mod bpf;
 mod engine;
+mod filtered;
 mod front;
 mod guard;
 mod look;

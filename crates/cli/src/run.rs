@@ -8,12 +8,16 @@
 
 use crate::args::{CountArgs, HistArgs, LatArgs, RunArgs, Shape, Shown, TraceArgs};
 use crate::engine::Job;
+use crate::filtered::Of;
 use crate::stacks::StackArgs;
-use crate::{advice, engine, front};
+use crate::{advice, args, engine, filtered, front};
 use image::Spec;
 use session::Verb;
 
 pub fn count(args: CountArgs) -> i32 {
+    if !args.filter.is_none() {
+        return filtered::run(&args.specs, &Of::Count, &args.filter, &args.run);
+    }
     let CountArgs { stack, flame, folded, diff, lines: has_lines, .. } = args;
     let by_stack = stack || flame.is_some() || folded.is_some() || has_lines;
     let verb = match (by_stack, args.by_handler) {
@@ -26,7 +30,10 @@ pub fn count(args: CountArgs) -> i32 {
 }
 
 pub fn hist(args: HistArgs) -> i32 {
-    run(&[args.spec], args.value, args.run)
+    match args::value(&args.value) {
+        Some(verb) if args.filter.is_none() => run(&[args.spec], verb, args.run),
+        _ => filtered::run(&[args.spec], &Of::Histogram(&args.value), &args.filter, &args.run),
+    }
 }
 
 pub fn lat(args: LatArgs) -> i32 {

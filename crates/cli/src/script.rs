@@ -8,7 +8,7 @@
 
 mod live;
 mod names;
-mod options;
+pub mod options;
 mod place;
 
 use crate::front;
@@ -57,7 +57,12 @@ pub fn main(words: &[String], is_bpftrace: bool) -> i32 {
             return 1;
         }
     };
-    match run(&options) {
+    told(&options)
+}
+
+/// Does what the options ask for; the exit code, with everything said.
+pub fn told(options: &Options) -> i32 {
+    match run(options) {
         Ok(code) => code,
         Err(why) => {
             why.trim_end().lines().for_each(|line| eprintln!("{line}"));
@@ -280,6 +285,7 @@ fn settings(options: &Options) -> Result<Settings, String> {
         times_from_1970: std::env::var_os("BPFTRACE_DUMMY_TS_MAP").is_some(),
         is_dry: options.is_dry,
         is_silent: options.is_quiet || options.is_bpftrace,
+        is_verb: options.is_verb,
         ..Settings::default()
     })
 }
@@ -356,7 +362,7 @@ fn print_stages(options: &Options, checked: &Checked, script: &Script) {
 }
 
 /// Words as a shell splits them, with quotes and backslashes.
-fn split(command: &str) -> Vec<String> {
+pub fn split(command: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     let mut chars = command.chars();
     while let Some(c) = chars.next() {

@@ -72,6 +72,8 @@ pub struct Options {
     pub wants_help: bool,
     /// `$1`, `$2` ...
     pub params: Vec<String>,
+    /// It is what a verb is written as: no blank lines before results.
+    pub is_verb: bool,
     /// Called by that name: what bpftrace does not print is not printed.
     pub is_bpftrace: bool,
     /// `--name=value` after `--`.

@@ -58,6 +58,8 @@ pub struct Settings {
     pub is_dry: bool,
     /// No receipt at the end.
     pub is_silent: bool,
+    /// No blank lines before the maps at the end.
+    pub is_verb: bool,
 }
 
 /// Which probes run.
@@ -331,7 +333,7 @@ impl Machine {
     }
 
     fn print_maps(&mut self) {
-        if self.out.format == Format::Text {
+        if self.out.format == Format::Text && !self.settings.is_verb {
             self.out.raw(b"\n\n");
         }
         if !self.settings.prints_maps {
