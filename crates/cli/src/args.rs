@@ -43,6 +43,7 @@ Examples:
   nanoprobe trace 'u:libc:getaddrinfo' -p 4242       each call as it happens
   nanoprobe trace --tree 'u::*' --over 10ms -p 4242   slow calls, inside of one another
   nanoprobe lat 'u:libsqlite3:sqlite3_step' -p 4242   how long calls take
+  nanoprobe top 'u:libc:*' -p 4242                   what its functions do, live
   nanoprobe watch 'w:./server:connections:8:w' -p 4242     how often a variable is written
   nanoprobe watch --stack 'w:./server:state:4:w' -p 4242   by whom, and its value before and after
   nanoprobe list 'u:libc:*alloc*'                   what would match; touches nothing
@@ -74,6 +75,8 @@ pub enum Command {
     Lat(LatArgs),
     /// Each call as it happens: arguments, what it returned, how long it took
     Trace(TraceArgs),
+    /// A live view of functions: calls a second, latency over time, last calls, and how the tracing does
+    Top(TopArgs),
     /// Count accesses to data, by debug registers or page protection
     Watch(WatchArgs),
     /// Show what specifications match; touches nothing
@@ -188,6 +191,25 @@ pub struct TraceArgs {
     pub over: Option<Duration>,
     #[command(flatten)]
     pub run: RunArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct TopArgs {
+    /// Which functions, for example 'u:libc:*'; without any those of the program itself, u::*
+    #[arg(value_name = "SPEC")]
+    pub specs: Vec<String>,
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// Count calls and do not time them: a tenth of the price
+    #[arg(long)]
+    pub count: bool,
+    /// Print the numbers at each interval, also on a terminal
+    #[arg(long)]
+    pub plain: bool,
+    /// With --plain, or without a terminal: print so many functions
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub rows: usize,
 }
 
 /// How `trace` shows calls.
@@ -385,7 +407,7 @@ mod tests {
             Cli::try_parse_from(line.split_whitespace()).unwrap_or_else(|e| panic!("{line}: {e}"));
             seen += 1;
         }
-        assert_eq!(seen, 19);
+        assert_eq!(seen, 20);
     }
 
     #[test]

@@ -8,12 +8,14 @@
 //! Checked: testkit.
 
 use crate::advice;
-use crate::args::RunArgs;
+use crate::args::{Format, RunArgs};
+use crate::aside::{Aside, Output};
 use crate::guard::Guard;
 use crate::probes::Probes;
-use crate::render::{Report, Writer, open_calls};
+use crate::render::{Report, Writer, cpu_ticks, open_calls};
 use crate::stacks::{self, Stacks};
 use crate::stop::{Due, Stop, Woke};
+use crate::top::{Top, Tty, Turn};
 use crate::trace::{self, Calls};
 use image::Spec;
 use session::{Broken, Ending, Launched, Pace, Receipt, Verb};
@@ -36,12 +38,27 @@ pub struct Job {
     pub args: RunArgs,
 }
 
-pub fn run(job: Job, mut stop: Stop, guard: &mut Guard) -> i32 {
+pub fn run(job: Job, stop: Stop, guard: &mut Guard) -> i32 {
+    with(job, stop, guard, None)
+}
+
+/// The same with a live view, on the terminal or as a plain print of so many rows.
+pub fn top(job: Job, stop: Stop, tty: Option<Tty>, rows: usize, guard: &mut Guard) -> i32 {
+    with(job, stop, guard, Some((tty, rows)))
+}
+
+fn with(job: Job, mut stop: Stop, guard: &mut Guard, view: Option<(Option<Tty>, usize)>) -> i32 {
     let mut writer = match Writer::open(&job.args, &stop) {
         Ok(writer) => writer,
         Err(why) => return advice::fail(&why, &[], &[]),
     };
-    let (launched, pid) = match subject(&job.args, &mut stop) {
+    let aside = match view {
+        Some((Some(_), _)) if !job.args.command.is_empty() => Aside::begin(),
+        _ => None,
+    };
+    let subject = subject(&job.args, &mut stop);
+    let output = aside.map(Aside::end);
+    let (launched, pid) = match subject {
         Ok(subject) => subject,
         Err(code) => return code,
     };
@@ -50,19 +67,24 @@ pub fn run(job: Job, mut stop: Stop, guard: &mut Guard) -> i32 {
     // Before the process can go, and its files be replaced.
     let stacks = (job.verb == Verb::CountStack).then(|| Stacks::hold(pid, job.args.stacks.clone()));
     match Probes::attach(&job, pid, &mut writer, pace) {
-        Ok(probes) => Engine {
-            job,
-            stop,
-            guard,
-            writer,
-            pid,
-            probes,
-            launched,
-            calls: Vec::new(),
-            stacks,
-            has_unwritten: false,
+        Ok(probes) => {
+            let top = view.map(|(tty, rows)| Top::open(tty, &job, rows));
+            Engine {
+                job,
+                stop,
+                guard,
+                writer,
+                pid,
+                probes,
+                launched,
+                stacks,
+                has_unwritten: false,
+                calls: Vec::new(),
+                top,
+                output,
+            }
+            .run()
         }
-        .run(),
         Err(code) => {
             if let Some(launched) = launched {
                 launched.abandon();
@@ -106,6 +128,10 @@ struct Engine<'g> {
     has_unwritten: bool,
     /// For `trace`: of each session.
     calls: Vec<Calls>,
+    /// For `top`.
+    top: Option<Top>,
+    /// What the command prints while a view is on the terminal.
+    output: Option<Output>,
 }
 
 impl Engine<'_> {
@@ -117,6 +143,9 @@ impl Engine<'_> {
             launched.go();
         }
         let woke = self.wait();
+        if let Some(top) = &mut self.top {
+            top.close(&mut self.probes);
+        }
         if !self.job.args.follow {
             self.writer.children = session::living_children(self.pid).len();
         }
@@ -140,6 +169,9 @@ impl Engine<'_> {
             0 if !is_clean => 1,
             code => code,
         };
+        if let Some(output) = self.output.take().filter(|_| woke != Woke::FrontGone) {
+            output.tell();
+        }
         if woke != Woke::FrontGone {
             self.report(receipt.unwrap_or_default(), cpu);
             let code = if self.has_unwritten && code == 0 { 1 } else { code };
@@ -149,10 +181,18 @@ impl Engine<'_> {
     }
 
     fn wait(&mut self) -> Woke {
-        let mut due = Due::from_now(self.job.args.duration, self.job.args.interval);
+        // A view has an interval of its own.
+        let interval = self.job.args.interval.filter(|_| self.top.is_none());
+        let mut due = Due::from_now(self.job.args.duration, interval);
+        if let Some(top) = &self.top {
+            self.stop.also = top.keys();
+        }
         self.writer.end_at(due.end);
         loop {
             let mut until = due.or(Instant::now() + self.pause());
+            if let Some(top) = &self.top {
+                until = until.min(top.due());
+            }
             if self.probes.is_listening() {
                 let left = until.saturating_duration_since(Instant::now());
                 self.probes.listen(left, &self.job, &mut self.writer);
@@ -169,6 +209,11 @@ impl Engine<'_> {
             }
             session::tidy();
             self.show_calls(false);
+            if let Some(top) = &mut self.top
+                && top.turn(&mut self.probes, &self.job, &mut self.writer) == Turn::Quit
+            {
+                return Woke::Signal;
+            }
             match self.stop.wait(until) {
                 Woke::Time => {}
                 other => return other,
@@ -280,7 +325,10 @@ impl Engine<'_> {
         let sessions = self.probes.sessions();
         let report = Report::of(sessions, &self.job);
         let open = (self.job.verb == Verb::Latency).then(|| open_calls(sessions));
-        self.results();
+        match &mut self.top {
+            Some(top) if self.writer.format == Format::Text => top.results(&self.probes, &mut self.writer),
+            _ => self.results(),
+        }
         self.say_of_stacks();
         self.writer.unheard(self.probes.unheard());
         let not_kept = self.calls.iter().map(Calls::not_kept).fold(0, u64::saturating_add);
@@ -290,12 +338,4 @@ impl Engine<'_> {
         self.writer.shorter(self.calls.iter().map(Calls::shorter).fold(0, u64::saturating_add));
         self.writer.receipt(&report, &receipt, open.as_ref(), cpu);
     }
-}
-
-/// Clock ticks that a process has used so far.
-fn cpu_ticks(pid: i32) -> Option<u64> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let stat = String::from_utf8_lossy(&stat);
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
 }

@@ -6,17 +6,20 @@
 //! Keeps:   F1 no ptrace stop is ever owned by the process that users kill.
 //!          F2 the front exits with the engine's code.
 //!          F3 if the engine is killed, the front frees the target; if both are, the guard does (guard.rs).
-//! Checked: testkit `traces`.
+//!          F4 if the engine left a view on the terminal, the front takes it away.
+//! Checked: testkit `traces`; `view` (F4).
 
 use crate::asked::{self, Asked, Came};
 use crate::guard::Guard;
 use crate::stop::Stop;
+use crate::top::{Tty, keys};
 use session::Heritage;
 use std::fs;
 use std::io::{PipeWriter, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::process::exit;
+use std::sync::Arc;
 
 /// Signals that mean: end now, properly.
 pub const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
@@ -26,10 +29,14 @@ pub const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 /// The engine leaves the terminal's process group, so that Ctrl-C reaches the front alone, and a launched program, which
 /// stays in it. With a `pid` to attach to it leaves the session too; to launch it must not, since nobody may enter a
 /// group of another session.
-pub fn run(pid: Option<i32>, work: impl FnOnce(Stop, &mut Guard) -> i32) -> i32 {
+pub fn run(
+    pid: Option<i32>,
+    tty: Option<Tty>,
+    work: impl FnOnce(Stop, Option<Tty>, &mut Guard) -> i32,
+) -> i32 {
     // Before the pipe, of which it must hold no end.
     let heritage = Heritage::of_this_process();
-    let mut guard = Guard::start(pid);
+    let mut guard = Guard::start(pid, tty.as_ref());
     let (reader, writer) = match std::io::pipe() {
         Ok(ends) => ends,
         Err(e) => {
@@ -50,13 +57,13 @@ pub fn run(pid: Option<i32>, work: impl FnOnce(Stop, &mut Guard) -> i32) -> i32 
         0 => {
             drop(writer);
             become_engine(pid.is_some());
-            let code = work(Stop::new(OwnedFd::from(reader), heritage), &mut guard);
+            let code = work(Stop::new(OwnedFd::from(reader), heritage), tty, &mut guard);
             guard.tell(0);
             exit(code)
         }
         engine => {
             drop(reader);
-            let (code, was_killed) = wait(engine, writer, pid, &heritage);
+            let (code, was_killed) = wait(engine, writer, pid, tty, &heritage);
             match was_killed && pid.is_none() {
                 // The engine has told it which program was started.
                 true => guard.take_over(),
@@ -120,13 +127,24 @@ pub fn rename(name: &str) {
 }
 
 /// The exit code, and whether the engine was killed.
-fn wait(engine: i32, writer: PipeWriter, pid: Option<i32>, heritage: &Heritage) -> (i32, bool) {
+fn wait(
+    engine: i32,
+    writer: PipeWriter,
+    pid: Option<i32>,
+    tty: Option<Tty>,
+    heritage: &Heritage,
+) -> (i32, bool) {
     let mut asked = Asked::listen(heritage);
     asked::hold(false);
+    let tty = tty.map(Arc::new);
+    if let Some(tty) = tty.clone() {
+        std::thread::spawn(move || keys::pass_on(&tty));
+    }
     let mut writer = Some(writer);
     loop {
         if let Some(status) = end_of(engine, asked.is_ok()) {
             drop(writer);
+            tty.iter().for_each(|tty| tty.give_back());
             return if libc::WIFEXITED(status) {
                 (libc::WEXITSTATUS(status), false)
             } else {

@@ -4,9 +4,11 @@
 //! State:   a pipe whose writing ends the front and the engine hold; on it the targets' pids, and 0 once all is well.
 //! Context: control.
 //! Keeps:   G1 it does nothing while one of the two lives, and nothing after a proper end.
-//!          G2 it holds none of the run's descriptors: nobody waits for it.
-//! Checked: testkit `traces`.
+//!          G2 it holds none of the run's descriptors: nobody waits for it. Only with a live view it holds the terminal, to
+//!             give it back.
+//! Checked: testkit `traces`; `view`.
 
+use crate::top::Tty;
 use std::fs::OpenOptions;
 use std::io::{PipeWriter, Read, Write};
 use std::os::fd::AsRawFd;
@@ -26,14 +28,14 @@ impl Guard {
     /// run.
     ///
     /// The calling process must have one thread.
-    pub fn start(pid: Option<i32>) -> Guard {
+    pub fn start(pid: Option<i32>, tty: Option<&Tty>) -> Guard {
         let Ok((reader, writer)) = std::io::pipe() else { return Guard { pipe: None, child: 0 } };
         // SAFETY: this process has one thread (contract), so the child may use all of std.
         match unsafe { libc::fork() } {
             0 => {
                 drop(writer);
                 leave_family(pid);
-                watch(reader);
+                watch(reader, tty);
                 exit(0)
             }
             -1 => Guard { pipe: None, child: 0 },
@@ -77,7 +79,7 @@ fn leave_family(pid: Option<i32>) {
     crate::front::rename(&pid.map_or(NAME.into(), |pid| format!("{NAME} {pid}")));
 }
 
-fn watch(mut pipe: impl Read) {
+fn watch(mut pipe: impl Read, tty: Option<&Tty>) {
     let mut pids = Vec::new();
     let mut word = [0u8; 4];
     while pipe.read_exact(&mut word).is_ok() {
@@ -85,6 +87,9 @@ fn watch(mut pipe: impl Read) {
             0 => pids.clear(),
             pid => pids.push(pid),
         }
+    }
+    if let Some(tty) = tty {
+        tty.give_back();
     }
     // The two may not be quite gone yet; `recover` leaves alone what a living one owns.
     for _ in 0..20 {

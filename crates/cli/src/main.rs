@@ -6,6 +6,7 @@ mod talk;
 
 mod advice;
 mod args;
+mod aside;
 mod asked;
 mod bpf;
 mod engine;
@@ -22,6 +23,7 @@ mod script;
 mod shown;
 mod stacks;
 mod stop;
+mod top;
 mod trace;
 mod watch;
 
@@ -54,6 +56,7 @@ fn main() {
         Command::Hist(args) => run::hist(args),
         Command::Lat(args) => run::lat(args),
         Command::Trace(args) => run::trace(args),
+        Command::Top(args) => top::top(args),
         Command::Watch(args) => watch::watch(args),
         Command::List(args) => look::list(&args),
         Command::Explain(args) => look::explain(&args),

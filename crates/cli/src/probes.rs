@@ -11,6 +11,7 @@ use crate::advice;
 use crate::args::Shape;
 use crate::engine::Job;
 use crate::render::Writer;
+use crate::top::Place;
 use image::lookup::{LookupError, find_file, find_module};
 use image::{Process, Spec};
 use session::{
@@ -240,6 +241,39 @@ impl Probes {
                 Err(broken.to_string())
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Puts probes that show calls into one function, in a session of their own, which is not among [`sessions`](Self::sessions).
+    pub fn trace(&mut self, place: &Place, job: &Job) -> Result<Session, String> {
+        let text = format!("u:{}:{}", place.module, place.name);
+        let spec = Spec::parse(&text).map_err(|e| e.to_string())?;
+        let plan = session::plan_with(&mut self.images, place.pid, &[spec], Verb::Trace)
+            .map_err(|e| e.to_string())?;
+        let is_it =
+            |site: &SitePlan| site.exit_of.unwrap_or(site.addr()) == place.addr && is_wanted(job, site);
+        let refused = plan.refused.into_iter().next().map(|r| r.why);
+        let sites: Vec<SitePlan> = plan.sites.into_iter().filter(is_it).collect();
+        if !sites.iter().any(|site| site.traces().is_some()) {
+            return Err(refused.unwrap_or_else(|| "no jump fits all its entries and returns".into()));
+        }
+        Session::attach(place.pid, sites).map_err(|broken| broken.to_string())
+    }
+
+    /// Takes out a session that [`trace`](Self::trace) has made; what cannot leave now goes with the others.
+    pub fn leave(&mut self, mut session: Session) -> Result<(), String> {
+        match session.detach() {
+            Ok(receipt) => {
+                self.receipt = Some(match self.receipt.take() {
+                    Some(sum) => sum.and(receipt),
+                    None => receipt,
+                });
+                Ok(())
+            }
+            Err(broken) => {
+                self.closed.push(session);
+                Err(broken.to_string())
+            }
         }
     }
 

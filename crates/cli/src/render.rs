@@ -20,8 +20,7 @@ use std::time::{Duration, Instant};
 mod histogram;
 mod latency;
 
-use latency::Timed;
-pub use latency::nanoseconds;
+pub use latency::{Timed, nanoseconds, octaves, time as time_of};
 
 /// Counts of one site.
 pub struct Row {
@@ -63,7 +62,7 @@ impl Report {
     pub fn of(sessions: &[Session], job: &Job) -> Report {
         let is_hist = matches!(job.verb, Verb::HistogramOfArgument(_) | Verb::HistogramOfReturn);
         let mut rows: Vec<Row> = Vec::new();
-        let mut known: BTreeMap<(String, String, u64), usize> = BTreeMap::new();
+        let mut known: BTreeMap<Key, usize> = BTreeMap::new();
         for (site, name) in rows_of(sessions).zip(names(sessions)) {
             let row = Row {
                 name,
@@ -122,12 +121,15 @@ fn sum(all: impl Iterator<Item = u64>) -> u64 {
 }
 
 /// The sites that have a row: all but the exits of functions whose calls are timed.
-fn rows_of(sessions: &[Session]) -> impl Iterator<Item = SiteView<'_>> {
+pub fn rows_of(sessions: &[Session]) -> impl Iterator<Item = SiteView<'_>> {
     sessions.iter().flat_map(Session::sites).filter(|site| !site.plan.is_exit())
 }
 
 /// What tells one row from another: name, file, and address in the file.
-fn key(site: &SiteView<'_>) -> (String, String, u64) {
+pub type Key = (String, String, u64);
+
+/// Of a site.
+pub fn key(site: &SiteView<'_>) -> Key {
     let plan = site.plan;
     let place = plan.exit_of.unwrap_or(plan.addr()).wrapping_sub(plan.bias);
     (plan.name.clone(), plan.module.clone(), place)
@@ -135,7 +137,7 @@ fn key(site: &SiteView<'_>) -> (String, String, u64) {
 
 /// What to call each row's site: functions of one name in several files, or several in one, are told apart by file
 /// and address.
-fn names(sessions: &[Session]) -> Vec<String> {
+pub fn names(sessions: &[Session]) -> Vec<String> {
     let mut all: Vec<_> = rows_of(sessions).map(|site| key(&site)).collect();
     all.sort_unstable();
     all.dedup();
@@ -150,6 +152,15 @@ fn names(sessions: &[Session]) -> Vec<String> {
         (name, ..) => name,
     };
     rows_of(sessions).map(name_of).collect()
+}
+
+/// Sites of each rung.
+pub fn by_rung(sessions: &[Session]) -> BTreeMap<u8, (Rung, usize)> {
+    let mut by_rung: BTreeMap<u8, (Rung, usize)> = BTreeMap::new();
+    for (rung, n) in sessions.iter().flat_map(Session::rungs) {
+        by_rung.entry(rung as u8).or_insert((rung, 0)).1 += n;
+    }
+    by_rung
 }
 
 /// Calls that did not return. It reads the whole table of open calls: once, at the end.
@@ -222,10 +233,7 @@ impl Writer {
         missed: &[(String, String)],
     ) {
         self.left_out = refused.len() + missed.len();
-        let mut by_rung: BTreeMap<u8, (Rung, usize)> = BTreeMap::new();
-        for (rung, n) in sessions.iter().flat_map(Session::rungs) {
-            by_rung.entry(rung as u8).or_insert((rung, 0)).1 += n;
-        }
+        let by_rung = by_rung(sessions);
         let probes: usize = by_rung.values().map(|(_, n)| n).sum();
         let rungs: Vec<String> = by_rung.values().map(|(r, n)| format!("{n} {r}")).collect();
         let took: Duration = sessions.iter().map(Session::attach_time).sum();
@@ -644,6 +652,14 @@ pub fn time(duration: Duration) -> String {
         us @ 10_000..10_000_000 => format!("{} ms", us / 1000),
         us => format!("{} s", us / 1_000_000),
     }
+}
+
+/// Clock ticks that a process has used so far.
+pub fn cpu_ticks(pid: i32) -> Option<u64> {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
 }
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ fn run(specs: &[String], verb: Verb, args: RunArgs) -> i32 {
         return code;
     }
     session::set_patience(args.patience);
-    front::run(args.pid, |stop, guard| engine::run(Job { specs: parsed, verb, args }, stop, guard))
+    front::run(args.pid, None, |stop, _, guard| engine::run(Job { specs: parsed, verb, args }, stop, guard))
 }
 
 /// A process was named, and it is not this one; else the exit code, with everything said.

@@ -19,6 +19,8 @@ pub struct Stop {
     pub heritage: Heritage,
     /// The command that was started, 0 if none: what it sends to its own group is not meant for us.
     pub command: i32,
+    /// Readable when something else is to be looked at before the time is up; -1 if nothing can be.
+    pub also: RawFd,
 }
 
 /// Why waiting ended.
@@ -66,7 +68,7 @@ impl Due {
 
 impl Stop {
     pub fn new(pipe: OwnedFd, heritage: Heritage) -> Stop {
-        Stop { pipe: pipe.into(), heritage, command: 0 }
+        Stop { pipe: pipe.into(), heritage, command: 0, also: -1 }
     }
 
     /// The front has said something, or is gone; [`Stop::wait`] says what.
@@ -89,11 +91,15 @@ impl Stop {
     pub fn wait(&mut self, until: Instant) -> Woke {
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let mut fd = libc::pollfd { fd: self.pipe.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            let mut fds = [self.pipe.as_raw_fd(), self.also].map(|fd| libc::pollfd {
+                fd,
+                events: libc::POLLIN,
+                revents: 0,
+            });
             let millis = left.as_millis().min(1 << 20) as i32 + i32::from(left > Duration::ZERO);
-            // SAFETY: one pollfd, alive for the call.
-            let got = unsafe { libc::poll(&raw mut fd, 1, millis) };
-            if got > 0 {
+            // SAFETY: two pollfds, alive for the call; one that is negative is passed over.
+            let got = unsafe { libc::poll(fds.as_mut_ptr(), 2, millis) };
+            if got > 0 && fds[0].revents != 0 {
                 // The front writes who has asked, a word each.
                 let mut words = [[0u8; 4]; 16];
                 match self.pipe.read(words.as_flattened_mut()) {
@@ -107,7 +113,7 @@ impl Stop {
                     }
                 }
             }
-            if Instant::now() >= until {
+            if Instant::now() >= until || (got > 0 && fds[1].revents != 0) {
                 return Woke::Time;
             }
         }

@@ -38,7 +38,7 @@ pub fn watch(args: WatchArgs) -> i32 {
         return code;
     }
     session::set_patience(args.run.patience);
-    front::run(args.run.pid, |stop, guard| run(&args, &specs, stop, guard))
+    front::run(args.run.pid, None, |stop, _, guard| run(&args, &specs, stop, guard))
 }
 
 fn run(args: &WatchArgs, specs: &[WatchSpec], mut stop: Stop, guard: &mut Guard) -> i32 {

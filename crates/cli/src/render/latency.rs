@@ -49,7 +49,7 @@ impl Timed {
                 at(100)
             );
         }
-        std::iter::once(head).chain(histogram::bars(&self.octaves())).collect()
+        std::iter::once(head).chain(histogram::bars(&octaves(&self.calls.buckets))).collect()
     }
 
     pub fn json(&self) -> Value {
@@ -65,7 +65,7 @@ impl Timed {
     }
 
     /// Below which so many of 100 calls lie: the end of the bucket.
-    fn percentile(&self, percent: u64) -> u64 {
+    pub fn percentile(&self, percent: u64) -> u64 {
         let wanted = (u128::from(self.calls.returns()) * u128::from(percent)).div_ceil(100);
         let mut seen = 0;
         let bucket = self.calls.buckets.iter().position(|count| {
@@ -74,17 +74,17 @@ impl Timed {
         });
         Buckets::DURATIONS.from(bucket.map_or(BUCKETS_LEN, |b| b as u32 + 1))
     }
+}
 
-    /// The same as a histogram by powers of two, in the form of [`histogram`].
-    fn octaves(&self) -> Vec<u64> {
-        let mut octaves = vec![0; 65];
-        for (count, bucket) in self.calls.buckets.iter().zip(0..) {
-            let octave: &mut u64 =
-                &mut octaves[(u64::BITS - Buckets::DURATIONS.from(bucket).leading_zeros()) as usize];
-            *octave = octave.saturating_add(*count);
-        }
-        octaves
+/// Buckets of durations as those of a histogram by powers of two, in the form of [`histogram`].
+pub fn octaves(buckets: &[u64]) -> Vec<u64> {
+    let mut octaves = vec![0; 65];
+    for (count, bucket) in buckets.iter().zip(0..) {
+        let octave: &mut u64 =
+            &mut octaves[(u64::BITS - Buckets::DURATIONS.from(bucket).leading_zeros()) as usize];
+        *octave = octave.saturating_add(*count);
     }
+    octaves
 }
 
 /// What became of all calls.
@@ -118,7 +118,7 @@ pub fn nanoseconds(ns: u64) -> String {
 }
 
 /// The same, and seconds.
-fn time(ns: u64) -> String {
+pub fn time(ns: u64) -> String {
     match ns {
         0..10_000_000_000 => nanoseconds(ns),
         _ => format!("{} s", ns / 1_000_000_000),

@@ -191,6 +191,14 @@ impl SiteView<'_> {
         self.own_cells().map(|cell| self.counts.sum(cell)).collect()
     }
 
+    /// Entries and nanoseconds of the function that begins here, if its calls are timed: what [`calls`](Self::calls) has
+    /// without its buckets, at two cells' price.
+    pub fn timed(&self) -> Option<(u64, u64)> {
+        self.plan.opens()?;
+        let sum = |number: u32| self.counts.sum(self.first_cell + number * self.counts.step());
+        Some((sum(latency::ENTRIES), sum(latency::TOTAL_NS)))
+    }
+
     /// The calls of the function that begins here, if they are timed.
     pub fn calls(&self) -> Option<Calls> {
         self.plan.opens()?;
@@ -255,6 +263,17 @@ impl Session {
             probes.sites.iter().map(move |(plan, cell)| SiteView { plan, first_cell: *cell, counts })
         });
         armed.chain(kernel)
+    }
+
+    /// The site of a number, in the order of [`sites`](Self::sites).
+    pub fn site(&self, number: usize) -> Option<SiteView<'_>> {
+        if let Some(armed) = self.armed.get(number) {
+            let counts = Counts::Own(&self.regions.arena);
+            return Some(SiteView { plan: &armed.plan, first_cell: armed.cell, counts });
+        }
+        let kernel = self.kernel.as_ref()?;
+        let (plan, cell) = kernel.sites.get(number - self.armed.len())?;
+        Some(SiteView { plan, first_cell: *cell, counts: Counts::Kernel(kernel) })
     }
 
     /// From now on hits of forked children are counted with their parent's, and not apart.
@@ -353,6 +372,12 @@ impl Session {
     pub fn ticks(&self, nanoseconds: u64) -> u64 {
         let ticks = (u128::from(nanoseconds) << 32) / u128::from(self.ns_per_tick.max(1));
         u64::try_from(ticks).unwrap_or(u64::MAX)
+    }
+
+    /// Timed calls that were left otherwise than by a return so far, and calls that found no room to be timed.
+    pub fn not_returned(&self) -> (u64, u64) {
+        let arena = &self.regions.arena;
+        (arena.sum(wire::cell::FRAMES_REPLACED), arena.sum(wire::cell::FRAMES_NO_ROOM))
     }
 
     /// What became of timed calls that did not return.

@@ -1,0 +1,326 @@
+//! `top`: what the probed functions do, while they do it.
+//!
+//! For:     the engine; main.
+//! State:   the numbers, what is shown, the screen if there is one.
+//! Context: control, while hits write.
+//! Keeps:   T1 looking stops nobody in the target: only `t` does, which says so.
+//!          T2 without a terminal the same numbers are printed, at the same places.
+//!          T3 however it ends, the terminal is given back and the closing report is printed: `tty`.
+//! Checked: tests of the parts; testkit `view`.
+//!
+//! - [`numbers`] what the functions have done
+//! - [`heat`] latency of one function over time
+//! - [`health`] how the tracing itself is doing
+//! - [`tail`] the last calls of one function
+//! - [`shot`] all of it at one moment, as data and as text
+//! - [`view`] what the person has chosen, and keys
+//! - [`draw`] the picture
+//! - [`screen`] the picture on the terminal
+//! - [`tty`] the terminal, taken and given back
+//! - [`keys`] from the front to the engine
+
+mod draw;
+mod health;
+mod heat;
+pub mod keys;
+mod numbers;
+mod screen;
+mod shot;
+mod tail;
+mod tty;
+mod view;
+
+use crate::args::{Format, RunArgs, TopArgs};
+use crate::engine::{self, Job};
+use crate::probes::Probes;
+use crate::render::{Report, Writer};
+use crate::{front, run, talk};
+use health::Health;
+use heat::Heat;
+use numbers::Functions;
+pub use numbers::Place;
+use screen::Screen;
+use session::Verb;
+use shot::Shot;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
+use tail::Tail;
+pub use tty::Tty;
+use view::{Tab, View, Wish};
+
+/// How often the screen is drawn anew, and the plain print made.
+const DRAWN: Duration = Duration::from_millis(250);
+const PRINTED: Duration = Duration::from_secs(1);
+/// The health tab's sums are of all buckets of all functions: read this often.
+const REPORTED: Duration = Duration::from_secs(1);
+
+/// `nanoprobe top`.
+pub fn top(args: TopArgs) -> i32 {
+    let specs = match args.specs.is_empty() {
+        true => vec!["u::*".to_owned()],
+        false => args.specs,
+    };
+    let specs = match run::parse(&specs) {
+        Ok(specs) => specs,
+        Err(code) => return code,
+    };
+    let options = RunArgs { hit_only: true, ..args.run };
+    if let Err(code) = run::check_subject(&options, "trace") {
+        return code;
+    }
+    session::set_patience(options.patience);
+    let verb = if args.count { Verb::Count } else { Verb::Latency };
+    let is_plain = args.plain || options.format == Format::Json;
+    let tty = if is_plain { None } else { Tty::find() };
+    let rows = args.rows;
+    let job = Job { specs, verb, args: options };
+    front::run(job.args.pid, tty, move |stop, tty, guard| engine::top(job, stop, tty, rows, guard))
+}
+
+pub struct Top {
+    screen: Option<Screen>,
+    functions: Functions,
+    view: View,
+    heat: Heat,
+    health: Health,
+    tail: Option<Tail>,
+    shot: Shot,
+    report: Option<(Instant, Report)>,
+    began: Instant,
+    every: Duration,
+    next: Instant,
+    /// Functions that a plain print has.
+    rows: usize,
+    snapshots: usize,
+}
+
+/// What comes of a look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    On,
+    Quit,
+}
+
+impl Top {
+    /// Takes the terminal, if there is one.
+    pub fn open(tty: Option<Tty>, job: &Job, rows: usize) -> Top {
+        let screen = tty.and_then(Screen::open);
+        let is_utf8 = ["LC_ALL", "LC_CTYPE", "LANG"]
+            .iter()
+            .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+            .is_some_and(|value| value.to_lowercase().replace('-', "").contains("utf8"));
+        if screen.is_some() {
+            talk::keep();
+        }
+        let every = job.args.interval.unwrap_or(if screen.is_some() { DRAWN } else { PRINTED });
+        let now = Instant::now();
+        Top {
+            functions: Functions::default(),
+            view: View { is_utf8, ..View::default() },
+            heat: Heat::default(),
+            health: Health::default(),
+            tail: None,
+            shot: Shot::default(),
+            report: None,
+            began: now,
+            every,
+            // A plain print has something to say after an interval only.
+            next: if screen.is_some() { now } else { now + every },
+            rows,
+            snapshots: 0,
+            screen,
+        }
+    }
+
+    /// When the next look is due.
+    pub fn due(&self) -> Instant {
+        self.next
+    }
+
+    /// Readable when a key was pressed; -1 if none can be.
+    pub fn keys(&self) -> RawFd {
+        self.screen.as_ref().map_or(-1, Screen::announces)
+    }
+
+    /// Obeys keys, looks if it is time, shows.
+    pub fn turn(&mut self, probes: &mut Probes, job: &Job, writer: &mut Writer) -> Turn {
+        let keys = self.screen.as_ref().map(Screen::keys).unwrap_or_default();
+        let has_keys = !keys.is_empty();
+        for key in keys {
+            match self.view.press(key) {
+                Some(Wish::Quit) => return Turn::Quit,
+                Some(wish) => self.obey(wish, probes, job),
+                None => {}
+            }
+        }
+        let now = Instant::now();
+        let is_due = now >= self.next;
+        if is_due {
+            self.look(probes, now);
+            self.next = (self.next + self.every).max(now);
+        }
+        if let Some(tail) = &mut self.tail {
+            tail.look();
+        }
+        if is_due && !self.view.is_paused {
+            self.take_shot(probes, job, now);
+        }
+        match &mut self.screen {
+            Some(screen) if is_due || has_keys => {
+                if let Some(line) = talk::last_kept() {
+                    self.view.note = line;
+                }
+                self.view.arrange(&self.shot.lines, draw::rows_for_functions(screen.height()));
+                screen.show(&self.shot, &self.view);
+            }
+            None if is_due => self.print(writer),
+            _ => {}
+        }
+        Turn::On
+    }
+
+    fn look(&mut self, probes: &Probes, now: Instant) {
+        let sessions = probes.sessions();
+        self.functions.look(sessions, now);
+        if let Some(calls) = self.heat.function.and_then(|f| self.functions.calls(f, sessions)) {
+            self.heat.look(&calls, now, self.every.max(Duration::from_secs(1)));
+        }
+        self.health.look(sessions.first().map_or(0, |s| s.pid()), now);
+    }
+
+    fn take_shot(&mut self, probes: &Probes, job: &Job, now: Instant) {
+        let sessions = probes.sessions();
+        let is_reported = self.screen.is_none() || self.view.tab == Tab::Health;
+        let is_old =
+            self.report.as_ref().is_none_or(|(at, _)| now.saturating_duration_since(*at) >= REPORTED);
+        if is_reported && is_old {
+            self.report = Some((now, Report::of(sessions, job)));
+        }
+        let report = self.report.as_ref().filter(|_| is_reported).map(|(_, report)| report);
+        let wanted = self.view.on_screen().to_vec();
+        let is_by_detail = self.view.sort.is_detail() || self.screen.is_none();
+        let lines = self.functions.lines(sessions, &wanted, is_by_detail);
+        if self.view.tab == Tab::Heat
+            && let Some(chosen) = self.view.chosen().filter(|f| *f < lines.len())
+        {
+            self.heat.choose(chosen, &lines[chosen].name);
+        }
+        let mut health = self.health.rows(probes, &self.functions, report);
+        if let Some(tail) = &self.tail {
+            let (written, lost) = tail.events();
+            health.push(("events", format!("of {}: {written} written, {lost} lost", tail.name)));
+        }
+        self.shot = Shot {
+            target: health::title(sessions.first().map_or(job.args.pid.unwrap_or(0), |s| s.pid())),
+            seconds: now.saturating_duration_since(self.began).as_secs(),
+            lines,
+            heat: self.heat.clone(),
+            traced: self.tail.as_ref().map(|tail| tail.name.clone()),
+            events: self.tail.as_ref().map(Tail::lines).unwrap_or_default(),
+            health,
+        };
+    }
+
+    fn print(&mut self, writer: &mut Writer) {
+        if writer.format == Format::Json {
+            return writer.line(&self.shot.json().to_string());
+        }
+        self.view.arrange(&self.shot.lines, self.rows);
+        let (seconds, rate) = (self.shot.seconds, health::rate_of(self.shot.per_second()));
+        let mut lines = vec![format!("{} after {seconds} s: {rate}", self.shot.target)];
+        lines.extend(self.shot.table(&self.view, self.rows));
+        let is_told = |what: &str| matches!(what, "hits" | "processor" | "overhead");
+        let told = self.shot.health.iter().filter(|(what, _)| is_told(what));
+        lines.extend(told.map(|(what, how)| format!("{what:<12} {how}")));
+        lines.push(String::new());
+        writer.lines(&lines);
+    }
+
+    fn obey(&mut self, wish: Wish, probes: &mut Probes, job: &Job) {
+        match wish {
+            Wish::Quit => {}
+            Wish::Zero => {
+                self.functions.zero(probes.sessions());
+                self.view.note = "counts begin at 0 here; the closing report has all".into();
+            }
+            Wish::Snapshot => self.view.note = self.snapshot(),
+            Wish::Trace => self.view.note = self.trace(probes, job),
+            Wish::Redraw => {
+                if let Some(screen) = &mut self.screen {
+                    screen.forget();
+                }
+            }
+        }
+    }
+
+    /// Writes what is shown to a new file; what to say of it.
+    fn snapshot(&mut self) -> String {
+        let pid = self.shot.target.rsplit(['(', ')']).nth(1).unwrap_or_default().to_owned();
+        loop {
+            self.snapshots += 1;
+            let name = format!("nanoprobe-top-{pid}-{}.txt", self.snapshots);
+            // Never over a file that is there.
+            let file = OpenOptions::new().write(true).create_new(true).open(&name);
+            let text = self.shot.text(&self.view).join("\n") + "\n";
+            match file.and_then(|mut file| file.write_all(text.as_bytes())) {
+                Ok(()) => return format!("written to {name}"),
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && self.snapshots < 10_000 => {}
+                Err(e) => return format!("cannot write {name}: {e}"),
+            }
+        }
+    }
+
+    /// Begins to show calls of the chosen function, or ends it; what to say of it.
+    fn trace(&mut self, probes: &mut Probes, job: &Job) -> String {
+        if let Some(tail) = self.tail.take() {
+            let name = tail.name.clone();
+            return match probes.leave(tail.session) {
+                Ok(()) => format!("calls of {name} are not shown any more; its probes for that are out"),
+                Err(why) => format!("the probes that show calls of {name} will go with the others: {why}"),
+            };
+        }
+        let Some(chosen) = self.view.chosen() else { return "choose a function first".into() };
+        let Some(place) = self.functions.place(chosen, probes.sessions()) else { return "it is gone".into() };
+        match probes.trace(&place, job) {
+            Ok(session) => {
+                let stall = crate::render::time(session.longest_stall());
+                let note = format!("probes for calls of {} are in; longest stall {stall}", place.name);
+                self.view.tab = Tab::Events;
+                self.view.selected = Some(chosen);
+                self.tail = Some(Tail::of(session, place.name));
+                note
+            }
+            Err(why) => format!("calls of {} cannot be shown: {why}", place.name),
+        }
+    }
+
+    /// Gives the terminal back; before anything is said at the end.
+    pub fn close(&mut self, probes: &mut Probes) {
+        self.screen = None;
+        talk::tell_kept();
+        if let Some(tail) = self.tail.take()
+            && let Err(why) = probes.leave(tail.session)
+        {
+            eprintln!(
+                "nanoprobe: the probes that show calls of {} will go with the others: {why}",
+                tail.name
+            );
+        }
+    }
+
+    /// The last table, of all functions that were hit, from the start on.
+    pub fn results(&mut self, probes: &Probes, writer: &mut Writer) {
+        let sessions = probes.sessions();
+        self.functions.forget_zero();
+        self.functions.look(sessions, Instant::now());
+        self.view = View { sort: self.view.sort, is_reversed: self.view.is_reversed, ..View::default() };
+        self.shot.lines = self.functions.lines(sessions, &[], true);
+        self.view.arrange(&self.shot.lines, usize::MAX);
+        let order = self.view.order.clone();
+        self.shot.lines = self.functions.lines(sessions, &order, true);
+        self.view.arrange(&self.shot.lines, usize::MAX);
+        writer.lines(&self.shot.table(&self.view, usize::MAX));
+    }
+}

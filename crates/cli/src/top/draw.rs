@@ -1,0 +1,223 @@
+//! The screen.
+//!
+//! For:     the live view.
+//! State:   none: a shot and a view in, cells out.
+//! Context: control.
+//! Keeps:   D1 it fits: any size from one cell on, 80 columns show all columns of numbers.
+//!          D2 names of the target were made harmless before (`shown`).
+//! Checked: tests below, against screens in `golden/`.
+
+use super::heat::Heat;
+use super::shot::{Shot, bound, cells, rate};
+use super::view::{Column, Tab, View};
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line as Text, Span};
+use ratatui::widgets::{Clear, Paragraph, Row, Table, Tabs};
+
+/// Sixteen colours at most; the terminal's own for all else.
+const PLAIN: Style = Style::new();
+const BOLD: Style = PLAIN.add_modifier(Modifier::BOLD);
+const DIM: Style = PLAIN.add_modifier(Modifier::DIM);
+const CHOSEN: Style = PLAIN.add_modifier(Modifier::REVERSED);
+const ACCENT: Style = PLAIN.fg(Color::Cyan);
+const WARNING: Style = PLAIN.fg(Color::Yellow);
+
+const HELP: [&str; 15] = [
+    "1 to 4, Tab     functions, latency over time, events, health",
+    "up down j k     choose a function; PgUp PgDn Home End",
+    "Enter           latency of the chosen function over time, and back",
+    "< >, left right sort by another column;  r  the other way round",
+    "/               filter by name; Enter keeps it, Esc takes it away",
+    "p, space        pause: what is shown stays, counting goes on",
+    "z               counts begin at 0 here; the closing report has all",
+    "t               show calls of the chosen function as they happen",
+    "s               write all that is shown to a file",
+    "q, Ctrl-C       leave; the probes go, the closing report is printed",
+    "",
+    "average is of calls that returned; p50, p99: below this",
+    "share is of the time of all functions that are shown here;",
+    "a call's time includes that of calls inside of it",
+    "any key goes back",
+];
+
+/// Rows of the screen that are left for functions.
+pub fn rows_for_functions(height: u16) -> usize {
+    usize::from(height.saturating_sub(4))
+}
+
+pub fn draw(frame: &mut Frame<'_>, shot: &Shot, view: &View) {
+    let rows = [Constraint::Length(1), Constraint::Length(1), Constraint::Fill(1), Constraint::Length(1)];
+    let [title, tabs, body, foot] = Layout::vertical(rows).areas(frame.area());
+    frame.render_widget(Paragraph::new(head(shot, view)), title);
+    let names = Tabs::new(Tab::ALL.map(|(_, name)| name))
+        .select(view.tab.number())
+        .highlight_style(CHOSEN)
+        .divider(" ")
+        .padding("", "");
+    frame.render_widget(names, tabs);
+    match view.tab {
+        _ if view.has_help => help(frame, body),
+        Tab::Functions => functions(frame, body, shot, view),
+        Tab::Heat => heat(frame, body, &shot.heat, view.is_utf8),
+        Tab::Events => events(frame, body, shot),
+        Tab::Health => health(frame, body, shot),
+    }
+    frame.render_widget(Paragraph::new(last_line(view)), foot);
+}
+
+fn head(shot: &Shot, view: &View) -> Text<'static> {
+    let mut spans = vec![
+        Span::styled(shot.target.clone(), BOLD),
+        Span::raw(format!("  {} s  {} calls/s", shot.seconds, rate(shot.per_second()))),
+    ];
+    if let Some((_, overhead)) = shot.health.iter().find(|(what, _)| *what == "overhead") {
+        spans.push(Span::raw(format!("  overhead {overhead}")));
+    }
+    if view.is_paused {
+        spans.push(Span::styled("  PAUSED", WARNING));
+    }
+    if !view.filter.is_empty() {
+        spans.push(Span::styled(format!("  /{}", view.filter), ACCENT));
+    }
+    Text::from(spans)
+}
+
+fn last_line(view: &View) -> Text<'static> {
+    if view.is_typing {
+        return Text::from(vec![
+            Span::styled("/", BOLD),
+            Span::raw(view.filter.clone()),
+            Span::styled(" ", CHOSEN),
+        ]);
+    }
+    if !view.note.is_empty() {
+        return Text::styled(view.note.clone(), WARNING);
+    }
+    Text::styled("? help  q quit  < > sort  / filter  p pause  z zero  t trace  s snapshot", DIM)
+}
+
+fn functions(frame: &mut Frame<'_>, area: Rect, shot: &Shot, view: &View) {
+    let arrow = match (view.is_reversed, view.is_utf8) {
+        (false, true) => "\u{2193}",
+        (true, true) => "\u{2191}",
+        (false, false) => "v",
+        (true, false) => "^",
+    };
+    let title = |(column, name): (Column, &str)| {
+        let is_sorted = column == view.sort;
+        let text = if is_sorted { format!("{name}{arrow}") } else { name.to_owned() };
+        let line = Text::styled(text, if is_sorted { BOLD } else { DIM });
+        if column == Column::Name { line } else { line.right_aligned() }
+    };
+    let row = |i: &usize| {
+        let line = &shot.lines[*i];
+        let style = match (view.chosen() == Some(*i), line.per_second > 0.0) {
+            (true, _) => CHOSEN,
+            (false, true) => PLAIN,
+            (false, false) => DIM,
+        };
+        let cell = |(n, text): (usize, String)| {
+            let text = Text::raw(text);
+            if n == 0 { text } else { text.right_aligned() }
+        };
+        Row::new(cells(line).into_iter().enumerate().map(cell)).style(style)
+    };
+    let mut widths = [Constraint::Length(8); 8];
+    (widths[0], widths[7]) = (Constraint::Fill(1), Constraint::Length(6));
+    let table = Table::new(view.on_screen().iter().map(row), widths).header(Row::new(Column::ALL.map(title)));
+    frame.render_widget(table, area);
+    if view.order.is_empty() {
+        let why = if shot.lines.is_empty() { "no function is probed" } else { "no function fits the filter" };
+        note(frame, area, 1, why);
+    }
+}
+
+/// A row for each power of two that was hit, the longest above; the newest column on the right.
+fn heat(frame: &mut Frame<'_>, area: Rect, heat: &Heat, is_utf8: bool) {
+    const LABEL: u16 = 9;
+    let title = match heat.function {
+        Some(_) => format!("{}: calls by how long they took, a column a second", heat.name),
+        None => "choose a function of the first tab".into(),
+    };
+    note(frame, area, 0, &title);
+    let (width, height) = (area.width.saturating_sub(LABEL), area.height.saturating_sub(2));
+    let Some((span, most)) = heat.span(width.into()) else {
+        return note(
+            frame,
+            area,
+            2,
+            "no call has returned yet in this time; calls that are only counted have none",
+        );
+    };
+    // Too low a screen shows the longest.
+    let (low, high) = (*span.start(), *span.end());
+    let low = low.max((high + 1).saturating_sub(height.into()));
+    let columns = heat.columns.len().min(width.into());
+    for (y, row) in (low..=high).rev().enumerate() {
+        let mut spans = vec![Span::styled(format!("{:>7}  ", bound(row)), DIM)];
+        spans.push(Span::raw(" ".repeat(usize::from(width) - columns)));
+        let shown = heat.columns.iter().skip(heat.columns.len() - columns);
+        spans.extend(shown.map(|column| shade(column[row], most, is_utf8)));
+        let at = Rect { y: area.y + 1 + y as u16, height: 1, ..area };
+        frame.render_widget(Paragraph::new(Text::from(spans)), at.intersection(area));
+    }
+    let scale = format!("the most in one place: {most}");
+    note(frame, area, area.height.saturating_sub(1), &scale);
+}
+
+/// By its part of the most, in steps of a factor: one call beside a million is still seen.
+fn shade(count: u64, most: u64, is_utf8: bool) -> Span<'static> {
+    const COLOURS: [Color; 5] = [Color::Blue, Color::Cyan, Color::Green, Color::Yellow, Color::Red];
+    const BLOCKS: [&str; 5] = ["\u{b7}", "\u{2591}", "\u{2592}", "\u{2593}", "\u{2588}"];
+    const LETTERS: [&str; 5] = [".", ":", "+", "*", "#"];
+    if count == 0 {
+        return Span::raw(" ");
+    }
+    let part = (count as f64 + 1.0).ln() / (most as f64 + 1.0).ln();
+    let step = ((part * 5.0).ceil() as usize).clamp(1, 5) - 1;
+    let glyphs = if is_utf8 { BLOCKS } else { LETTERS };
+    Span::styled(glyphs[step], PLAIN.fg(COLOURS[step]))
+}
+
+fn events(frame: &mut Frame<'_>, area: Rect, shot: &Shot) {
+    let title = match &shot.traced {
+        Some(name) => format!("calls of {name}, the newest below; t ends this"),
+        None => {
+            "t puts probes for tracing into the chosen function; its threads stop for a moment, twice".into()
+        }
+    };
+    note(frame, area, 0, &title);
+    let rows = usize::from(area.height.saturating_sub(1));
+    let from = shot.events.len().saturating_sub(rows);
+    for (y, event) in shot.events[from..].iter().enumerate() {
+        let at = Rect { y: area.y + 1 + y as u16, height: 1, ..area };
+        frame.render_widget(Paragraph::new(event.as_str()), at.intersection(area));
+    }
+}
+
+fn health(frame: &mut Frame<'_>, area: Rect, shot: &Shot) {
+    let lines: Vec<Text<'_>> = shot
+        .health
+        .iter()
+        .map(|(what, how)| {
+            Text::from(vec![Span::styled(format!("{what:<12}"), DIM), Span::raw(how.as_str())])
+        })
+        .collect();
+    let wrap = ratatui::widgets::Wrap { trim: false };
+    frame.render_widget(Paragraph::new(lines).wrap(wrap), area);
+}
+
+fn help(frame: &mut Frame<'_>, area: Rect) {
+    frame.render_widget(Clear, area);
+    frame.render_widget(Paragraph::new(HELP.map(Text::raw).to_vec()), area);
+}
+
+fn note(frame: &mut Frame<'_>, area: Rect, row: u16, text: &str) {
+    let at = Rect { y: area.y.saturating_add(row), height: 1, ..area };
+    frame.render_widget(Paragraph::new(Text::styled(text.to_owned(), DIM)), at.intersection(area));
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,153 @@
+//! How the tracing itself is doing.
+//!
+//! For:     the live view and the plain print.
+//! State:   processor time of the target and of us at the last look.
+//! Context: control.
+//! Keeps:   B1 what is not known is said to be not known; no figure stands in for a measurement.
+//!          B2 hits = handled + skipped, up to those that are inside at this moment.
+//! Checked: testkit `view`.
+
+use super::numbers::Functions;
+use super::shot::{count, rate};
+use crate::args::Format;
+use crate::probes::Probes;
+use crate::render::{self, Report};
+use crate::shown::shown;
+use session::Session;
+use std::time::Instant;
+
+/// Rows of what and how.
+pub type Rows = Vec<(&'static str, String)>;
+
+/// Processor time is read so often at most.
+const WINDOW_MS: u128 = 900;
+
+#[derive(Default)]
+pub struct Health {
+    before: Option<Cpu>,
+    /// Parts of a CPU: the target, and us.
+    used: Option<(f64, f64)>,
+    ticks: f64,
+}
+
+struct Cpu {
+    at: Instant,
+    target: u64,
+    own: u64,
+}
+
+impl Health {
+    pub fn look(&mut self, pid: i32, now: Instant) {
+        if self.ticks == 0.0 {
+            // SAFETY: it takes a number and gives one.
+            self.ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
+        }
+        if self.before.as_ref().is_some_and(|b| now.saturating_duration_since(b.at).as_millis() < WINDOW_MS) {
+            return;
+        }
+        let (Some(target), Some(own)) =
+            (render::cpu_ticks(pid), render::cpu_ticks(std::process::id().cast_signed()))
+        else {
+            self.used = None;
+            return;
+        };
+        if let Some(b) = &self.before {
+            let seconds = now.saturating_duration_since(b.at).as_secs_f64() * self.ticks;
+            let part = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
+            self.used = Some((part(target, b.target), part(own, b.own)));
+        }
+        self.before = Some(Cpu { at: now, target, own });
+    }
+
+    /// `report`: what takes longer to find out.
+    pub fn rows(&self, probes: &Probes, functions: &Functions, report: Option<&Report>) -> Rows {
+        let sessions = probes.sessions();
+        let mut rows: Rows = vec![
+            (
+                "price",
+                "not known: ns a hit are not measured in this process; nanoprobe bench measures them".into(),
+            ),
+            ("overhead", "not known".into()),
+        ];
+        if let Some((target, own)) = self.used {
+            rows.push((
+                "processor",
+                format!("{:.0} % of a CPU used by the process, {:.1} % by us", target * 100.0, own * 100.0),
+            ));
+        }
+        rows.push(("hits", hits(sessions, report)));
+        if let Some(calls) = calls(sessions, functions) {
+            rows.push(("calls", calls));
+        }
+        rows.push(("probes", placed(sessions, functions)));
+        rows.push(("stalls", stalls(sessions)));
+        if let Some(session) = sessions.first() {
+            let way = if session.has_rseq() { "restartable sequences" } else { "locked adds" };
+            rows.push(("counts", format!("by {way}; hits are waited for by {}", session.grace().fence)));
+        }
+        let damaged = probes.damaged();
+        if damaged > 0 {
+            rows.push(("damaged", format!("{damaged} records of the target could not be believed")));
+        }
+        rows
+    }
+}
+
+fn hits(sessions: &[Session], report: Option<&Report>) -> String {
+    let Some(report) = report else {
+        let entered = sessions.iter().map(Session::entered).fold(0, u64::saturating_add);
+        return format!("{} of the general path", count(entered));
+    };
+    let skipped = report.hits.saturating_sub(report.handled);
+    let mut text = format!("{} = {} handled + {skipped} skipped or inside", report.hits, report.handled);
+    if report.lost > 0 {
+        text += &format!(" ({} found their ring full)", report.lost);
+    }
+    if report.children > 0 {
+        text += &format!("; {} in forked children, not in these", report.children);
+    }
+    text
+}
+
+/// What became of timed calls that did not return; `None` if none is timed.
+fn calls(sessions: &[Session], functions: &Functions) -> Option<String> {
+    if !functions.is_timed(sessions) {
+        return None;
+    }
+    let all = sessions.iter().map(Session::not_returned);
+    let (unwound, no_room) =
+        all.fold((0u64, 0u64), |a, b| (a.0.saturating_add(b.0), a.1.saturating_add(b.1)));
+    Some(format!("{unwound} unwound or begun again, {no_room} not timed for lack of room"))
+}
+
+fn placed(sessions: &[Session], functions: &Functions) -> String {
+    let sites: usize = sessions.iter().map(|s| s.sites().count()).sum();
+    let missed: usize = sessions.iter().map(|s| s.missed().len()).sum();
+    let rungs: Vec<String> =
+        render::by_rung(sessions).values().map(|(rung, n)| format!("{n} {rung}")).collect();
+    let mut text = format!("{} functions at {sites} sites: {}", functions.len(), rungs.join(", "));
+    if missed > 0 {
+        text += &format!("; {missed} missed");
+    }
+    text
+}
+
+fn stalls(sessions: &[Session]) -> String {
+    let longest = sessions.iter().map(Session::longest_stall).max().unwrap_or_default();
+    let fence = sessions.iter().map(|s| s.grace().stall).max().unwrap_or_default();
+    let longest = render::time(longest.max(fence));
+    let took = render::time(sessions.iter().map(Session::attach_time).sum());
+    format!("no thread stood still for longer than {longest}; the attach took {took}")
+}
+
+/// The name of a process and its number.
+pub fn title(pid: i32) -> String {
+    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = String::from_utf8_lossy(&name);
+    format!("{} ({pid})", shown(name.trim_end_matches('\n'), Format::Text))
+}
+
+/// Calls a second of all, in words.
+pub fn rate_of(per_second: f64) -> String {
+    format!("{} calls a second", rate(per_second))
+}

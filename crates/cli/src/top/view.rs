@@ -1,0 +1,286 @@
+//! What the person at the terminal has chosen, and what a key does to it.
+//!
+//! For:     the live view.
+//! State:   the tab, the order, the filter, the selected function.
+//! Context: control. No clock, no terminal, no target: keys in, wishes out.
+//! Keeps:   V1 the selection stays on its function, however the order changes.
+//! Checked: tests below.
+
+use super::keys::Key;
+use super::numbers::Line;
+use std::cmp::Ordering;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tab {
+    #[default]
+    Functions,
+    Heat,
+    Events,
+    Health,
+}
+
+impl Tab {
+    pub const ALL: [(Tab, &str); 4] = [
+        (Tab::Functions, "1 functions"),
+        (Tab::Heat, "2 latency"),
+        (Tab::Events, "3 events"),
+        (Tab::Health, "4 health"),
+    ];
+
+    pub fn number(self) -> usize {
+        Tab::ALL.iter().position(|(tab, _)| *tab == self).unwrap_or(0)
+    }
+
+    fn by_number(number: usize) -> Tab {
+        Tab::ALL[number % Tab::ALL.len()].0
+    }
+}
+
+/// What functions are sorted by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Column {
+    Name,
+    #[default]
+    Rate,
+    Calls,
+    Total,
+    Average,
+    P50,
+    P99,
+    Share,
+}
+
+impl Column {
+    pub const ALL: [(Column, &str); 8] = [
+        (Column::Name, "function"),
+        (Column::Rate, "calls/s"),
+        (Column::Calls, "calls"),
+        (Column::Total, "total"),
+        (Column::Average, "average"),
+        (Column::P50, "p50"),
+        (Column::P99, "p99"),
+        (Column::Share, "share"),
+    ];
+
+    /// It needs the buckets.
+    pub fn is_detail(self) -> bool {
+        matches!(self, Column::Average | Column::P50 | Column::P99)
+    }
+
+    fn step(self, by: usize) -> Column {
+        let at = Column::ALL.iter().position(|(column, _)| *column == self).unwrap_or(0);
+        Column::ALL[(at + by) % Column::ALL.len()].0
+    }
+
+    /// The most first; names from a.
+    fn compare(self, a: &Line, b: &Line) -> Ordering {
+        let detail = |line: &Line| line.detail.unwrap_or_default();
+        match self {
+            Column::Name => a.name.cmp(&b.name),
+            Column::Rate => b.per_second.total_cmp(&a.per_second),
+            Column::Calls => b.calls.cmp(&a.calls),
+            Column::Total => b.total_ns.cmp(&a.total_ns),
+            Column::Average => detail(b).average_ns.cmp(&detail(a).average_ns),
+            Column::P50 => detail(b).p50_ns.cmp(&detail(a).p50_ns),
+            Column::P99 => detail(b).p99_ns.cmp(&detail(a).p99_ns),
+            Column::Share => b.share.total_cmp(&a.share),
+        }
+    }
+}
+
+/// What a key asks for that the view cannot do by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    Quit,
+    /// Counts begin at 0.
+    Zero,
+    /// All that is shown goes to a file.
+    Snapshot,
+    /// Calls of the selected function are shown as they happen, or not any more.
+    Trace,
+    /// All of the screen anew.
+    Redraw,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    pub tab: Tab,
+    pub sort: Column,
+    pub is_reversed: bool,
+    pub filter: String,
+    /// Characters go to the filter.
+    pub is_typing: bool,
+    pub is_paused: bool,
+    pub has_help: bool,
+    /// Number of a function; the first row until somebody chooses.
+    pub selected: Option<usize>,
+    /// The first row that is shown.
+    pub top: usize,
+    /// Rows that are shown.
+    pub height: usize,
+    /// What was done last, or cannot be done.
+    pub note: String,
+    /// The terminal shows characters beyond ASCII.
+    pub is_utf8: bool,
+    /// Functions in the order of the screen.
+    pub order: Vec<usize>,
+}
+
+impl View {
+    /// Sorts and filters; moves what is shown so that the selected function is in it.
+    pub fn arrange(&mut self, lines: &[Line], height: usize) {
+        let wanted = self.filter.to_lowercase();
+        let fits = |i: &usize| wanted.is_empty() || lines[*i].name.to_lowercase().contains(&wanted);
+        self.order = (0..lines.len()).filter(fits).collect();
+        let sort = self.sort;
+        self.order.sort_by(|a, b| {
+            sort.compare(&lines[*a], &lines[*b]).then_with(|| lines[*a].name.cmp(&lines[*b].name))
+        });
+        if self.is_reversed {
+            self.order.reverse();
+        }
+        self.height = height.max(1);
+        let at = self.place();
+        self.top = self.top.min(at).max((at + 1).saturating_sub(self.height));
+        self.top = self.top.min(self.order.len().saturating_sub(self.height));
+    }
+
+    /// Which row is selected.
+    pub fn place(&self) -> usize {
+        let at = self.selected.and_then(|f| self.order.iter().position(|i| *i == f));
+        at.unwrap_or(0)
+    }
+
+    /// The function whose row is selected.
+    pub fn chosen(&self) -> Option<usize> {
+        self.order.get(self.place()).copied()
+    }
+
+    /// The functions that are on the screen.
+    pub fn on_screen(&self) -> &[usize] {
+        let end = (self.top + self.height).min(self.order.len());
+        self.order.get(self.top..end).unwrap_or_default()
+    }
+
+    pub fn press(&mut self, key: Key) -> Option<Wish> {
+        self.note.clear();
+        match key {
+            Key::Interrupt => return Some(Wish::Quit),
+            Key::Redraw => return Some(Wish::Redraw),
+            _ if self.is_typing => self.type_in(key),
+            _ if self.has_help => self.has_help = false,
+            Key::Char(c) => return self.letter(c),
+            Key::Escape => self.filter.clear(),
+            Key::Tab => self.go(Tab::by_number(self.tab.number() + 1)),
+            Key::BackTab => self.go(Tab::by_number(self.tab.number() + Tab::ALL.len() - 1)),
+            Key::Enter => self.go(if self.tab == Tab::Functions { Tab::Heat } else { Tab::Functions }),
+            Key::Left => self.sort = self.sort.step(Column::ALL.len() - 1),
+            Key::Right => self.sort = self.sort.step(1),
+            Key::Up => self.select(|at, _| at.saturating_sub(1)),
+            Key::Down => self.select(|at, _| at + 1),
+            Key::PageUp => self.select(|at, page| at.saturating_sub(page)),
+            Key::PageDown => self.select(|at, page| at + page),
+            Key::Home => self.select(|_, _| 0),
+            Key::End => self.select(|_, _| usize::MAX),
+            Key::Backspace => {}
+        }
+        None
+    }
+
+    fn letter(&mut self, c: char) -> Option<Wish> {
+        match c {
+            'q' => return Some(Wish::Quit),
+            'z' => return Some(Wish::Zero),
+            's' => return Some(Wish::Snapshot),
+            't' => return Some(Wish::Trace),
+            'p' | ' ' => self.is_paused = !self.is_paused,
+            'r' => self.is_reversed = !self.is_reversed,
+            '/' => self.is_typing = true,
+            '?' | 'h' => self.has_help = true,
+            '<' => self.sort = self.sort.step(Column::ALL.len() - 1),
+            '>' => self.sort = self.sort.step(1),
+            'k' => self.select(|at, _| at.saturating_sub(1)),
+            'j' => self.select(|at, _| at + 1),
+            '1'..='4' => self.go(Tab::by_number(c as usize - '1' as usize)),
+            _ => self.note = format!("no key '{c}': ? shows all"),
+        }
+        None
+    }
+
+    fn type_in(&mut self, key: Key) {
+        match key {
+            Key::Char(c) => self.filter.push(c),
+            Key::Backspace => drop(self.filter.pop()),
+            Key::Escape => {
+                self.filter.clear();
+                self.is_typing = false;
+            }
+            _ => self.is_typing = false,
+        }
+    }
+
+    fn go(&mut self, tab: Tab) {
+        self.tab = tab;
+        // What the others show is of one function: it does not change with the order any more.
+        self.selected = self.chosen();
+    }
+
+    fn select(&mut self, to: impl FnOnce(usize, usize) -> usize) {
+        let last = self.order.len().saturating_sub(1);
+        let at = to(self.place(), self.height).min(last);
+        self.selected = self.order.get(at).copied();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines() -> Vec<Line> {
+        let line = |name: &str, calls| Line { name: name.into(), calls, ..Line::default() };
+        vec![line("free", 5), line("malloc", 9), line("calloc", 9), line("read", 1)]
+    }
+
+    fn view(keys: &str) -> View {
+        let mut view = View { sort: Column::Calls, ..View::default() };
+        view.arrange(&lines(), 2);
+        for c in keys.chars() {
+            view.press(if c == '\n' { Key::Enter } else { Key::Char(c) });
+            view.arrange(&lines(), 2);
+        }
+        view
+    }
+
+    #[test]
+    fn the_most_come_first_and_equals_by_name() {
+        assert_eq!(view("").order, [2, 1, 0, 3]);
+        assert_eq!(view("r").order, [3, 0, 1, 2]);
+        assert_eq!(view("<<").order, [2, 0, 1, 3], "by name");
+    }
+
+    #[test]
+    fn the_selection_stays_on_its_function_and_on_the_screen() {
+        let mut view = view("jj");
+        assert_eq!((view.chosen(), view.top), (Some(0), 1));
+        view.press(Key::Char('r'));
+        view.arrange(&lines(), 2);
+        assert_eq!((view.chosen(), view.place(), view.top), (Some(0), 1, 1));
+        view.press(Key::End);
+        view.arrange(&lines(), 2);
+        assert_eq!((view.chosen(), view.on_screen()), (Some(2), &[1, 2][..]));
+        view.arrange(&[], 2);
+        assert_eq!((view.chosen(), view.on_screen()), (None, &[][..]));
+    }
+
+    #[test]
+    fn what_is_typed_filters_until_enter_and_escape_takes_it_away() {
+        let mut view = view("/LOC\nq");
+        assert_eq!((view.filter.as_str(), view.order.as_slice()), ("LOC", &[2, 1][..]));
+        assert_eq!(view.press(Key::Char('q')), Some(Wish::Quit));
+        view.press(Key::Escape);
+        assert!(view.filter.is_empty());
+        view.press(Key::Char('/'));
+        assert_eq!(view.press(Key::Char('q')), None, "a letter of the filter");
+        assert_eq!(view.press(Key::Interrupt), Some(Wish::Quit));
+    }
+}
