@@ -126,7 +126,7 @@ fn run(options: &Options) -> Result<i32, String> {
     let names = Rc::new(Names::default());
     script.symbols = Some(Named(names.clone()));
     let says = !options.is_quiet && !options.no_warnings;
-    Ok(front::run(pid, move |stop, guard| {
+    Ok(front::run(pid, None, move |stop, _, guard| {
         let mut live = Live::new(which, targets, names, stop, guard, says);
         let machine = Machine::new(script, settings, out, Box::new(std::io::stderr()));
         let done = machine.and_then(|machine| code(machine.run(&mut live)));

@@ -155,7 +155,7 @@ impl Functions {
 
     fn read_details(&mut self, sessions: &[Session], first: &[usize], is_sorted_by_detail: bool) {
         let Some(new) = self.samples.back() else { return };
-        let mut read = |function: &mut Function, calls: u64| {
+        let read = |function: &mut Function, calls: u64| {
             let is_new = function.detail.is_none_or(|(at, _)| at != calls);
             let is_due = is_new && calls > function.zero.entries && function.is_timed(sessions);
             if is_due {
