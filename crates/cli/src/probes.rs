@@ -250,10 +250,8 @@ impl Probes {
         let spec = Spec::parse(&text).map_err(|e| e.to_string())?;
         let plan = session::plan_with(&mut self.images, place.pid, &[spec], Verb::Trace)
             .map_err(|e| e.to_string())?;
-        let is_it =
-            |site: &SitePlan| site.exit_of.unwrap_or(site.addr()) == place.addr && is_wanted(job, site);
         let refused = plan.refused.into_iter().next().map(|r| r.why);
-        let sites: Vec<SitePlan> = plan.sites.into_iter().filter(is_it).collect();
+        let sites: Vec<SitePlan> = plan.sites.into_iter().filter(|site| is_wanted(job, site)).collect();
         if !sites.iter().any(|site| site.traces().is_some()) {
             return Err(refused.unwrap_or_else(|| "no jump fits all its entries and returns".into()));
         }

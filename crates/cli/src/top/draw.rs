@@ -184,9 +184,7 @@ fn shade(count: u64, most: u64, is_utf8: bool) -> Span<'static> {
 fn events(frame: &mut Frame<'_>, area: Rect, shot: &Shot) {
     let title = match &shot.traced {
         Some(name) => format!("calls of {name}, the newest below; t ends this"),
-        None => {
-            "t puts probes for tracing into the chosen function; its threads stop for a moment, twice".into()
-        }
+        None => "t shows calls of the chosen function; for that its threads stop, twice".into(),
     };
     note(frame, area, 0, &title);
     let rows = usize::from(area.height.saturating_sub(1));

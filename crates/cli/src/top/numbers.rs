@@ -190,8 +190,7 @@ impl Functions {
         let (session, site) = *self.functions.get(function)?.sites.first()?;
         let session = sessions.get(session)?;
         let plan = session.site(site)?.plan.clone();
-        let addr = plan.exit_of.unwrap_or(plan.addr());
-        Some(Place { pid: session.pid(), addr, name: plan.name, module: plan.module })
+        Some(Place { pid: session.pid(), name: plan.name, module: plan.module })
     }
 
     pub fn len(&self) -> usize {
@@ -215,7 +214,6 @@ impl Functions {
 /// A function of a process.
 pub struct Place {
     pub pid: i32,
-    pub addr: u64,
     pub name: String,
     pub module: String,
 }
