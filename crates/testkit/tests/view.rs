@@ -177,7 +177,7 @@ fn calls_are_shown_by_probes_that_come_and_go_while_it_runs() -> Result<()> {
     view.shows("work");
     view.press("t");
     view.shows("calls of work, the newest below");
-    let made = running.run(100, "work")?;
+    let made = running.run(800, "work")?;
     view.shows("work(");
     view.press("t");
     view.shows("are not shown any more");
