@@ -96,10 +96,7 @@ impl Tty {
 
     /// Writes as much as the terminal takes now; how much.
     pub fn write(&self, bytes: &[u8]) -> usize {
-        match (&self.file).write(bytes) {
-            Ok(n) => n,
-            Err(_) => 0,
-        }
+        (&self.file).write(bytes).unwrap_or_default()
     }
 
     fn put(&self, mut bytes: &[u8]) {
