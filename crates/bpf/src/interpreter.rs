@@ -75,6 +75,9 @@ impl fmt::Display for Faulted {
 
 impl std::error::Error for Faulted {}
 
+/// So often one atomic access is tried again that others come before.
+const EXCHANGES_MAX: usize = 1 << 16;
+
 /// What a program finds outside its own registers and stack.
 pub trait Host {
     /// Fills `to` from memory at `addr`.
@@ -88,6 +91,16 @@ pub trait Host {
     /// # Errors
     /// [`Fault::Access`], if the program may not write it.
     fn write(&mut self, addr: u64, from: &[u8]) -> Result<(), Fault>;
+
+    /// Writes the number `new` to memory at `addr`, which is a multiple of its size, if `old` is there: as one access where others
+    /// use that memory too. False if something else is there.
+    ///
+    /// # Errors
+    /// [`Fault::Access`], if the program may not write it.
+    fn exchange(&mut self, addr: u64, size: Size, old: u64, new: u64) -> Result<bool, Fault> {
+        let _ = old;
+        self.write(addr, &new.to_le_bytes()[..size.bytes()]).map(|()| true)
+    }
 
     /// Calls a helper. `stack` is the program's own memory, for pointers into it.
     ///
@@ -322,23 +335,37 @@ impl<H: Host> Run<'_, H> {
         if !addr.is_multiple_of(size.bytes() as u64) {
             return Err(Fault::Unaligned { addr });
         }
-        let (old, value) = (self.load(addr, size)?, zero_extended(size, self.reg(src)));
-        let new = match atomic {
-            Atomic::Add { .. } => old.wrapping_add(value),
-            Atomic::Or { .. } => old | value,
-            Atomic::And { .. } => old & value,
-            Atomic::Xor { .. } => old ^ value,
-            Atomic::Xchg => value,
-            Atomic::Cmpxchg if old == zero_extended(size, self.regs[0]) => value,
-            Atomic::Cmpxchg => old,
-        };
-        self.store(addr, size, new)?;
-        match atomic {
-            Atomic::Cmpxchg => self.regs[0] = old,
-            atomic if atomic.fetches() => self.set(src, old),
-            _ => {}
+        let value = zero_extended(size, self.reg(src));
+        for _ in 0..EXCHANGES_MAX {
+            let old = self.load(addr, size)?;
+            let new = match atomic {
+                Atomic::Add { .. } => old.wrapping_add(value),
+                Atomic::Or { .. } => old | value,
+                Atomic::And { .. } => old & value,
+                Atomic::Xor { .. } => old ^ value,
+                Atomic::Xchg => value,
+                Atomic::Cmpxchg if old == zero_extended(size, self.regs[0]) => value,
+                Atomic::Cmpxchg => old,
+            };
+            if !self.exchange(addr, size, old, new)? {
+                continue;
+            }
+            match atomic {
+                Atomic::Cmpxchg => self.regs[0] = old,
+                atomic if atomic.fetches() => self.set(src, old),
+                _ => {}
+            }
+            return Ok(());
         }
-        Ok(())
+        Err(Fault::FuelOut)
+    }
+
+    /// False if `old` is no longer there.
+    fn exchange(&mut self, addr: u64, size: Size, old: u64, new: u64) -> Result<bool, Fault> {
+        match self.stack.bytes(addr, size.bytes()) {
+            Some(_) => self.store(addr, size, new).map(|()| true),
+            None => self.host.exchange(addr, size, old, new),
+        }
     }
 }
 

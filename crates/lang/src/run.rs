@@ -8,6 +8,7 @@
 //! Checked: `tests/scripts.rs`, `tests/output.rs`, `tests/generated.rs`.
 
 mod events;
+mod failures;
 mod histogram;
 mod host;
 mod machine;

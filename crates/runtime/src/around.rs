@@ -117,7 +117,7 @@ impl<'a> Around<'a> {
     pub(crate) fn may_write(&self, at: u64, len: u64) -> bool {
         let values = Piece { start: self.base() + self.maps.data, end: self.base() + self.maps.len };
         len <= PIECE_MAX
-            && (self.stack.holds(at, len) || self.scratch.holds(at, len) || values.holds(at, len))
+            && [self.stack, self.given, self.scratch, values].iter().any(|piece| piece.holds(at, len))
     }
 
     /// Bytes that the program may read.

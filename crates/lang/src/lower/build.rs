@@ -86,10 +86,11 @@ impl<'l, 'a> Build<'l, 'a> {
         first.mov(CONTEXT, r(1));
         if peak > 0 {
             let have = first.label();
-            first.store(Size::Dw, Reg::FRAME, -264, Operand::Imm(0));
+            // Nothing lies in the frame yet.
+            first.store(Size::Dw, Reg::FRAME, -8, Operand::Imm(0));
             first.op(Op::Wide { dst: r(1), wide: Wide::MapIndex(SCRATCH) });
             first.mov(r(2), Reg::FRAME);
-            first.alu(bpf::Alu::Add, r(2), Operand::Imm(-264));
+            first.alu(bpf::Alu::Add, r(2), Operand::Imm(-8));
             first.call(helper::MAP_LOOKUP);
             first.jump(Cond::Ne, r(0), Operand::Imm(0), have);
             first.op(Op::Exit);

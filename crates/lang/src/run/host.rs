@@ -10,7 +10,7 @@
 use super::maps::Map;
 use super::{names, os};
 use bpf::helper::{self, About, CONSTANTS, FIRST_MAP, Named, RECORD_MAX, RING, SCRATCH};
-use bpf::{Fault, Host, Stack, Wide};
+use bpf::{Fault, Host, Size, Stack, Wide};
 
 const EFAULT: u64 = (-14i64).cast_unsigned();
 const E2BIG: u64 = (-7i64).cast_unsigned();
@@ -355,6 +355,17 @@ impl Host for Memory {
         }
         self.own(addr, from.len()).ok_or(fault)?.copy_from_slice(from);
         Ok(())
+    }
+
+    fn exchange(&mut self, addr: u64, size: Size, old: u64, new: u64) -> Result<bool, Fault> {
+        let (old, new) = (&old.to_le_bytes()[..size.bytes()], &new.to_le_bytes()[..size.bytes()]);
+        if addr < VALUES_AT {
+            return self.write(addr, new).map(|()| true);
+        }
+        // Hits change it meanwhile.
+        let fault = Fault::Access { addr, len: size.bytes() };
+        let (map, slot, offset) = self.value_at(addr).ok_or(fault)?;
+        map.exchange(slot, offset, old, new).ok_or(fault)
     }
 
     fn call(&mut self, number: u64, args: [u64; 5], stack: &mut Stack) -> Result<u64, Fault> {

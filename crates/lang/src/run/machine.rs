@@ -204,6 +204,7 @@ impl Machine {
         if !self.settings.is_silent {
             self.out.flush();
             lines.iter().for_each(|line| self.say(&format!("{line}\n")));
+            self.tell_failures();
         }
         let code = self.exit.unwrap_or(i32::from(!is_clean));
         self.end(code)

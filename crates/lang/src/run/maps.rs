@@ -186,6 +186,21 @@ impl Map {
         true
     }
 
+    /// Makes bytes of one word of a value, `old.len()` of them, `new` if they are `old`; `None` if they are not there.
+    pub fn exchange(&self, slot: u32, offset: usize, old: &[u8], new: &[u8]) -> Option<bool> {
+        let (at, within) = (offset & !7, offset & 7);
+        let bytes = within..within + old.len();
+        let mut word = [0; 8];
+        if !self.read(slot, at, &mut word) || word.get(bytes.clone())? != old {
+            return (at + 8 <= self.stride()).then_some(false);
+        }
+        let before = u64::from_ne_bytes(word);
+        word.get_mut(bytes)?.copy_from_slice(new);
+        let maps = self.maps();
+        let done = maps.table(self.number).exchange(Slot(slot), at, before, u64::from_ne_bytes(word))?;
+        Some(done.is_ok())
+    }
+
     /// The value of a slot.
     pub fn value(&self, slot: u32) -> Vec<u8> {
         let mut value = vec![0; self.decl.value_size.max(8)];
@@ -271,6 +286,12 @@ mod tests {
         assert!(map.read(slot, 4, &mut to));
         assert_eq!(to, [0, 1, 2, 3, 4, 5, 6, 0]);
         assert!(!map.write(slot, 20, &[0; 8]) && !map.read(slot, 24, &mut to));
+        assert_eq!(map.exchange(slot, 4, &[0, 1, 2, 3], &[9; 4]), Some(true));
+        assert_eq!(map.exchange(slot, 4, &[0, 1, 2, 3], &[8; 4]), Some(false));
+        assert_eq!(map.exchange(slot, 24, &[0; 8], &[8; 8]), None);
+        assert!(map.read(slot, 4, &mut to));
+        assert_eq!(to, [9, 9, 9, 9, 4, 5, 6, 0]);
+        assert!(map.write(slot, 5, &[1, 2, 3, 4, 5, 6]));
         assert_eq!(map.value(slot).len(), 20);
         assert!(map.delete(b"a") && !map.delete(b"a"));
         assert_eq!(map.elements(), []);

@@ -1,7 +1,7 @@
 //! Helpers that are asked for what is not the program's: nothing is touched, and each time is counted.
 
 use crate::ground::{COUNTS, LIMIT, PLAIN, World};
-use runtime::{Around, Rseq};
+use runtime::{Around, Piece, Rseq};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use wire::maps::{HelperError, ReadWay};
 
@@ -93,6 +93,17 @@ fn a_pointer_that_is_not_the_programs_is_refused_by_every_helper() {
     }
     assert_eq!((outside.load(Relaxed), world.stack[64].load(Relaxed)), (0x5a5a, 0));
     assert!(world.errors().iter().all(|(cause, _)| *cause == HelperError::BadArgument));
+}
+
+#[test]
+fn a_stack_that_was_given_to_a_program_serves_every_helper() {
+    let world = World::new(ReadWay::VmReadv);
+    let on_thread = world.around();
+    let around = Around { stack: Piece::default(), given: on_thread.stack, ..on_thread };
+    for ((name, call), _) in CALLS {
+        call(&around, good(&world, name));
+        assert_eq!(world.errors(), [], "{name}");
+    }
 }
 
 #[test]

@@ -1,0 +1,200 @@
+//! Scripts on targets: programs at hits, maps and records that the controller reads.
+//!
+//! For:     `-e` and `run` with probes in traced processes.
+//! Keeps:   hits of a script are the target's own number, in a process that runs, in one that is started, in those that come;
+//!          what a map counts is that number; records are there once, in order.
+
+use testkit::{Link, Nanoprobe, Outcome, Program, Result, Running, Target};
+
+const CALLS: u64 = 80_000;
+
+fn probe(target: &Target, kind: &str, function: &str) -> String {
+    format!("{kind}:{}:{function}", target.path().display())
+}
+
+/// The number behind `name: ` in what a script printed.
+fn scalar(outcome: &Outcome, name: &str) -> u64 {
+    let prefix = format!("{name}: ");
+    let line = outcome.stdout.lines().find_map(|line| line.strip_prefix(&prefix));
+    line.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("no {name} in {outcome}"))
+}
+
+fn hits(outcome: &Outcome) -> u64 {
+    let line = outcome.stderr.lines().find(|line| line.starts_with("Hits ")).unwrap_or_default();
+    let words: Vec<&str> =
+        line.split(|c: char| !c.is_ascii_digit()).filter(|word| !word.is_empty()).collect();
+    assert_eq!(words.get(2), Some(&"0"), "skipped: {outcome}");
+    words.first().and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("no hits in {outcome}"))
+}
+
+fn traced(target: &Target, running: &mut Running, script: &str, function: &str) -> Result<(Outcome, u64)> {
+    let mut tracing = Nanoprobe::find()?.start(["-e", script, "-p", &running.pid_text()])?;
+    tracing.attached()?;
+    let called = running.run(CALLS, function)?;
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    assert!(outcome.says_detach_verified(), "{} {outcome}", target.path().display());
+    Ok((outcome, called))
+}
+
+#[test]
+fn hits_and_counts_are_the_targets_own_number() -> Result<()> {
+    for link in [Link::Pie, Link::NoPie, Link::Musl, Link::Static] {
+        let target = Target::build(Program::Counted, link)?;
+        let mut running = target.spawn()?;
+        running.run(8_000, "work")?;
+        let probe = probe(&target, "uprobe", "work");
+        let script = format!("{probe} {{ @all = count(); @plain++; @by[tid] = count(); }}");
+        let (outcome, called) = traced(&target, &mut running, &script, "work")?;
+        assert_eq!(hits(&outcome), called, "{link:?} {outcome}");
+        assert_eq!(
+            (scalar(&outcome, "@all"), scalar(&outcome, "@plain")),
+            (called, called),
+            "{link:?} {outcome}"
+        );
+        let by: u64 = outcome
+            .stdout
+            .lines()
+            .filter_map(|l| l.strip_prefix("@by[")?.rsplit(' ').next()?.parse::<u64>().ok())
+            .sum();
+        assert_eq!(by, called, "{link:?} {outcome}");
+        running.run(8_000, "work")?;
+        assert_eq!(running.end()?.code(), Some(7));
+    }
+    Ok(())
+}
+
+#[test]
+fn what_begin_has_put_in_a_map_is_there_for_hits_and_what_hits_put_there_for_end() -> Result<()> {
+    let target = Target::build(Program::Counted, Link::Pie)?;
+    let mut running = target.spawn()?;
+    let probe = probe(&target, "uprobe", "work");
+    let script = format!(
+        "begin {{ @x = 1000000; @s = count(); @s = count(); }} {probe} {{ @x++; @s = count(); }} end {{ printf(\"x is %d\\n\", @x); }}"
+    );
+    let (outcome, called) = traced(&target, &mut running, &script, "work")?;
+    assert_eq!(scalar(&outcome, "@x"), 1_000_000 + called, "{outcome}");
+    assert_eq!(scalar(&outcome, "@s"), 2 + called, "{outcome}");
+    assert!(outcome.stdout.contains(&format!("x is {}", 1_000_000 + called)), "{outcome}");
+    Ok(())
+}
+
+#[test]
+fn entry_and_return_are_both_seen_of_every_call() -> Result<()> {
+    let target = Target::build(Program::Counted, Link::Pie)?;
+    let mut running = target.spawn()?;
+    let (entry, exit) = (probe(&target, "u", "work"), probe(&target, "ur", "work"));
+    let script = format!(
+        "{entry} {{ @in = count(); @t[tid] = nsecs; }} {exit} /@t[tid]/ {{ @out = count(); delete(@t, tid); }}"
+    );
+    let (outcome, called) = traced(&target, &mut running, &script, "work")?;
+    assert_eq!((scalar(&outcome, "@in"), scalar(&outcome, "@out")), (called, called), "{outcome}");
+    assert_eq!(hits(&outcome), 2 * called, "{outcome}");
+    Ok(())
+}
+
+#[test]
+fn records_come_once_and_in_the_order_of_one_thread() -> Result<()> {
+    let target = Target::build(Program::Counted, Link::Pie)?;
+    let mut running = target.spawn()?;
+    let probe = probe(&target, "uprobe", "work");
+    let script = format!("{probe} {{ @n++; if (@n <= 500) {{ printf(\"hit %d of %s\\n\", @n, probe); }} }}");
+    let (outcome, called) = traced(&target, &mut running, &script, "work")?;
+    assert!(called > 500);
+    let numbers: Vec<u64> = outcome
+        .stdout
+        .lines()
+        .filter_map(|l| l.strip_prefix("hit ")?.split(' ').next()?.parse().ok())
+        .collect();
+    assert!(numbers.len() >= 490 && numbers.len() <= 510, "{outcome}");
+    assert!(outcome.stdout.contains(&format!(" of {probe}")), "{outcome}");
+    Ok(())
+}
+
+/// The words of the lines that begin with this one.
+fn numbers(outcome: &Outcome, first: &str) -> Vec<Vec<u64>> {
+    let of = |line: &str| {
+        let words = line.strip_prefix(first)?.split_whitespace();
+        words.map(|word| word.parse().ok()).collect::<Option<Vec<u64>>>()
+    };
+    outcome.stdout.lines().filter_map(of).collect()
+}
+
+#[test]
+fn what_lies_in_scratch_memory_and_on_a_full_stack_is_in_maps_and_records_as_it_was() -> Result<()> {
+    let target = Target::build(Program::Counted, Link::Pie)?;
+    let mut running = target.spawn()?;
+    let probe = probe(&target, "uprobe", "work_args");
+    // So many variables fill most of the stack, and keys and arguments of helpers lie on what is left; the record and the
+    // text lie in scratch memory.
+    let set: String = (0..20).map(|n| format!("$v{n} = arg1 * 100 + {n}; ")).collect();
+    let shown: Vec<String> = (0..20).map(|n| format!("$v{n}")).collect();
+    let wanted: Vec<u64> = (700..720).collect();
+    let script = format!(
+        "{probe} {{ {set} @n[tid]++; @sum[arg1, arg2] = sum(arg1 + arg2); $s = str(arg0); \
+         if (@n[tid] <= 20) {{ printf(\"args {} %d %d\\n\", {}, arg1, arg2); }} \
+         if (@n[tid] == 21) {{ @pair[tid] = ($v0, $v19, \"a text\"); print(@pair[tid]); }} }}",
+        ["%d"; 20].join(" "),
+        shown.join(", "),
+    );
+    let (outcome, called) = traced(&target, &mut running, &script, "work_args")?;
+    let lines = numbers(&outcome, "args ");
+    assert!(called > 20 && lines.len() >= 20, "{outcome}");
+    let whole: Vec<u64> = wanted.into_iter().chain([7, 9]).collect();
+    assert!(lines.iter().all(|line| *line == whole), "{outcome}");
+    assert!(outcome.stdout.contains("(700, 719, a text)"), "{outcome}");
+    assert_eq!(scalar(&outcome, "@sum[7, 9]"), 16 * called, "{outcome}");
+    assert!(!outcome.stderr.contains("not the program's"), "{outcome}");
+    Ok(())
+}
+
+#[test]
+fn records_and_reads_that_failed_are_told_by_cause() -> Result<()> {
+    let target = Target::build(Program::Counted, Link::Pie)?;
+    let mut running = target.spawn()?;
+    let probe = probe(&target, "uprobe", "work_args");
+    // Nothing lies at address 7.
+    let script = format!("{probe} {{ @read = sum(*(uint8 *)arg1); }}");
+    let (outcome, called) = traced(&target, &mut running, &script, "work_args")?;
+    assert_eq!(scalar(&outcome, "@read"), 0, "{outcome}");
+    let told = format!("Not done: {called} reads of memory that is not there.");
+    assert!(outcome.stderr.contains(&told), "{outcome}");
+    Ok(())
+}
+
+#[test]
+fn what_an_interval_adds_to_a_map_takes_nothing_from_hits() -> Result<()> {
+    let target = Target::build(Program::Counted, Link::Pie)?;
+    let mut running = target.spawn()?;
+    let probe = probe(&target, "uprobe", "work");
+    let script = format!(
+        "{probe} {{ @both++; @hits = count(); }} \
+         interval:us:200 {{ $i = 0; while ($i < 200) {{ @both++; @own++; $i++; }} }}"
+    );
+    let (outcome, called) = traced(&target, &mut running, &script, "work")?;
+    assert_eq!(scalar(&outcome, "@hits"), called, "{outcome}");
+    assert_eq!(scalar(&outcome, "@both"), called + scalar(&outcome, "@own"), "{outcome}");
+    Ok(())
+}
+
+#[test]
+fn without_a_process_whoever_runs_the_file_is_traced_from_the_first_call_on() -> Result<()> {
+    let target = Target::build(Program::Counted, Link::Pie)?;
+    // A file of our own: other tests run the target's.
+    let own = std::env::temp_dir().join(format!("nanoprobe-births-{}", std::process::id()));
+    let copy = target.copied_to(&own)?;
+    let script = format!("{} {{ @all = count(); @by[pid] = count(); }}", probe(&copy, "uprobe", "work"));
+    let mut before = copy.spawn()?;
+    let mut tracing = Nanoprobe::find()?.start(["-e", &script])?;
+    tracing.attached()?;
+    let mut called = before.run(CALLS, "work")?;
+    before.end()?;
+    for _ in 0..2 {
+        let mut born = copy.spawn()?;
+        called += born.run(CALLS, "work")?;
+        assert_eq!(born.end()?.code(), Some(7));
+    }
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    std::fs::remove_file(&own).map_err(testkit::Error::io("removing the copy"))?;
+    assert_eq!((hits(&outcome), scalar(&outcome, "@all")), (called, called), "{outcome}");
+    Ok(())
+}
