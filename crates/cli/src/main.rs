@@ -15,6 +15,7 @@ mod front;
 mod guard;
 mod look;
 mod manual;
+mod names;
 mod out;
 mod probes;
 mod render;

@@ -123,7 +123,7 @@ fn run(options: &Options) -> Result<i32, String> {
         (None, None) => Which::All,
     };
     let pid = if let Which::Pid(pid) = which { Some(pid) } else { None };
-    let names = Rc::new(Names::default());
+    let names = Rc::new(Names::new(checked.config.show_debug_info));
     script.symbols = Some(Named(names.clone()));
     let says = !options.is_quiet && !options.no_warnings;
     Ok(front::run(pid, None, move |stop, _, guard| {

@@ -7,11 +7,10 @@
 //! Checked: tests below; testkit `stacks`.
 
 mod flame;
-mod names;
 
 use crate::args::Format;
+use crate::names::{Files, Frame, Names};
 use crate::shown::shown;
-use names::{Frame, Names};
 use serde_json::{Value, json};
 use session::{Session, StackLosses};
 use std::collections::BTreeMap;
@@ -34,6 +33,7 @@ pub struct StackArgs {
 pub struct Stacks {
     /// Of each session: one is of a process, and of one program in it.
     names: Vec<Names>,
+    files: Files,
     args: StackArgs,
 }
 
@@ -43,12 +43,14 @@ type Named = (Vec<Frame>, u64);
 impl Stacks {
     /// Holds what names need: the files may be replaced, and the process may go.
     pub fn hold(pid: i32, args: StackArgs) -> Stacks {
-        Stacks { names: vec![Names::hold(pid)], args }
+        let files = Files::default();
+        Stacks { names: vec![Names::hold(pid, &files)], files, args }
     }
 
     /// The same for sessions that have come since.
     pub fn hold_all(&mut self, sessions: &[Session]) {
-        let new = sessions.iter().skip(self.names.len()).map(|session| Names::hold(session.pid()));
+        let new =
+            sessions.iter().skip(self.names.len()).map(|session| Names::hold(session.pid(), &self.files));
         self.names.extend(new);
     }
 

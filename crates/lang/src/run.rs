@@ -20,13 +20,14 @@ mod printf;
 mod report;
 mod series;
 mod show;
+mod stacks;
 mod traced;
 
 pub use machine::{Ended, Machine, Mode, Settings};
 pub use maps::Shared;
 pub use names::signal_number;
 pub use out::{Buffering, Format, Out};
-pub use traced::{Look, Symbols, Traced, Untraced};
+pub use traced::{Frame, Look, Symbols, Traced, Untraced};
 
 /// An error of the system in its words, without its number.
 pub fn out_error(error: &std::io::Error) -> String {

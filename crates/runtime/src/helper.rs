@@ -73,6 +73,8 @@ helpers! {
     child() = around, hit: around.child();
     str_tidy(to, len) = around, hit: around.str_tidy(to, len);
     probe_read_text(to, len, from) = around, hit: around.probe_read_text::<A>(to, len, from);
+    // SAFETY: the hit that runs, whose program has all registers saved that a walk needs.
+    user_stack(to, most) = around, hit: unsafe { around.user_stack::<A>(hit, to, most) };
 }
 
 /// The helpers of one build, in the order of [`wire::Helper`]. Whoever calls one must pass the run's `Hit`.
@@ -109,6 +111,7 @@ pub const fn table<A: Adder>() -> [Function; HELPERS_LEN] {
         child::<A>,
         str_tidy::<A>,
         probe_read_text::<A>,
+        user_stack::<A>,
     ]
 }
 

@@ -9,5 +9,6 @@
 pub mod maps;
 pub mod output;
 pub mod reads;
+pub mod stacks;
 pub mod text;
 pub mod world;

@@ -1,6 +1,6 @@
-//! The handler that counts by stack, and what it may read.
+//! Walks of the running thread's stack, the handler that counts by it, and what may be read.
 //!
-//! For:     `count --stack`.
+//! For:     `count --stack`; the helper that programs ask for a stack.
 //! State:   the stacks that were seen, working memory, the consumer's cells and those of the stacks; all in the arena.
 //! Context: hit, between the reader's two counts; signal included: a hit that interrupts another has working memory of its own.
 //! Keeps:   S1 a hit adds once to the consumer's cells: its stack has a number, or it has not, by why. So often as it has one, the
@@ -73,15 +73,11 @@ pub unsafe extern "C" fn count_stack<A: Adder>(
 unsafe extern "C" fn count<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc, copy: u64) {
     // SAFETY: a description in the arena, which lives as long as this code (contract).
     let desc = unsafe { &*(consumer.walk as *const WalkDesc) };
-    let mut hit = Hit::<A> { regs, site, arg: consumer.arg, copy, desc, adder: PhantomData };
+    let walker = Walker::<A> { regs, site, flags: consumer.arg, copy, desc, adder: PhantomData };
     // SAFETY: passed on from the caller.
-    let (number, stop) = match unsafe { shared_copy(site) } {
-        None => (Err(walk_cell::CHILD), Stop::Outermost),
-        // SAFETY: passed on from the caller.
-        Some(_) => unsafe { hit.number() },
-    };
+    let (number, stop) = unsafe { walker.number(STACK_FRAMES) };
     let cell = match number {
-        Ok(number) => {
+        Ok((number, _)) => {
             // SAFETY: passed on from the caller; each number has a cell.
             unsafe { A::add(copy, site, desc.cells.load(Relaxed) as u32 + 8 * number, 1) };
             walk_cell::HANDLED
@@ -97,42 +93,54 @@ unsafe extern "C" fn count<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &
     }
 }
 
-/// One hit.
-struct Hit<'a, A> {
-    regs: &'a PtRegs,
-    site: &'a SiteDesc,
-    arg: u32,
-    copy: u64,
-    desc: &'a WalkDesc,
-    adder: PhantomData<A>,
+/// One hit, whose stack is walked.
+pub(crate) struct Walker<'a, A> {
+    /// The saved registers, with those that calls keep.
+    pub regs: &'a PtRegs,
+    /// Where it is.
+    pub site: &'a SiteDesc,
+    /// [`WALK_AT_ENTRY`], [`WALK_IN_GO`].
+    pub flags: u32,
+    /// What the trampoline passed.
+    pub copy: u64,
+    /// What is known of the process's stacks.
+    pub desc: &'a WalkDesc,
+    /// The build.
+    pub adder: PhantomData<A>,
 }
 
-impl<A: Adder> Hit<'_, A> {
-    /// The number of the stack, or the cell that says why it has none; and how it ended.
+impl<A: Adder> Walker<'_, A> {
+    /// The number of the stack as far as so many frames, and how many there are; or the cell that says why it has none; and
+    /// how it ended.
     ///
     /// # Safety
-    /// As for [`count_stack`].
+    /// As for [`count_stack`], of the hit that runs.
     #[inline(always)]
-    unsafe fn number(&mut self) -> (Result<u32, u32>, Stop) {
+    pub unsafe fn number(&self, most: usize) -> (Result<(u32, usize), u32>, Stop) {
+        // SAFETY: passed on from the caller.
+        if unsafe { shared_copy(self.site) }.is_none() {
+            return (Err(walk_cell::CHILD), Stop::Outermost);
+        }
         let sp = self.regs.stack_pointer(self.site);
         // SAFETY: the description stands before its spaces (contract).
         let Some(space) = (unsafe { Space::claim(self.desc, sp) }) else {
             return (Err(walk_cell::NO_SPACE), Stop::Outermost);
         };
-        let (len, stop) = self.walk(sp, space.frames);
+        let (len, stop) = self.walk(sp, space.frames, most);
         // SAFETY: so many were written, and nobody else has the space.
         let frames = unsafe { core::slice::from_raw_parts(space.frames, len) };
         let stacks = NonNull::new(self.desc.stacks.load(Relaxed) as *mut u8);
         // SAFETY: the arena has the map there for as long as a trampoline can be run (contract).
         let stacks = stacks.map(|at| unsafe { Stacks::attach(at, 0) });
         let number = stacks.and_then(|stacks| stacks.id(frames).ok()).ok_or(walk_cell::FULL);
+        let number = number.map(|number| (number, len));
         space.leave();
         (number, stop)
     }
 
     /// Writes the frames; how many, and why no more.
     #[inline(always)]
-    fn walk(&self, sp: u64, frames: *mut u64) -> (usize, Stop) {
+    fn walk(&self, sp: u64, frames: *mut u64, most: usize) -> (usize, Stop) {
         let first = core::ptr::from_ref(self.desc).cast::<u8>().wrapping_add(WALK_TABLES).cast::<AtomicU32>();
         // SAFETY: so many words stand behind the spaces (contract of the handler, whose description this is), used as atomics alone.
         let area = unsafe { core::slice::from_raw_parts(first, self.desc.words.load(Relaxed) as usize) };
@@ -143,8 +151,8 @@ impl<A: Adder> Hit<'_, A> {
         }
         let mut own = Own { hit: self, start: 0, end: 0 };
         unwind::Stack::switch(&mut own, sp);
-        let most = (self.desc.most.load(Relaxed) as usize).min(STACK_FRAMES);
-        let is_entry = self.arg & WALK_AT_ENTRY != 0;
+        let most = (self.desc.most.load(Relaxed) as usize).min(STACK_FRAMES).min(most);
+        let is_entry = self.flags & WALK_AT_ENTRY != 0;
         walk(tables, registers, &mut own, is_entry, most, |number, pc| {
             // SAFETY: below `STACK_FRAMES`, for as many of which there is room.
             let to = unsafe { frames.add(number) };
@@ -160,7 +168,7 @@ impl<A: Adder> Hit<'_, A> {
         if start <= sp && sp < end {
             return (sp, end);
         }
-        if self.arg & WALK_IN_GO != 0 {
+        if self.flags & WALK_IN_GO != 0 {
             let g = self.regs.at(8) as *const [u64; 2];
             // SAFETY: the goroutine is alive while it runs, and begins with its stack's bounds (contract of the handler).
             let [start, end] = unsafe { g.read() };
@@ -208,7 +216,7 @@ unsafe fn word_of_thread(offset: u64) -> u64 {
 
 /// The running thread's stack, from where the walk is to its end.
 struct Own<'a, A> {
-    hit: &'a Hit<'a, A>,
+    hit: &'a Walker<'a, A>,
     start: u64,
     end: u64,
 }

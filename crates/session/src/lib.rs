@@ -13,7 +13,7 @@ mod patch;
 mod plan;
 pub mod watch;
 
-pub use enter::arena::MapsGround;
+pub use enter::arena::{MapsGround, SeenStacks};
 pub use enter::fence::Fence;
 pub use enter::guest::Guest;
 pub use facts::calls::{Event, OpenCalls};

@@ -80,6 +80,32 @@ fn each_way_to_a_function_is_counted_exactly_by_its_own_stack() -> Result<()> {
 }
 
 #[test]
+fn a_script_gets_the_same_stacks_as_keys() -> Result<()> {
+    for link in [Link::Pie, Link::Static] {
+        let target = Target::build(Program::Stacked, link)?;
+        let (spec, path) = (target.spec("site"), target.path().display().to_string());
+        let script = format!(
+            "config = {{ show_debug_info = 0 }} {spec} {{ @[ustack] = count(); @n[ustack(2)] = count(); }}"
+        );
+        let command = format!("{path} {CALLS}");
+        let outcome = Nanoprobe::find()?.run(["-e", &script, "-c", &command])?;
+        let counted = |caller: &str| -> u64 {
+            let blocks = outcome.stdout.split("@n[\n").skip(1);
+            let of =
+                blocks.filter(|block| block.lines().nth(1).is_some_and(|l| l.trim().starts_with(caller)));
+            let count = |block: &str| block.split("]: ").nth(1)?.lines().next()?.parse::<u64>().ok();
+            of.filter_map(count).sum()
+        };
+        for caller in ["by_one+", "with_alloca+", "aligned+", "by_handler+", "by_other_stack+", "deep+"] {
+            assert_eq!(counted(caller), CALLS, "{link:?} {caller} {outcome}");
+        }
+        assert_eq!(counted("by_two+"), 4 * CALLS, "{link:?} {outcome}");
+        assert!(outcome.stdout.contains("    site+0\n    by_one+"), "{outcome}");
+    }
+    Ok(())
+}
+
+#[test]
 fn a_running_process_is_attached_to_and_left_and_its_picture_drawn() -> Result<()> {
     let target = Target::build(Program::Stacked, Link::Pie)?;
     let mut running = target.spawn_with(&["100", "wait"])?;

@@ -280,10 +280,12 @@ pub enum Helper {
     StrTidy = 29,
     /// (to, length, from) -> 0 or an error; a text of the target.
     ProbeReadText = 30,
+    /// (to, frames) -> 0 or an error; the thread's stack.
+    UserStack = 31,
 }
 
 /// How many helpers there are.
-pub const HELPERS_LEN: usize = 31;
+pub const HELPERS_LEN: usize = 32;
 
 impl Helper {
     /// All, in their order.
@@ -319,6 +321,7 @@ impl Helper {
         Helper::Child,
         Helper::StrTidy,
         Helper::ProbeReadText,
+        Helper::UserStack,
     ];
 
     /// The number by which programs call it: BPF's own, or one of ours from 0x4e500000 on.
@@ -355,6 +358,7 @@ impl Helper {
             Helper::Child => 0x4e50_000f,
             Helper::StrTidy => 0x4e50_0012,
             Helper::ProbeReadText => 0x4e50_0013,
+            Helper::UserStack => 0x4e50_000d,
         }
     }
 

@@ -40,11 +40,25 @@ pub enum HelperError {
     NoHelper = 7,
     /// A system call that failed.
     Call = 8,
+    /// No number for a stack: more different ones were seen than there is room for.
+    StackFull = 9,
+    /// The same: too many threads were walking theirs.
+    StackBusy = 10,
+    /// The same: a forked child's stack is not walked.
+    StackOfChild = 11,
+    /// A stack that ends early: the next word is not known to be the thread's stack.
+    StackNotKnown = 12,
+    /// The same: code without unwind information and without a frame pointer.
+    StackNoFrame = 13,
+    /// The same: unwind information that is missing or not understood.
+    StackUnknown = 14,
+    /// The same: the next frame would not lie above.
+    StackNotUp = 15,
 }
 
 impl HelperError {
     /// All of them.
-    pub const ALL: [HelperError; 9] = [
+    pub const ALL: [HelperError; 16] = [
         HelperError::MapFull,
         HelperError::MapBusy,
         HelperError::BadArgument,
@@ -54,6 +68,13 @@ impl HelperError {
         HelperError::RecordTooLong,
         HelperError::NoHelper,
         HelperError::Call,
+        HelperError::StackFull,
+        HelperError::StackBusy,
+        HelperError::StackOfChild,
+        HelperError::StackNotKnown,
+        HelperError::StackNoFrame,
+        HelperError::StackUnknown,
+        HelperError::StackNotUp,
     ];
 }
 

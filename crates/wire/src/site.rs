@@ -41,6 +41,8 @@ pub struct SiteDesc {
     pub has_flags: u64,
     /// Number of the process in its own pid namespace, as its programs tell it.
     pub process: u64,
+    /// Not 0: a function begins here, or is left: its return address is on top of the stack.
+    pub is_edge: u64,
 }
 
 /// What a handler gets in the place of a copy's address where the thread pointer leads to no thread's block: nothing that

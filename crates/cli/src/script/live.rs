@@ -160,7 +160,7 @@ impl<'g> Live<'g> {
             maps.borrow_mut().go_on_in(Arc::new(ground)).map_err(|why| why.to_string())?;
         }
         self.left_out.extend(session.missed().iter().map(|(site, why)| (site.name.clone(), why.to_string())));
-        self.names.add(pid, process);
+        self.names.add(pid, session.seen_stacks());
         self.sessions.push(session);
         Ok(())
     }
@@ -334,6 +334,7 @@ impl Traced for Live<'_> {
     fn look(&mut self, script: &Script, maps: &Shared) -> Look {
         session::tidy();
         self.welcome(script, maps);
+        self.sessions.iter_mut().for_each(Session::look_for_tables);
         if self.stop.is_asked() {
             return Look::Asked;
         }
@@ -387,7 +388,6 @@ fn in_words(why: &NotProgram) -> String {
     };
     let what = match u32::try_from(*number).unwrap_or(0) {
         helper::VECTOR => "reading floating-point values that are in vector registers",
-        helper::USER_STACK => "ustack",
         helper::NAME_OF => "strerror(), signal_name() or syscall_name()",
         helper::COMM_OF => "comm() of another process",
         helper::ABOUT => "ppid, pcomm, leader_tid, leader_comm or cgroup",

@@ -1,71 +1,85 @@
 //! Names of addresses in traced processes, also of those that have ended.
 //!
-//! For:     `usym`, `func`.
-//! State:   what was mapped when a process was entered; files that were read since.
+//! For:     `usym`, `func`, `ustack`.
+//! State:   of each process its files, held open, and the stacks that its hits saw.
 //! Context: control.
-//! Keeps:   N1 a name is asked of the file that was mapped at the attach, as long as it can be reached.
-//! Checked: testkit `scripts`.
+//! Keeps:   N1 a name is asked of the file that was mapped at the attach.
+//! Checked: testkit `scripts`, `stacks`.
 
-use image::{Addr, ElfImage, Process};
-use lang::run::Symbols;
+use crate::names::{Files, Frame, Names as Addresses};
+use lang::run::{self, Symbols};
+use session::SeenStacks;
 use std::cell::RefCell;
-use std::collections::HashMap;
-use std::path::PathBuf;
-use std::rc::Rc;
 
 /// The processes of a run.
 #[derive(Default)]
 pub struct Names {
     /// By the number that the process has for itself, and for us.
-    processes: RefCell<Vec<(i32, Process)>>,
-    images: RefCell<HashMap<PathBuf, Option<Rc<ElfImage>>>>,
+    processes: RefCell<Vec<(i32, Known)>>,
+    files: Files,
+    has_lines: bool,
+}
+
+/// One of them.
+struct Known {
+    addresses: Addresses,
+    stacks: Option<SeenStacks>,
 }
 
 impl Names {
+    /// Of no process yet; with or without source lines and inlined functions.
+    pub fn new(has_lines: bool) -> Names {
+        Names { has_lines, ..Names::default() }
+    }
+
     /// A process was entered. Its files are opened at once: it may be gone when a name is asked.
-    pub fn add(&self, pid: i32, process: Process) {
-        for module in &process.modules {
-            let mut images = self.images.borrow_mut();
-            if !images.contains_key(&module.path) {
-                images.insert(module.path.clone(), module.open(process.pid).ok().map(Rc::new));
-            }
-        }
-        self.processes.borrow_mut().push((pid, process));
+    pub fn add(&self, pid: i32, stacks: Option<SeenStacks>) {
+        let known = Known { addresses: Addresses::hold(pid, &self.files), stacks };
+        self.processes.borrow_mut().push((pid, known));
     }
 
-    /// The process looked at anew: it may have loaded something since.
-    fn again(&self, pid: i32) -> Option<Process> {
-        let process = Process::read(pid as u32).ok()?;
-        for module in &process.modules {
-            let mut images = self.images.borrow_mut();
-            if !images.contains_key(&module.path) {
-                images.insert(module.path.clone(), module.open(process.pid).ok().map(Rc::new));
-            }
-        }
-        Some(process)
-    }
-
-    fn in_process(&self, process: &Process, addr: u64) -> Option<(String, u64)> {
-        let module = process.module_at(Addr(addr))?;
-        let images = self.images.borrow();
-        let image = images.get(&module.path)?.as_ref()?;
-        let at = module.image_addr(Addr(addr));
-        let function = image.function_at(at)?;
-        Some((image::demangle(function.name()?).into_owned(), at.0 - function.addr.0))
+    fn with<T>(&self, pid: u32, ask: impl FnOnce(&mut Known) -> Option<T>) -> Option<T> {
+        let mut processes = self.processes.borrow_mut();
+        // Its number in its own namespace may be another.
+        let own = processes.iter().rposition(|(known, _)| *known == pid as i32);
+        let at = own.or(processes.len().checked_sub(1))?;
+        ask(&mut processes.get_mut(at)?.1)
     }
 }
 
 impl Symbols for Names {
     fn name(&self, pid: u32, addr: u64) -> Option<(String, u64)> {
-        let own = |known: &i32| *known == pid as i32;
-        let mut processes = self.processes.borrow_mut();
-        // Its number in its own namespace may be another.
-        let known = processes.iter().rposition(|(known, _)| own(known)).or(processes.len().checked_sub(1))?;
-        if let Some(found) = self.in_process(&processes[known].1, addr) {
-            return Some(found);
-        }
-        let again = self.again(processes[known].0)?;
-        processes[known].1 = again;
-        self.in_process(&processes[known].1, addr)
+        self.with(pid, |known| known.addresses.function(addr))
+    }
+
+    fn stack(&self, pid: u32, number: u32) -> Vec<run::Frame> {
+        let of = |known: &mut Known| {
+            let stack = known.stacks.as_ref()?.get(number)?;
+            let addresses = &mut known.addresses;
+            addresses.learn(std::iter::once(&stack), self.has_lines);
+            let found = addresses.with_addrs(&stack).map(|(addr, frame)| told(addresses, addr, frame));
+            Some(found.collect())
+        };
+        self.with(pid, of).unwrap_or_default()
+    }
+}
+
+fn told(addresses: &Addresses, addr: u64, frame: &Frame) -> run::Frame {
+    let (file, id) = addresses.file(addr).unzip();
+    let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    let Frame { name, offset, source, is_inlined, is_file } = frame.clone();
+    // An address in a file is written as tools write it.
+    let name = match offset {
+        Some(at) if is_file => format!("{name}+{at:#x}"),
+        _ => name,
+    };
+    run::Frame {
+        addr,
+        name,
+        offset: offset.filter(|_| !is_file),
+        is_inlined,
+        source,
+        file,
+        build_id: id.flatten().map(|(id, place)| (hex(id), place)),
     }
 }

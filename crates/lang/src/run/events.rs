@@ -152,6 +152,7 @@ impl Machine {
     fn formatted(&self, format: &[u8], record: &Record, args: &[u8]) -> Vec<u8> {
         let shown = self.shown(record, args).into_iter().map(|shown| match shown {
             Shown::Text(text) => Shown::Text(self.out.foreign(text)),
+            Shown::Stack(_) => Shown::Text(self.out.foreign(shown.text())),
             other => other,
         });
         printf(format, &shown.collect::<Vec<_>>())

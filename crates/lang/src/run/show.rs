@@ -9,6 +9,7 @@
 //!          not hold are strings.
 
 use super::os;
+use super::stacks::Lines;
 use crate::program::Script;
 use crate::types::{Int, Type};
 
@@ -29,6 +30,8 @@ pub enum Shown {
     Text(Vec<u8>),
     /// Bytes.
     Bytes(Vec<u8>),
+    /// A stack.
+    Stack(Lines),
     /// In square brackets.
     Array(Vec<Shown>),
     /// In round brackets.
@@ -115,7 +118,14 @@ fn special(script: &Script, ty: &Type, bytes: &[u8]) -> Shown {
             }
         }
         Type::Ksym => Shown::Named(format!("0x{:x}", word(0)), word(0)),
-        Type::Ustack(_) | Type::Kstack(_) => text("\n".into()),
+        Type::Ustack(kind) => {
+            let frames = match &script.symbols {
+                Some(symbols) if word(8) > 0 => symbols.0.stack(word(16) as u32, word(0) as u32),
+                _ => Vec::new(),
+            };
+            Shown::Stack(Lines::of(&frames, kind.mode))
+        }
+        Type::Kstack(_) => Shown::Stack(Lines::default()),
         Type::Timestamp => {
             let format = script.time_formats.get(word(8) as usize).map_or(&[][..], Vec::as_slice);
             Shown::Text(os::format_time(format, wall_time(word(0), os::BOOT)))
@@ -192,17 +202,17 @@ impl Shown {
     /// As text; bytes of the target as they are.
     pub fn text(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        self.write_text(&mut out);
+        self.write_text(&mut out, false);
         out
     }
 
-    fn write_text(&self, out: &mut Vec<u8>) {
+    fn write_text(&self, out: &mut Vec<u8>, is_key: bool) {
         let list = |out: &mut Vec<u8>, items: &[Shown], between: &[u8]| {
             for (i, item) in items.iter().enumerate() {
                 if i > 0 {
                     out.extend_from_slice(between);
                 }
-                item.write_text(out);
+                item.write_text(out, is_key);
             }
         };
         match self {
@@ -212,6 +222,7 @@ impl Shown {
             Shown::Float(x) => out.extend_from_slice(x.to_string().as_bytes()),
             Shown::Named(name, _) => out.extend_from_slice(name.as_bytes()),
             Shown::Text(text) => out.extend_from_slice(text),
+            Shown::Stack(lines) => out.extend_from_slice(lines.text(is_key).as_bytes()),
             Shown::Bytes(bytes) => out.extend_from_slice(&hex(bytes, true, true)),
             Shown::Array(items) => {
                 out.push(b'[');
@@ -231,7 +242,7 @@ impl Shown {
                 for (i, (name, item)) in fields.iter().enumerate() {
                     let before = if i == 0 { "{ ." } else { ", ." };
                     out.extend_from_slice(format!("{before}{name} = ").as_bytes());
-                    item.write_text(out);
+                    item.write_text(out, is_key);
                 }
                 out.extend_from_slice(b" }");
             }
@@ -240,7 +251,8 @@ impl Shown {
 
     /// As the key of a map, without a tuple's brackets.
     pub fn key(&self) -> Vec<u8> {
-        let text = self.text();
+        let mut text = Vec::new();
+        self.write_text(&mut text, true);
         match text.as_slice() {
             [b'(', inner @ .., b')'] => inner.to_vec(),
             _ => text,
@@ -260,6 +272,7 @@ impl Shown {
             Shown::Float(x) => x.to_string(),
             Shown::Named(_, n) => json_number(i128::from(*n)),
             Shown::Text(text) => quoted(text),
+            Shown::Stack(lines) => quoted(lines.text(true).as_bytes()),
             Shown::Bytes(bytes) => {
                 list(&bytes.iter().map(|b| Shown::Int(i128::from(*b))).collect::<Vec<_>>())
             }

@@ -76,4 +76,26 @@ impl Traced for Untraced {}
 pub trait Symbols {
     /// The function of an address, and how far behind its start that is.
     fn name(&self, pid: u32, addr: u64) -> Option<(String, u64)>;
+
+    /// The frames of the stack of this number, the probed one first; several of one address where functions were inlined.
+    fn stack(&self, pid: u32, number: u32) -> Vec<Frame>;
+}
+
+/// A frame of a stack.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Frame {
+    /// The address: the probed one, or that behind a call.
+    pub addr: u64,
+    /// The function, or what else there is to call it.
+    pub name: String,
+    /// How far behind the function's beginning, if it is one.
+    pub offset: Option<u64>,
+    /// It was inlined, into the next frame.
+    pub is_inlined: bool,
+    /// `file:line`.
+    pub source: Option<String>,
+    /// The mapped file.
+    pub file: Option<String>,
+    /// The file's own number, in hex, and the address's place in it.
+    pub build_id: Option<(String, u64)>,
 }

@@ -226,6 +226,26 @@ impl map::Ground for MapsGround {
     }
 }
 
+/// The stacks that a session's programs have seen, for whoever goes on asking when the session is gone.
+#[derive(Debug)]
+pub struct SeenStacks {
+    map: Arc<SharedMapping>,
+    at: usize,
+}
+
+impl SeenStacks {
+    /// The addresses of the stack of this number: the probed one, then those behind the calls, outwards.
+    pub fn get(&self, number: u32) -> Option<Vec<u64>> {
+        // SAFETY: all of the arena, mapped as long as `self.map` lives (M1), of a file whose length is sealed (`create`), and
+        // used as atomics alone by all of this crate.
+        let memory = unsafe { Untrusted::new(NonNull::new(self.map.base())?, self.map.len_bytes()) };
+        let stacks = StackTable::made(memory, self.at, STACKS_MAX, STACK_DEPTH).ok()?;
+        let mut frames = [0; STACK_DEPTH as usize];
+        let len = stacks.get(number, &mut frames).ok()?;
+        Some(frames[..len].to_vec())
+    }
+}
+
 impl Arena {
     /// Gives the target's memfd its size and contents.
     pub fn create(memfd: &File, layout: Layout, target_pid: i32) -> Result<Arena, Broken> {
@@ -328,6 +348,11 @@ impl Arena {
     pub fn ground(&self) -> Option<MapsGround> {
         let (at, len) = (self.layout.maps()?, self.layout.maps_len());
         Some(MapsGround { map: Arc::clone(&self.map), at, len })
+    }
+
+    /// The stacks that were seen, for whoever goes on asking when the session is gone.
+    pub fn seen_stacks(&self) -> Option<SeenStacks> {
+        Some(SeenStacks { map: Arc::clone(&self.map), at: self.layout.stacks()? })
     }
 
     /// The words by which a thread of the target waits for us.

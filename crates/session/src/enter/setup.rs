@@ -73,7 +73,8 @@ impl SetUp {
         let has_rings = sites.iter().any(|s| s.traces().is_some());
         let (consumers, cells) = (consumers + room.consumers, cells as usize + room.cells);
         // Made while the process runs: of a large program it takes a while.
-        let made = sites.iter().any(SitePlan::walks).then(|| Made::of(memory, |_| false));
+        let walks = programs.walk() || sites.iter().any(SitePlan::walks);
+        let made = walks.then(|| Made::of(memory, |_| false));
         let walk_bytes = made.as_ref().map_or(0, Made::object_bytes);
         let cells = cells + if made.is_some() { STACK_CELLS as usize } else { 0 };
         // Without a jump of ours, a region all the same: it has records of what the kernel places.

@@ -183,7 +183,7 @@ impl Program {
         let reads =
             |offsets: &[u32]| self.code.is_checked || offsets.iter().any(|offset| context.reads(*offset));
         let mut bits = 0;
-        bits |= if reads(&[0, 8, 16, 24, 32]) { needs::KEPT } else { 0 };
+        bits |= if self.walks() || reads(&[0, 8, 16, 24, 32]) { needs::KEPT } else { 0 };
         bits |= if reads(&[120, 128, 136, 144, 152, 160]) { needs::FRAME } else { 0 };
         bits |= if self.needs_workspace() { needs::WORKSPACE } else { 0 };
         bits | if self.code.is_checked { needs::CHECKED } else { 0 }
@@ -193,8 +193,16 @@ impl Program {
     pub(crate) fn reads(&self) -> u16 {
         // From r11 down to r8, in the order of the kernel's `pt_regs`.
         let places = [(11, 48), (10, 56), (9, 64), (8, 72)];
-        let is_read = |offset: u32| self.code.is_checked || self.code.context.reads(offset);
+        // gcc may have the frame in r10.
+        let is_read = |offset: u32| {
+            self.code.is_checked || self.code.context.reads(offset) || self.walks() && offset == 56
+        };
         places.into_iter().filter(|(_, offset)| is_read(*offset)).fold(0, |bits, (reg, _)| bits | 1 << reg)
+    }
+
+    /// It asks for the thread's stack.
+    pub(crate) fn walks(&self) -> bool {
+        self.code.helpers().contains(&Helper::UserStack.number())
     }
 
     /// It may run on a goroutine's stack, of which Go makes sure of some hundred bytes: its own code needs no more than
@@ -261,6 +269,11 @@ impl Programs {
         &self.0.maps
     }
 
+    /// One of them asks for stacks.
+    pub(crate) fn walk(&self) -> bool {
+        self.iter().any(Program::walks)
+    }
+
     /// Bytes of scratch memory of the one that needs most; `None` if none needs a workspace.
     pub(crate) fn scratch(&self) -> Option<usize> {
         self.iter().filter(|p| p.needs_workspace()).map(|p| p.scratch).max()
@@ -310,6 +323,7 @@ mod tests {
             (Helper::Child, number::CHILD),
             (Helper::StrTidy, number::STR_TIDY),
             (Helper::ProbeReadText, number::PROBE_READ_TEXT),
+            (Helper::UserStack, number::USER_STACK),
         ];
         for (helper, number) in numbers {
             assert_eq!(helper.number(), number, "{helper:?}");

@@ -211,6 +211,8 @@ pub struct SitePlan {
     pub is_named: bool,
     /// It is Go code, which runs on a stack that may be nearly full.
     pub is_go: bool,
+    /// Where a function begins, or is left.
+    pub(crate) is_edge: bool,
     /// Where its trampoline stands, if its jump is punned; found when it is armed.
     pub(crate) block: Option<u64>,
     /// Where its jump leads if it can lead to one address only: there a jump to the trampoline stands.

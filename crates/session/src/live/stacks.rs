@@ -1,12 +1,13 @@
 //! The stacks that were counted.
 //!
-//! For:     `count --stack`.
+//! For:     `count --stack`; `ustack` in programs.
 //! State:   none of its own.
 //! Context: control.
 //! Keeps:   S1 a stack and its count are of the same number; what cannot be a stack is left out and told.
 //! Checked: testkit `stacks`.
 
 use super::session::{Session, SiteView};
+use crate::enter::arena::SeenStacks;
 use crate::facts::site::Consumer;
 use wire::{STACK_FRAMES, walk_cell};
 
@@ -71,6 +72,11 @@ impl Session {
             }
         }
         found
+    }
+
+    /// The stacks that programs have asked for, also when the session is gone; `None` if none asks.
+    pub fn seen_stacks(&self) -> Option<SeenStacks> {
+        self.regions.arena.seen_stacks()
     }
 
     /// What became of hits without a stack, and of stacks that are not whole.

@@ -96,9 +96,13 @@ pub(super) fn consumer(
 
 /// What a walk begins with: where a function begins, and where it is left, its return address is on top of the stack.
 fn walk_flags(when: When, wanted: &Match, is_go: bool) -> u32 {
-    let is_entry = wanted.function.as_ref().is_some_and(|f| f.start == wanted.addr) && wanted.mark.is_none();
-    let at_entry = if is_entry || when == When::Return { wire::WALK_AT_ENTRY } else { 0 };
+    let at_entry = if is_edge(wanted) || when == When::Return { wire::WALK_AT_ENTRY } else { 0 };
     at_entry | if is_go { wire::WALK_IN_GO } else { 0 }
+}
+
+/// A function's first instruction, or whatever else is probed of a whole function.
+pub(super) fn is_edge(wanted: &Match) -> bool {
+    wanted.function.as_ref().is_some_and(|f| f.start == wanted.addr) && wanted.mark.is_none()
 }
 
 /// Where the saved registers have the n-th argument of a mark, as [`wire::ARG_SHIFT`] has it.

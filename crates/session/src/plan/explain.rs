@@ -134,6 +134,7 @@ fn without_process(name: String, module: String, placement: Placement) -> SitePl
         landing: None,
         is_named: false,
         is_go: false,
+        is_edge: false,
         actions: vec![Action::Count],
     }
 }

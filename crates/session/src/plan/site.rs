@@ -6,7 +6,7 @@
 //! Keeps:   P1 the kernel gets no site where its uprobe would do harm (`insn::kernel_misruns`).
 //! Checked: testkit `shapes`, `kernel`, `refusals`.
 
-use super::consumer::{check_faults, check_shadow_stack, check_stack, consumer, is_go_code};
+use super::consumer::{check_faults, check_shadow_stack, check_stack, consumer, is_edge, is_go_code};
 use super::no_jump::NoJump;
 use super::{Match, Placed, Planner, Verb, codes};
 use crate::facts::site::{Action, SitePlan};
@@ -115,6 +115,7 @@ impl Planner<'_> {
             landing: None,
             is_named: wanted.is_named,
             is_go: is_go_code(image, wanted),
+            is_edge: is_edge(wanted),
             actions,
         })
     }

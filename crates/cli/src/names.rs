@@ -1,6 +1,6 @@
 //! What the addresses of a stack are called.
 //!
-//! For:     counted stacks.
+//! For:     counted stacks; `ustack`, `usym` and `func` in scripts.
 //! State:   the modules of the process as they were seen, with their files open; what was found out already.
 //! Context: control.
 //! Keeps:   N1 an address is named by the file that the process had mapped there, also when the process is gone or the
@@ -8,11 +8,13 @@
 //!          N2 what has no name is told by its file and offset, or as a number.
 //! Checked: tests below; testkit `stacks`.
 
-use image::{Addr, ElfImage, ImageAddr, Module, Process};
-use std::cell::OnceCell;
+use image::dwarf::DebugInfo;
+use image::{Addr, ElfImage, FileId, ImageAddr, Module, Process};
+use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::ops::Range;
+use std::rc::Rc;
 
 /// Longer names are cut: templates can have kilobytes.
 const NAME_MAX: usize = 400;
@@ -25,9 +27,13 @@ pub struct Frame {
     /// The function, or what there is of a name.
     pub name: String,
     /// How far behind its beginning; `None` for one that was inlined.
-    pub(super) offset: Option<u64>,
+    pub offset: Option<u64>,
     /// `file:line`.
-    pub(super) source: Option<String>,
+    pub source: Option<String>,
+    /// It was inlined into the next.
+    pub is_inlined: bool,
+    /// There is no name: it is the file's, and the offset is from where the file's addresses begin.
+    pub is_file: bool,
 }
 
 impl fmt::Display for Frame {
@@ -50,7 +56,35 @@ pub struct Names {
     /// Functions that a program has made at run time and told of.
     made: BTreeMap<u64, (u64, String)>,
     known: HashMap<Place, Vec<Frame>>,
+    files: Files,
 }
+
+/// Files that were opened: each once, for all processes that have it mapped.
+#[derive(Clone, Default)]
+pub struct Files(Rc<RefCell<HashMap<FileId, Rc<Opened>>>>);
+
+/// One of them.
+#[derive(Default)]
+struct Opened {
+    file: Option<std::fs::File>,
+    image: OnceCell<Option<ElfImage>>,
+    info: OnceCell<Option<DebugInfo>>,
+}
+
+impl Files {
+    fn open(&self, module: &Module, pid: i32) -> Rc<Opened> {
+        let open =
+            || Rc::new(Opened { file: module.open_file(pid.cast_unsigned()).ok(), ..Opened::default() });
+        match module.file {
+            // As long as it is open its number is no other's.
+            Some(id) => Rc::clone(self.0.borrow_mut().entry(id).or_insert_with(open)),
+            None => open(),
+        }
+    }
+}
+
+/// A file's own number, and a place in the file.
+type Built<'a> = (&'a [u8], u64);
 
 /// An address, and whether it is an instruction's own and not a return address.
 type Place = (u64, bool);
@@ -59,8 +93,7 @@ type Place = (u64, bool);
 struct Held {
     module: Module,
     ranges: Vec<Range<u64>>,
-    image: OnceCell<Option<ElfImage>>,
-    file: Option<std::fs::File>,
+    opened: Rc<Opened>,
 }
 
 impl Held {
@@ -69,11 +102,16 @@ impl Held {
     }
 
     fn image(&self, pid: i32) -> Option<&ElfImage> {
-        let read = || match &self.file {
+        let read = || match &self.opened.file {
             Some(file) => ElfImage::from_file(file, &self.module.path).ok(),
             None => vdso(pid, &self.ranges),
         };
-        self.image.get_or_init(read).as_ref()
+        self.opened.image.get_or_init(read).as_ref()
+    }
+
+    fn info(&self, pid: i32) -> Option<&DebugInfo> {
+        let read = || self.image(pid).and_then(ElfImage::debug_info);
+        self.opened.info.get_or_init(read).as_ref()
     }
 }
 
@@ -87,8 +125,9 @@ fn vdso(pid: i32, ranges: &[Range<u64>]) -> Option<ElfImage> {
 
 impl Names {
     /// What there is now.
-    pub fn hold(pid: i32) -> Names {
-        let mut names = Names { pid, modules: Vec::new(), made: BTreeMap::new(), known: HashMap::new() };
+    pub fn hold(pid: i32, files: &Files) -> Names {
+        let (modules, made, known) = (Vec::new(), BTreeMap::new(), HashMap::new());
+        let mut names = Names { pid, modules, made, known, files: files.clone() };
         names.look();
         names
     }
@@ -100,9 +139,9 @@ impl Names {
             if self.modules.iter().any(|held| held.module == module) {
                 continue;
             }
-            let file = module.open_file(self.pid.cast_unsigned()).ok();
+            let opened = self.files.open(&module, self.pid);
             let ranges = module.exec.iter().map(|part| part.range.start.0..part.range.end.0).collect();
-            self.modules.insert(0, Held { module, ranges, image: OnceCell::new(), file });
+            self.modules.insert(0, Held { module, ranges, opened });
         }
         self.made.extend(perf_map(self.pid));
     }
@@ -114,12 +153,15 @@ impl Names {
     /// Makes the names of all that is on these stacks known.
     pub fn learn<'a>(&mut self, stacks: impl Iterator<Item = &'a Vec<u64>>, has_lines: bool) {
         let stacks: Vec<&Vec<u64>> = stacks.collect();
-        let all: BTreeSet<u64> = stacks.iter().flat_map(|stack| stack.iter().copied()).collect();
-        if all.iter().any(|addr| self.holder(*addr).is_none() && self.made_at(*addr).is_none()) {
+        let news = |names: &Names| -> Vec<Place> {
+            let places: BTreeSet<Place> = stacks.iter().flat_map(|stack| names.places(stack)).collect();
+            places.into_iter().filter(|place| !names.known.contains_key(place)).collect()
+        };
+        let mut new = news(self);
+        if new.iter().any(|(addr, _)| !self.is_placed(*addr)) {
             self.look();
+            new = news(self);
         }
-        let places: BTreeSet<Place> = stacks.iter().flat_map(|stack| self.places(stack)).collect();
-        let new: Vec<Place> = places.into_iter().filter(|place| !self.known.contains_key(place)).collect();
         for place in &new {
             let frame = self.frame(*place);
             self.known.insert(*place, vec![frame]);
@@ -129,9 +171,30 @@ impl Names {
         }
     }
 
+    fn is_placed(&self, addr: u64) -> bool {
+        self.holder(addr).is_some() || self.made_at(addr).is_some()
+    }
+
+    /// The function that has the instruction there, and how far behind its beginning that is.
+    pub fn function(&mut self, addr: u64) -> Option<(String, u64)> {
+        if !self.is_placed(addr) {
+            self.look();
+        }
+        let frame = self.frame((addr, true));
+        Some((frame.name, frame.offset?)).filter(|_| !frame.is_file)
+    }
+
+    /// The path of the file that is mapped at an address of a stack, the file's own number and the address's place in it.
+    pub fn file(&self, addr: u64) -> Option<(String, Option<Built<'_>>)> {
+        let held = self.holder(addr)?;
+        let image = held.image(self.pid);
+        let id = image.and_then(|image| Some((image.build_id()?, place_in_file(image, held, addr)?)));
+        Some((held.module.path.display().to_string(), id))
+    }
+
     fn frame(&self, (addr, is_own): Place) -> Frame {
         let inside = if is_own { addr } else { addr.wrapping_sub(1) };
-        let bare = |name: String, offset| Frame { name, offset: Some(offset), source: None };
+        let bare = |name: String, offset| Frame { name, offset: Some(offset), ..Frame::default() };
         if let Some((start, name)) = self.made_at(inside) {
             return bare(name.to_owned(), addr - start);
         }
@@ -147,7 +210,10 @@ impl Names {
             Some((start, name)) => {
                 bare(cut(&image::demangle(name)), at.0.wrapping_sub(start) + addr - inside)
             }
-            None => bare(held.module.file_name().to_owned(), at.0 + addr - inside),
+            None => {
+                let frame = bare(held.module.file_name().to_owned(), at.0 + addr - inside);
+                Frame { is_file: true, ..frame }
+            }
         }
     }
 
@@ -165,7 +231,7 @@ impl Names {
             if here.is_empty() {
                 continue;
             }
-            let Some(info) = held.image(self.pid).and_then(ElfImage::debug_info) else { continue };
+            let Some(info) = held.info(self.pid) else { continue };
             let addrs: Vec<ImageAddr> =
                 here.iter().map(|p| held.module.image_addr(Addr(inside(p)))).collect();
             for (place, found) in here.iter().zip(info.places(&addrs)) {
@@ -183,7 +249,8 @@ impl Names {
                     } else {
                         cut(one.function.as_deref().unwrap_or("?"))
                     };
-                    frames.push(Frame { name, offset: outer.offset.filter(|_| i == last), source });
+                    let offset = outer.offset.filter(|_| i == last);
+                    frames.push(Frame { name, offset, source, is_inlined: i != last, ..outer.clone() });
                 }
                 if found.is_empty() {
                     frames.push(outer);
@@ -215,8 +282,19 @@ impl Names {
 
     /// The frames of a stack, innermost first; one address may be several, where functions were inlined.
     pub fn stack(&self, stack: &[u64]) -> Vec<Frame> {
-        self.places(stack).iter().filter_map(|place| self.known.get(place)).flatten().cloned().collect()
+        self.with_addrs(stack).map(|(_, frame)| frame.clone()).collect()
     }
+
+    /// The same with their addresses.
+    pub fn with_addrs(&self, stack: &[u64]) -> impl Iterator<Item = (u64, &Frame)> {
+        let places = self.places(stack).into_iter();
+        places.flat_map(|place| self.known.get(&place).into_iter().flatten().map(move |f| (place.0, f)))
+    }
+}
+
+/// Where in its file an address of a process is.
+fn place_in_file(image: &ElfImage, held: &Held, addr: u64) -> Option<u64> {
+    Some(image.file_offset(held.module.image_addr(Addr(addr)))?.0)
 }
 
 fn cut(name: &str) -> String {
@@ -259,7 +337,7 @@ mod tests {
 
     #[test]
     fn an_address_of_ours_has_our_functions_name_and_its_line() {
-        let (addr, mut names) = (here(), Names::hold(std::process::id() as i32));
+        let (addr, mut names) = (here(), Names::hold(std::process::id() as i32, &Files::default()));
         let stack = vec![addr, addr];
         names.learn([&stack].into_iter(), true);
         let named = names.stack(&stack);
@@ -275,7 +353,7 @@ mod tests {
         let pid = std::process::id() as i32;
         let path = format!("/tmp/perf-{pid}.map");
         std::fs::write(&path, "1000 20 Interpreter:run /app/x.js:3\n0x2000 10 second\nnonsense\n").unwrap();
-        let mut names = Names::hold(pid);
+        let mut names = Names::hold(pid, &Files::default());
         std::fs::remove_file(&path).unwrap();
         let stack = vec![0x1004, 0x2010, 0x2011];
         names.learn([&stack].into_iter(), false);
