@@ -24,6 +24,27 @@ fn named(cause: HelperError) -> (&'static str, &'static str) {
         HelperError::RecordTooLong => ("record_too_long", "records that are longer than a ring"),
         HelperError::NoHelper => ("no_helper", "calls of helpers that there are not at hits"),
         HelperError::Call => ("call", "system calls that failed"),
+        HelperError::StackFull => {
+            ("stack_full", "stacks that are empty: more different ones were met than there is room for")
+        }
+        HelperError::StackBusy => {
+            ("stack_busy", "stacks that are empty: too many threads were in hits at once")
+        }
+        HelperError::StackOfChild => {
+            ("stack_of_child", "stacks that are empty: those of forked children are not walked")
+        }
+        HelperError::StackNotKnown => {
+            ("stack_not_known", "stacks that end early, in memory that is not known to be the thread's stack")
+        }
+        HelperError::StackNoFrame => {
+            ("stack_no_frame", "stacks that end early, in code without unwind information and frame pointers")
+        }
+        HelperError::StackUnknown => {
+            ("stack_unknown", "stacks that end early, where unwind information is missing or not understood")
+        }
+        HelperError::StackNotUp => {
+            ("stack_not_up", "stacks that end early: the next frame would not lie above")
+        }
     }
 }
 

@@ -200,11 +200,7 @@ impl Machine {
         self.fire(|event| *event == Event::End);
         self.drain();
         self.print_maps();
-        let (mut lines, is_clean) = traced.receipt();
-        for (cause, what) in super::stacks::LOSSES {
-            let count = self.shared.borrow().errors(cause);
-            lines.extend((count > 0).then(|| format!("{count} {what}")));
-        }
+        let (lines, is_clean) = traced.receipt();
         if !self.settings.is_silent {
             self.out.flush();
             lines.iter().for_each(|line| self.say(&format!("{line}\n")));

@@ -9,7 +9,6 @@
 
 use super::traced::Frame;
 use crate::types::StackMode;
-use wire::maps::HelperError;
 
 /// Blanks before a frame's name.
 const MARGIN: usize = 8;
@@ -47,23 +46,6 @@ impl Lines {
         std::iter::once("\n".to_owned()).chain(lines).collect()
     }
 }
-
-/// What is told of stacks that hits did not get, or not whole, by cause.
-pub const LOSSES: [(HelperError, &str); 7] = [
-    (HelperError::StackFull, "stacks are empty: more different ones were met than there is room for"),
-    (HelperError::StackBusy, "stacks are empty: too many threads were in hits at once"),
-    (HelperError::StackOfChild, "stacks are empty: those of forked children are not walked"),
-    (
-        HelperError::StackNotKnown,
-        "stacks end early: they go on in memory that is not known to be the thread's stack",
-    ),
-    (
-        HelperError::StackNoFrame,
-        "stacks end early: in code without unwind information and without frame pointers",
-    ),
-    (HelperError::StackUnknown, "stacks end early: unwind information is missing or not understood"),
-    (HelperError::StackNotUp, "stacks end early: the next frame would not lie above"),
-];
 
 fn line(frame: &Frame, mode: StackMode) -> String {
     let Frame { addr, name, offset, is_inlined, source, file, build_id } = frame;
