@@ -9,6 +9,7 @@
 
 use crate::{Errno, check, close, nr, syscall};
 use core::ffi::CStr;
+use core::ops::Deref;
 
 const CLOEXEC: usize = 1;
 const NONBLOCK: usize = 2;
@@ -36,8 +37,8 @@ struct Metadata {
 
 /// Somebody who executes one of the files, and waits.
 #[derive(Debug)]
-pub struct Opened<'a> {
-    by: &'a Fanotify,
+pub struct Opened<B: Deref<Target = Fanotify>> {
+    by: B,
     fd: i32,
     /// The thread; 0 if it is in a pid namespace that does not contain ours.
     pub tid: i32,
@@ -80,13 +81,13 @@ impl Fanotify {
     ///
     /// # Errors
     /// As for `read`.
-    pub fn next(&self) -> Result<Option<Opened<'_>>, Errno> {
+    pub fn next<B: Deref<Target = Fanotify>>(by: B) -> Result<Option<Opened<B>>, Errno> {
         let mut event = Metadata::default();
         let len = size_of::<Metadata>();
-        let args = [self.fd as usize, &raw mut event as usize, len, 0, 0, 0];
+        let args = [by.fd as usize, &raw mut event as usize, len, 0, 0, 0];
         // SAFETY: the kernel writes one whole event to `event`, which outlives the call; without room for one it refuses.
         match check(unsafe { syscall(nr::READ, args) }) {
-            Ok(n) if n == len && event.fd >= 0 => Ok(Some(Opened { by: self, fd: event.fd, tid: event.pid })),
+            Ok(n) if n == len && event.fd >= 0 => Ok(Some(Opened { by, fd: event.fd, tid: event.pid })),
             Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => Ok(None),
             Err(errno) => Err(errno),
         }
@@ -100,7 +101,7 @@ impl Drop for Fanotify {
 }
 
 /// Lets it go on.
-impl Drop for Opened<'_> {
+impl<B: Deref<Target = Fanotify>> Drop for Opened<B> {
     fn drop(&mut self) {
         let answer = [self.fd as u32, ALLOW];
         let args = [self.by.fd as usize, answer.as_ptr() as usize, 8, 0, 0, 0];
@@ -127,11 +128,11 @@ mod tests {
         if listener.watch(&path).is_err() {
             return; // a file system without such events
         }
-        assert!(listener.next().unwrap().is_none());
+        assert!(Fanotify::next(&listener).unwrap().is_none());
         let program = own.clone();
         let child = std::thread::spawn(move || Command::new(program).status().unwrap());
         let opened = loop {
-            match listener.next().unwrap() {
+            match Fanotify::next(&listener).unwrap() {
                 Some(opened) => break opened,
                 None => std::thread::yield_now(),
             }

@@ -347,7 +347,12 @@ impl Traced for Live<'_> {
     }
 
     fn detach(&mut self) {
-        self.births = None;
+        let missed = self.births.take().map_or(0, |births| births.missed());
+        if missed > 0 && self.says {
+            eprintln!(
+                "WARNING: {missed} programs that were started went untraced: they could not be entered in time"
+            );
+        }
         std::mem::take(&mut self.sessions).into_iter().for_each(|session| self.leave(session));
         self.end_command();
     }
