@@ -250,14 +250,14 @@ impl Maps {
         // What a target left there is not believed, but the next number is another one all the same.
         let odd = version.load(Relaxed) | 1;
         version.store(odd, Relaxed);
-        // [MAP-45] The odd version is seen before any of the new numbers. Pairs with [MAP-47].
+        // [MAP-45] The odd version is seen before any of the new numbers. Pairs with [MAP-47], [MAP-48].
         core::sync::atomic::fence(Release);
         self.put(at + offset_of!(Clock, ticks), ticks);
         self.put(at + offset_of!(Clock, ns), ns);
         self.put(at + offset_of!(Clock, ns_per_tick), ns_per_tick);
         self.put(at + offset_of!(Clock, boot), boot);
         self.put(at + offset_of!(Clock, tai), tai);
-        // [MAP-46] The numbers are seen with the even version. Pairs with [MAP-47].
+        // [MAP-46] The numbers are seen with the even version. Pairs with [MAP-47], [MAP-49].
         version.store(odd.wrapping_add(1).max(2), Release);
     }
 
@@ -325,6 +325,7 @@ impl Maps {
     /// The clocks as helpers read them: version, and the five numbers of [`set_clock`](Self::set_clock).
     pub fn clock(&self) -> (u32, [u64; 5]) {
         let at = offset_of!(MapsHead, clock);
+        // [MAP-49] The version before the numbers. Pairs with [MAP-46].
         let version = self.ground.memory().half(at).map_or(0, |version| version.load(Acquire));
         let word = |n: usize| self.ground.memory().load(at + 8 + 8 * n).unwrap_or(0);
         (version, [word(0), word(1), word(2), word(3), word(4)])

@@ -12,7 +12,7 @@ use crate::cell::Adder;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use map::{Form, Table};
 use wire::SiteDesc;
-use wire::maps::{ERRORS_STRIDE, HANDLES, HelperError, MapsHead};
+use wire::maps::{ERRORS_STRIDE, HANDLES, HelperError, MapsHead, ReadWay};
 
 /// No more bytes are taken at once.
 pub(crate) const PIECE_MAX: u64 = 1 << 17;
@@ -155,6 +155,17 @@ impl<'a> Around<'a> {
         // SAFETY: each CPU has a line of counters there, used as atomics alone (wire M1).
         let count = unsafe { &*(at as *const AtomicU64) };
         count.fetch_add(1, Relaxed);
+    }
+
+    /// True if a helper may make a system call in this process; else that is counted.
+    #[inline(always)]
+    pub(crate) fn may_call(&self) -> bool {
+        // Orders nothing: it is true by itself.
+        let may = self.maps.reads.load(Relaxed) != ReadWay::Refused as u64;
+        if !may {
+            self.failed(HelperError::ReadRefused);
+        }
+        may
     }
 
     /// The same, with the result that a program gets.

@@ -3,7 +3,7 @@
 //! For:     helpers in the agent; the controller, which writes it.
 //! State:   in front of the maps, in the arena. The controller has values of its own and believes none of these.
 //! Context: hit, control.
-//! Keeps:   M1 what stands here is written before anything leads to it and does not change, but for the clock.
+//! Keeps:   M1 what stands here is written before anything leads to it and does not change, but for the clock and `reads`.
 //!          M2 the clock's numbers are of one reading: `version` is odd while they are changed, and read before and after.
 //! Checked: map's tests/programs/maps.rs, runtime's tests.
 
@@ -30,7 +30,7 @@ pub enum HelperError {
     BadArgument = 2,
     /// Memory of the target that is not there.
     ReadFault = 3,
-    /// The process is not allowed the call that would have read without a fault.
+    /// It takes a system call, for which a seccomp filter could end the process.
     ReadRefused = 4,
     /// A record found its ring full.
     RingFull = 5,
@@ -82,7 +82,7 @@ impl HelperError {
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadWay {
-    /// Not at all: the process is not allowed any call that would do.
+    /// Not at all, and helpers make no system call: a seccomp filter could end the process for one.
     Refused = 0,
     /// process_vm_readv(2) of the process by itself.
     VmReadv = 1,
@@ -112,8 +112,8 @@ pub struct MapsHead {
     pub errors: u64,
     /// How many CPUs there can be.
     pub cpus: u64,
-    /// A [`ReadWay`].
-    pub reads: u64,
+    /// A [`ReadWay`]; refused once a thread has a seccomp filter, which may come at any time.
+    pub reads: AtomicU64,
     /// When tracing began, by the clock that goes on in suspend.
     pub began: u64,
     /// The process that was started with the tracing, or 0.

@@ -30,6 +30,8 @@ use wire::maps::{MapsHead, ReadWay};
 const PROCESSES_MAX: usize = 300;
 /// How long a command may take to end when it is asked to.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// How often it is looked whether a process has taken a seccomp filter.
+const FILTERS: Duration = Duration::from_millis(50);
 /// How often a detach that failed is tried again.
 const DETACHES: usize = 3;
 
@@ -52,6 +54,7 @@ pub struct Live<'g> {
     sessions: Vec<Session>,
     launched: Option<Launched>,
     births: Option<Births>,
+    filters_at: Instant,
     /// Of the sessions that have left.
     receipts: Vec<Receipt>,
     runs: Runs,
@@ -83,6 +86,7 @@ impl<'g> Live<'g> {
             sessions: Vec::new(),
             launched: None,
             births: None,
+            filters_at: Instant::now(),
             receipts: Vec::new(),
             runs: Runs::default(),
             left_out: Vec::new(),
@@ -335,6 +339,10 @@ impl Traced for Live<'_> {
         session::tidy();
         self.welcome(script, maps);
         self.sessions.iter_mut().for_each(Session::look_for_tables);
+        if self.filters_at.elapsed() >= FILTERS {
+            self.sessions.iter().for_each(Session::look_for_filters);
+            self.filters_at = Instant::now();
+        }
         if self.stop.is_asked() {
             return Look::Asked;
         }

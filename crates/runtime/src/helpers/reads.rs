@@ -16,7 +16,6 @@ use crate::around::{Around, Piece, errno};
 use crate::bytes::{copy, zero};
 use crate::cell::Adder;
 use wire::maps::HelperError::{BadArgument, ReadFault, ReadRefused};
-use wire::maps::ReadWay;
 
 const PAGE: u64 = 4096;
 /// The first address that no user memory has.
@@ -122,8 +121,8 @@ impl Around<'_> {
         if !(PAGE..USER_END).contains(&from) {
             return Ok(0);
         }
-        if self.maps.reads != ReadWay::VmReadv as u64 {
-            return Err(self.refused(ReadRefused, errno::EFAULT));
+        if !self.may_call() {
+            return Err(errno::EFAULT);
         }
         let Some(to) = self.bytes_mut(to, len) else { return Ok(0) };
         // Any thread of a process stands for its memory.

@@ -69,11 +69,9 @@ impl Session {
     /// Tells helpers what they may do in this process: whether memory may be read by a call, and where the first thread's stack is.
     fn tell_helpers(&self) -> Result<(), Broken> {
         let Some(head) = self.regions.arena.layout.maps() else { return Ok(()) };
-        // A filter may end a process for a call that it does not know. What it would do is not asked: the asking would be such
-        // a call.
-        let mut is_filtered = false;
-        for tid in process::threads(self.pid())? {
-            is_filtered |= Status::of_thread(self.pid(), tid)?.is_some_and(|status| status.seccomp != 0);
+        let is_filtered = self.is_filtered()?;
+        if let Some(helper) = self.programs.asks_the_kernel().filter(|_| is_filtered) {
+            return Err(Broken::HelperFiltered { pid: self.pid(), helper });
         }
         let way = if is_filtered { ReadWay::Refused } else { ReadWay::VmReadv };
         let stack = self.mappings.iter().find(|mapping| mapping.path.as_os_str() == "[stack]");
@@ -86,6 +84,32 @@ impl Session {
             self.regions.arena.publish(head + at, value);
         }
         Ok(())
+    }
+}
+
+impl Session {
+    /// Has helpers make no system call any more if a thread has taken a seccomp filter since the attach.
+    ///
+    /// What a hit asks of the kernel between the filter and this look is not prevented: look often.
+    ///
+    /// # Context
+    /// Control. Costs a read of `/proc` for each thread.
+    pub fn look_for_filters(&self) {
+        let Some(head) = self.regions.arena.layout.maps() else { return };
+        // A process of which nothing can be read has ended, or nobody knows what it does.
+        if self.is_filtered().unwrap_or(true) {
+            self.regions.arena.publish(head + offset_of!(MapsHead, reads), ReadWay::Refused as u64);
+        }
+    }
+
+    /// A filter may end a process for a call that it does not know. What it would do is not asked: the asking would be such a
+    /// call.
+    fn is_filtered(&self) -> Result<bool, Broken> {
+        let mut is_filtered = false;
+        for tid in process::threads(self.pid())? {
+            is_filtered |= Status::of_thread(self.pid(), tid)?.is_some_and(|status| status.seccomp != 0);
+        }
+        Ok(is_filtered)
     }
 }
 

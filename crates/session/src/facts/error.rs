@@ -106,6 +106,13 @@ pub enum Broken {
         /// Its number.
         program: u32,
     },
+    /// A program would ask the kernel at each hit, and a seccomp filter is on.
+    HelperFiltered {
+        /// The process.
+        pid: i32,
+        /// What it would ask for.
+        helper: &'static str,
+    },
     /// It asked for a signal where it reads the time stamp counter, or is under strict seccomp.
     NoClock {
         /// The process.
@@ -307,6 +314,11 @@ impl fmt::Display for Broken {
             WontStop { tid, state, waited_ms } => {
                 write!(f, "thread {tid} did not stop within {waited_ms} ms (state {state})")
             }
+            HelperFiltered { pid, helper } => write!(
+                f,
+                "process {pid} has a seccomp filter, which could end it for the system call by which this program asks \
+                 for {helper}"
+            ),
             NoClock { pid } => write!(
                 f,
                 "process {pid} gets a signal where it reads the time stamp counter, so its calls cannot be timed"

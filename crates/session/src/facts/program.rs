@@ -274,6 +274,11 @@ impl Programs {
         self.iter().any(Program::walks)
     }
 
+    /// What one of them asks of the kernel at each hit.
+    pub(crate) fn asks_the_kernel(&self) -> Option<&'static str> {
+        self.iter().flat_map(|p| p.code.helpers()).filter_map(Helper::of).find_map(asked)
+    }
+
     /// Bytes of scratch memory of the one that needs most; `None` if none needs a workspace.
     pub(crate) fn scratch(&self) -> Option<usize> {
         self.iter().filter(|p| p.needs_workspace()).map(|p| p.scratch).max()
@@ -283,6 +288,19 @@ impl Programs {
     pub(crate) fn placed_len(&self) -> usize {
         self.iter().map(|p| p.code.placed_len().next_multiple_of(16)).sum()
     }
+}
+
+/// What a helper asks of the kernel at each call, if it does.
+fn asked(helper: Helper) -> Option<&'static str> {
+    Some(match helper {
+        Helper::KtimeGetNs | Helper::KtimeGetBootNs | Helper::KtimeGetTaiNs => "the time",
+        Helper::PrandomU32 => "a random number",
+        Helper::UidGid => "the user",
+        Helper::Comm => "the thread's name",
+        Helper::About => "the process",
+        Helper::RingbufOutput => "the time of what it prints",
+        _ => return None,
+    })
 }
 
 #[cfg(test)]
