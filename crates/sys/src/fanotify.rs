@@ -4,7 +4,7 @@
 //! State:   the descriptor, closed on drop: then nobody waits any more.
 //! Context: control.
 //! Keeps:   F1 each opening that was heard of is answered once, also if the answer is dropped.
-//! Checked: tests below; testkit `births`.
+//! Checked: tests below; testkit `scripts`.
 //! Source:  fanotify_init(2), fanotify_mark(2), fanotify(7).
 
 use crate::{Errno, check, close, nr, syscall};

@@ -8,7 +8,7 @@
 //!          Y3 if we die, whoever waits goes on: the kernel answers for us.
 //!          Y4 nobody waits for us longer than `ANSWER`, whatever we wait for: a seizure of somebody who executes a script's
 //!             interpreter waits for that exec, which waits for our answer.
-//! Checked: tests below (Y4).
+//! Checked: tests below (Y4); testkit `scripts`.
 
 use crate::find::process::{self, Status as Process};
 use crate::follow::execs::{Caller, new_program, next_stop};

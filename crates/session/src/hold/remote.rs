@@ -108,7 +108,10 @@ impl<'a> Remote<'a> {
     }
 
     fn broken(&self, call: &'static str, unmade: Unmade) -> Broken {
+        let pid = self.hijack.pid();
         match unmade {
+            // A call of a process that was killed meanwhile fails as if its arguments were wrong.
+            Unmade::Refused(_) if process::is_ending(pid) => Broken::Gone { pid },
             Unmade::Refused(errno) => match limits::met(self.hijack.tid, errno) {
                 Some((pid, limit)) => Broken::Exhausted { pid, call, errno, limit },
                 None => Broken::Remote { call, errno },
