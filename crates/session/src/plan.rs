@@ -34,6 +34,7 @@ pub use pace::Pace;
 use crate::facts::error::Broken;
 use crate::facts::site::SitePlan;
 use crate::find::memory::Memory;
+use crate::find::process;
 use consumer::GO_GOOD_REGISTERS;
 use image::lookup::{LookupError, find_file, find_module};
 use image::select::Selected;
@@ -217,6 +218,16 @@ pub fn plan_with(images: &mut Images, pid: i32, specs: &[Spec], verb: Verb) -> R
 
 /// The same with what is wanted of each; no two sites overlap.
 pub fn plan_each(images: &mut Images, pid: i32, asked: &[(&Spec, Verb)]) -> Result<Plan, PlanError> {
+    let planned = plan_here(images, pid, asked);
+    // What is not found in a process that is over is not found since it is over.
+    planned.map_err(|error| match error {
+        PlanError::Stopped => error,
+        _ if process::is_ending(pid) => PlanError::Process(Broken::Gone { pid }),
+        _ => error,
+    })
+}
+
+fn plan_here(images: &mut Images, pid: i32, asked: &[(&Spec, Verb)]) -> Result<Plan, PlanError> {
     let process = Process::read(pid as u32).map_err(PlanError::Image)?;
     let memory = Memory::open(pid).map_err(PlanError::Process)?;
     let mut planner = Planner { process: &process, memory: &memory, known: images, images: BTreeMap::new() };

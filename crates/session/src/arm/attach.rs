@@ -59,8 +59,7 @@ impl Session {
     /// # Errors
     /// As [`attach`](Self::attach).
     pub fn attach_by(pid: i32, sites: Vec<SitePlan>, flavour: Flavour) -> Result<Session, Broken> {
-        let _hurry = Hurry::begin();
-        apart(|| Session::attach_here(pid, sites, Attach { flavour, ..Attach::default() }))
+        Session::attach_with(pid, sites, Attach { flavour, ..Attach::default() })
     }
 
     /// The same, with room for consumers that come later, by [`Session::change`].
@@ -70,8 +69,7 @@ impl Session {
     /// # Errors
     /// As for [`Session::attach`].
     pub fn attach_with_room(pid: i32, sites: Vec<SitePlan>, room: Room) -> Result<Session, Broken> {
-        let _hurry = Hurry::begin();
-        apart(|| Session::attach_here(pid, sites, Attach { room, ..Attach::default() }))
+        Session::attach_with(pid, sites, Attach { room, ..Attach::default() })
     }
 
     /// The same with all that there is to say: programs, room for more, the readers' flavour.
@@ -80,7 +78,7 @@ impl Session {
     /// As for [`Session::attach`]; [`Broken::NoProgram`] if a consumer names a program that is not there.
     pub fn attach_with(pid: i32, sites: Vec<SitePlan>, attach: Attach) -> Result<Session, Broken> {
         let _hurry = Hurry::begin();
-        apart(|| Session::attach_here(pid, sites, attach))
+        apart(|| Session::attach_here(pid, sites, attach)).map_err(|broken| process::cause(pid, broken))
     }
 
     fn attach_here(pid: i32, sites: Vec<SitePlan>, attach: Attach) -> Result<Session, Broken> {

@@ -421,11 +421,24 @@ pub(crate) fn children_of_thread(pid: i32, tid: i32) -> Vec<i32> {
 /// # Errors
 /// The cause, found by looking.
 pub fn check_process(pid: i32) -> Result<(), Broken> {
-    match check(pid) {
+    let checked = match check(pid) {
         // A program that we have just started is traced by us; another nanoprobe is waited for.
         Err(Broken::Traced { by, .. }) if by == sys::getpid().cast_signed() => Ok(()),
         Err(Broken::Traced { by_name, .. }) if by_name == ENGINE_NAME => Ok(()),
         other => other.and_then(|_| check_maps(pid)),
+    };
+    checked.map_err(|broken| cause(pid, broken))
+}
+
+/// What has failed in a process that is over has failed since it is over.
+pub(crate) fn cause(pid: i32, broken: Broken) -> Broken {
+    match broken {
+        Broken::Proc { .. } | Broken::Call { .. } | Broken::Remote { .. } | Broken::NotUndone { .. }
+            if is_ending(pid) =>
+        {
+            Broken::Gone { pid }
+        }
+        other => other,
     }
 }
 
