@@ -181,13 +181,16 @@ impl Machine {
             return self.end(code);
         }
         self.fire(|event| *event == Event::Begin);
-        // What begin says stands before what hits say.
-        self.drain();
+        // What begin says stands before what hits say, and behind the word that all is in place where there are none.
+        if self.script.probes.iter().any(|probe| matches!(probe.event, Event::Target(_))) {
+            self.drain();
+        }
         if let Err(why) = traced.attach(&self.script, &self.shared) {
             traced.detach();
             return self.refused(&why);
         }
         self.attached();
+        self.drain();
         if !self.settings.is_dry && self.exit.is_none() {
             self.wait_for_events(signals.as_ref(), traced);
         }
