@@ -23,7 +23,7 @@ pub use module::{ExecMapping, Module, ModuleKind, Process};
 pub(crate) use open::file_id as id_of;
 pub use shadow_stack::has_shadow_stack;
 pub(crate) use task::proc_dir;
-pub use task::{is_over, living};
+pub use task::{by_living, is_over, living};
 
 /// Which file something is, whatever its path.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -97,9 +97,11 @@ pub fn parse_maps(text: &[u8]) -> Result<Vec<Mapping>, ImageError> {
 /// # Errors
 /// The file cannot be read, for example because the process is gone.
 pub fn read_maps(pid: u32) -> Result<Vec<Mapping>, ImageError> {
-    let path = proc_dir(pid).join("maps");
-    let text = std::fs::read(&path).map_err(|e| ImageError::io(&path, e))?;
-    parse_maps(&text)
+    let read = |tid| {
+        let path = PathBuf::from(format!("/proc/{tid}/maps"));
+        std::fs::read(&path).map_err(|e| ImageError::io(&path, e))
+    };
+    parse_maps(&by_living(pid, read)?)
 }
 
 fn parse_line(line: &[u8]) -> Option<Mapping> {

@@ -5,6 +5,7 @@
 //! State:   none; each call reads anew.
 //! Context: control.
 //! Keeps:   T1 a process is over only if every thread of it is seen to be; what cannot be read is not over.
+//!          T2 what is read by [`by_living`] was read by a thread that had its memory before and afterwards, if one had.
 //! Checked: tests below; testkit `endings`.
 
 use std::path::{Path, PathBuf};
@@ -14,13 +15,34 @@ pub(crate) fn proc_dir(pid: u32) -> PathBuf {
     PathBuf::from(format!("/proc/{}", living(pid)))
 }
 
-/// A thread of the process that has not ended: the first one if it can be.
+/// A thread of the process that has its memory still: the first one if it can be, or if none has.
 pub fn living(pid: u32) -> u32 {
-    if !has_ended(&format!("/proc/{pid}/task/{pid}/stat")) {
+    if has_memory(pid, pid) {
         return pid;
     }
-    let is_living = |tid: &u32| !has_ended(&format!("/proc/{pid}/task/{tid}/stat"));
-    tasks(pid).into_iter().flatten().find(is_living).unwrap_or(pid)
+    tasks(pid).into_iter().flatten().find(|tid| has_memory(pid, *tid)).unwrap_or(pid)
+}
+
+/// What is read by a thread of the process that has its memory, which may lose it meanwhile: then it is read by another.
+pub fn by_living<T>(pid: u32, read: impl Fn(u32) -> T) -> T {
+    /// As many threads may end one after the other.
+    const TRIES: usize = 64;
+    let mut tid = living(pid);
+    for _ in 1..TRIES {
+        let got = read(tid);
+        let now = living(pid);
+        if now == tid {
+            return got;
+        }
+        tid = now;
+    }
+    read(tid)
+}
+
+/// A thread that is about to end has lost its memory before its state says so.
+fn has_memory(pid: u32, tid: u32) -> bool {
+    let sizes = std::fs::read(format!("/proc/{pid}/task/{tid}/statm"));
+    sizes.is_ok_and(|sizes| !sizes.is_empty() && !sizes.starts_with(b"0 "))
 }
 
 /// Whether every thread of the process is seen to have ended.
@@ -59,13 +81,6 @@ fn is_absence(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::NotFound || error.raw_os_error() == Some(ESRCH)
 }
 
-fn has_ended(stat: &str) -> bool {
-    match std::fs::read(stat) {
-        Ok(text) => matches!(state(&text), Some(b'Z' | b'X')),
-        Err(error) => is_absence(&error),
-    }
-}
-
 /// The letter behind the name, which may hold anything, brackets and bytes that are no text included.
 fn state(stat: &[u8]) -> Option<u8> {
     let end = stat.iter().rposition(|b| *b == b')')?;
@@ -86,7 +101,7 @@ mod tests {
     #[test]
     fn this_process_lives_and_one_that_never_was_is_over() {
         let pid = std::process::id();
-        assert_eq!((living(pid), is_over(pid)), (pid, false));
+        assert_eq!((living(pid), by_living(pid, |tid| tid), is_over(pid)), (pid, pid, false));
         assert!(is_over(u32::MAX - 1));
     }
 }

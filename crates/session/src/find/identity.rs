@@ -30,7 +30,7 @@ pub(crate) struct Identity {
 impl Identity {
     /// What it is now.
     pub fn of(pid: i32) -> Identity {
-        let auxv = fs::read(auxv_path(pid)).unwrap_or_default();
+        let auxv = read_auxv(pid).unwrap_or_default();
         Identity { pid, start_time: process::start_time(pid), auxv }
     }
 
@@ -39,11 +39,11 @@ impl Identity {
     /// # Errors
     /// [`Broken::Replaced`], [`Broken::Gone`]; [`Broken::Proc`] if that cannot be told.
     pub fn check(&self) -> Result<(), Broken> {
-        match fs::read(auxv_path(self.pid)) {
+        match read_auxv(self.pid) {
             Ok(auxv) if auxv == self.auxv && process::start_time(self.pid) == self.start_time => Ok(()),
             Ok(_) => Err(self.fate()),
             Err(e) if is_absent(&e) => Err(self.fate()),
-            Err(e) => Err(Broken::unreadable(auxv_path(self.pid), &e)),
+            Err(e) => Err(Broken::unreadable(format!("/proc/{}/auxv", self.pid), &e)),
         }
     }
 
@@ -63,9 +63,9 @@ impl Identity {
     }
 }
 
-fn auxv_path(pid: i32) -> String {
+fn read_auxv(pid: i32) -> std::io::Result<Vec<u8>> {
     // Of a thread that lives: a first thread that has ended has none.
-    format!("/proc/{}/auxv", process::living(pid))
+    process::by_living(pid, |tid| fs::read(format!("/proc/{tid}/auxv")))
 }
 
 /// The process was not there.

@@ -43,7 +43,7 @@ impl Status {
     /// # Errors
     /// It cannot be read.
     pub fn of(pid: i32) -> Result<Option<Status>, Broken> {
-        Status::read(pid, &format!("/proc/{}/status", living(pid)))
+        by_living(pid, |tid| Status::read(pid, &format!("/proc/{tid}/status")))
     }
 
     /// Of exactly this thread, whatever its process; `None` if it is gone.
@@ -118,6 +118,12 @@ fn is_unknown(id: i32) -> bool {
 /// A thread of the process that has not ended: the first one, unless it has left before the others.
 pub(crate) fn living(pid: i32) -> i32 {
     u32::try_from(pid).map_or(pid, |pid| image::maps::living(pid).cast_signed())
+}
+
+/// What is read by a thread of the process that has its memory, as [`image::maps::by_living`] says.
+pub(crate) fn by_living<T>(pid: i32, read: impl Fn(i32) -> T) -> T {
+    u32::try_from(pid)
+        .map_or_else(|_| read(pid), |pid| image::maps::by_living(pid, |tid| read(tid.cast_signed())))
 }
 
 /// Whether a thread has memory: one that is ending has none any more, and the kernel's have none.
@@ -433,7 +439,11 @@ pub fn check_process(pid: i32) -> Result<(), Broken> {
 /// What has failed in a process that is over has failed since it is over.
 pub(crate) fn cause(pid: i32, broken: Broken) -> Broken {
     match broken {
-        Broken::Proc { .. } | Broken::Call { .. } | Broken::Remote { .. } | Broken::NotUndone { .. }
+        Broken::Proc { .. }
+        | Broken::Call { .. }
+        | Broken::Remote { .. }
+        | Broken::NotUndone { .. }
+        | Broken::Replaced { .. }
             if is_ending(pid) =>
         {
             Broken::Gone { pid }
