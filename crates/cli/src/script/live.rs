@@ -24,7 +24,7 @@ use std::mem::offset_of;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use wire::maps::{MapsHead, ReadWay};
+use wire::maps::MapsHead;
 
 /// Processes that are traced at once, at most.
 const PROCESSES_MAX: usize = 300;
@@ -155,11 +155,10 @@ impl<'g> Live<'g> {
         }
         self.tell(pid, maps);
         let programs = self.compile(script, maps)?;
-        let attach = Attach { programs: programs.clone(), ..Attach::default() };
+        let attach = Attach { programs, ..Attach::default() };
         let mut session = Session::attach_with(pid, sites, attach).map_err(|broken| broken.to_string())?;
         session.follow_forks();
         self.guard.tell(pid);
-        self.programs = Some(programs);
         if let Some(ground) = session.ground() {
             maps.borrow_mut().go_on_in(Arc::new(ground)).map_err(|why| why.to_string())?;
         }
@@ -171,16 +170,13 @@ impl<'g> Live<'g> {
 
     /// What helpers ask of the world, for one process.
     fn tell(&self, pid: i32, maps: &Shared) {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let is_filtered = !status.lines().any(|line| line.split_whitespace().eq(["Seccomp:", "0"]));
-        let reads = if is_filtered { ReadWay::Refused } else { ReadWay::VmReadv };
-        if is_filtered {
+        // Helpers are told by the session, when it attaches.
+        if session::is_filtered(pid).unwrap_or(true) {
             eprintln!(
                 "WARNING: process {pid} has a seccomp filter that may end it for a read: memory beside its stack is not read"
             );
         }
         let maps = maps.borrow();
-        maps.tell(offset_of!(MapsHead, reads), reads as u64);
         maps.tell(offset_of!(MapsHead, began), self.began);
         maps.tell(offset_of!(MapsHead, child), self.launched.as_ref().map_or(0, |l| l.pid() as u64));
     }

@@ -11,7 +11,7 @@ use crate::enter::arena::Arena;
 use crate::enter::region::Region;
 use crate::facts::error::Broken;
 use crate::facts::program::Program;
-use crate::find::process::{self, Status};
+use crate::find::process;
 use crate::live::lists::ProgramAt;
 use crate::live::session::Session;
 use insn::RegSet;
@@ -69,7 +69,7 @@ impl Session {
     /// Tells helpers what they may do in this process: whether memory may be read by a call, and where the first thread's stack is.
     fn tell_helpers(&self) -> Result<(), Broken> {
         let Some(head) = self.regions.arena.layout.maps() else { return Ok(()) };
-        let is_filtered = self.is_filtered()?;
+        let is_filtered = process::is_filtered(self.pid())?;
         if let Some(helper) = self.programs.asks_the_kernel().filter(|_| is_filtered) {
             return Err(Broken::HelperFiltered { pid: self.pid(), helper });
         }
@@ -97,19 +97,9 @@ impl Session {
     pub fn look_for_filters(&self) {
         let Some(head) = self.regions.arena.layout.maps() else { return };
         // A process of which nothing can be read has ended, or nobody knows what it does.
-        if self.is_filtered().unwrap_or(true) {
+        if process::is_filtered(self.pid()).unwrap_or(true) {
             self.regions.arena.publish(head + offset_of!(MapsHead, reads), ReadWay::Refused as u64);
         }
-    }
-
-    /// A filter may end a process for a call that it does not know. What it would do is not asked: the asking would be such a
-    /// call.
-    fn is_filtered(&self) -> Result<bool, Broken> {
-        let mut is_filtered = false;
-        for tid in process::threads(self.pid())? {
-            is_filtered |= Status::of_thread(self.pid(), tid)?.is_some_and(|status| status.seccomp != 0);
-        }
-        Ok(is_filtered)
     }
 }
 

@@ -436,6 +436,20 @@ pub fn check_process(pid: i32) -> Result<(), Broken> {
     checked.map_err(|broken| cause(pid, broken))
 }
 
+/// Whether a thread of a process has a seccomp filter, or strict mode.
+///
+/// A filter may end a process for a call that it does not know. What it would do is not asked: the asking would be such a call.
+///
+/// # Errors
+/// What of it cannot be read.
+pub fn is_filtered(pid: i32) -> Result<bool, Broken> {
+    let mut is_filtered = false;
+    for tid in threads(pid)? {
+        is_filtered |= Status::of_thread(pid, tid)?.is_some_and(|status| status.seccomp != 0);
+    }
+    Ok(is_filtered)
+}
+
 /// What has failed in a process that is over has failed since it is over.
 pub(crate) fn cause(pid: i32, broken: Broken) -> Broken {
     match broken {

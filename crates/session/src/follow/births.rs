@@ -11,7 +11,7 @@
 //! Checked: tests below (Y4); testkit `scripts`.
 
 use crate::find::process::{self, Status as Process};
-use crate::follow::execs::{Caller, new_program, next_stop};
+use crate::follow::execs::{Caller, await_stop, new_program};
 use crate::hold::interrupted::undo_interruption;
 use crate::hold::reports;
 use crate::hold::tracer::Held;
@@ -167,7 +167,7 @@ fn subject(tid: i32) -> Option<i32> {
 
 /// Seizes a thread that waits in its exec, lets it go on, and follows it to the entry point.
 fn follow(caller: Caller, heard: &Heard, is_asked: &mut dyn FnMut() -> bool) -> Option<Held> {
-    let Caller { tid, pid } = caller;
+    let tid = caller.tid;
     // It may wait for an exec that waits for our answer: the other thread then gives it (Y4).
     ptrace::seize(tid, ptrace::O_TRACESYSGOOD | ptrace::O_TRACEEXEC).ok()?;
     heard.asked().take();
@@ -175,14 +175,7 @@ fn follow(caller: Caller, heard: &Heard, is_asked: &mut dyn FnMut() -> bool) -> 
     let _ = ptrace::interrupt(tid);
     let end = Instant::now() + EXEC_PATIENCE;
     loop {
-        let Some((who, status)) = next_stop(tid, pid)? else {
-            if Instant::now() > end || is_asked() {
-                reports::let_go(tid, 0);
-                return None;
-            }
-            std::thread::sleep(Duration::from_micros(20));
-            continue;
-        };
+        let (who, status) = await_stop(caller, end, is_asked)?;
         match status {
             Status::Event(event::EXEC, _) => return new_program(caller, who, end, is_asked),
             Status::Exited(_) | Status::Killed(_) => return None,

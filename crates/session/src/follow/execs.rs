@@ -205,20 +205,11 @@ fn is_stopped_soon(tid: i32) -> bool {
 
 /// Follows a thread that waits at the bell through its exec to the new program's entry point.
 fn into_program(caller: Caller, is_asked: &mut dyn FnMut() -> bool) -> Option<Held> {
-    let Caller { tid, pid } = caller;
     let end = Instant::now() + EXEC_PATIENCE;
     let mut calls = 0;
     let mut is_in_exec = false;
     loop {
-        let Some((who, status)) = next_stop(tid, pid)? else {
-            if Instant::now() > end || is_asked() {
-                // It stops some time, and is let go then.
-                reports::let_go(tid, 0);
-                return None;
-            }
-            std::thread::sleep(Duration::from_micros(20));
-            continue;
-        };
+        let (who, status) = await_stop(caller, end, is_asked)?;
         let signal = match status {
             Status::Event(event::EXEC, _) => return new_program(caller, who, end, is_asked),
             Status::Exited(_) | Status::Killed(_) => return None,
@@ -261,10 +252,29 @@ pub(crate) fn new_program(
     is_there.then_some(held)
 }
 
+/// The next report of a thread, or of its process; `None`: it is gone, or late.
+pub(crate) fn await_stop(
+    caller: Caller,
+    end: Instant,
+    is_asked: &mut dyn FnMut() -> bool,
+) -> Option<(i32, Status)> {
+    loop {
+        if let Some(report) = next_stop(caller.tid, caller.pid)? {
+            return Some(report);
+        }
+        if Instant::now() > end || is_asked() {
+            // It stops some time, and is let go then.
+            reports::let_go(caller.tid, 0);
+            return None;
+        }
+        std::thread::sleep(Duration::from_micros(20));
+    }
+}
+
 /// The next report of a thread, or of its process, whose number another thread than the first takes at its exec.
 /// `Some(None)`: there is none yet; `None`: it is gone.
 #[allow(clippy::option_option, reason = "gone, not yet, and this")]
-pub(crate) fn next_stop(tid: i32, pid: i32) -> Option<Option<(i32, Status)>> {
+fn next_stop(tid: i32, pid: i32) -> Option<Option<(i32, Status)>> {
     match reports::take(tid, NOHANG) {
         Ok(Some(change)) => Some(Some(change)),
         Ok(None) | Err(Errno::EINTR) => Some(None),
