@@ -13,8 +13,23 @@ use session::Verb;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// How a place is written.
+macro_rules! specifications {
+    () => {
+        "\
+Probe specifications:
+  u:LIB:FUNC         a function; LIB is a path, a file name or a stem (libc); empty: the program itself
+  u:LIB:mem*         a glob; u:LIB:/^mem/ a regular expression
+  ur:LIB:FUNC        where a function returns
+  U:LIB:NAME         a USDT mark; U:LIB:PROVIDER:NAME
+  u:LIB:FUNC+0x12    an instruction; u:LIB:0x1234 an address as nm(1) prints it
+  w:LIB:VAR+8:4:rw   4 bytes at offset 8 of a variable, reads and writes; w:0x7f00:8:w an address in the process"
+    };
+}
+
 /// What `-h` shows, which is one screen.
-const FEW: &str = "\
+const FEW: &str = concat!(
+    "\
 Examples (--help has more):
   nanoprobe count 'u:libc:malloc' -p 4242           count calls until Ctrl-C
   nanoprobe count 'u:libc:malloc' --if 'arg0 > 1000000' --by tid,comm -p 4242
@@ -24,15 +39,12 @@ Examples (--help has more):
   nanoprobe -e 'u:libc:malloc { @[comm] = sum(arg0); }' -p 4242   a program, in bpftrace's language
   nanoprobe list 'u:libc:*alloc*'                   what would match; touches nothing
 
-Probe specifications:
-  u:LIB:FUNC         a function; LIB is a path, a file name or a stem (libc); empty: the program itself
-  u:LIB:mem*         a glob; u:LIB:/^mem/ a regular expression
-  ur:LIB:FUNC        where a function returns
-  U:LIB:NAME         a USDT mark; U:LIB:PROVIDER:NAME
-  u:LIB:FUNC+0x12    an instruction; u:LIB:0x1234 an address as nm(1) prints it
-  w:LIB:VAR+8:4:rw   4 bytes at offset 8 of a variable, reads and writes; w:0x7f00:8:w an address in the process";
+",
+    specifications!()
+);
 
-const EXAMPLES: &str = "\
+const EXAMPLES: &str = concat!(
+    "\
 Examples:
   nanoprobe count 'u:libc:malloc' -p 4242           count calls until Ctrl-C
   nanoprobe count 'u:./server:handle_*' -- ./server --port 0
@@ -49,13 +61,9 @@ Examples:
   nanoprobe list 'u:libc:*alloc*'                   what would match; touches nothing
   nanoprobe explain --all libc                      how much of a file can be probed
 
-Probe specifications:
-  u:LIB:FUNC         a function; LIB is a path, a file name or a stem (libc); empty: the program itself
-  u:LIB:mem*         a glob; u:LIB:/^mem/ a regular expression
-  ur:LIB:FUNC        where a function returns
-  U:LIB:NAME         a USDT mark; U:LIB:PROVIDER:NAME
-  u:LIB:FUNC+0x12    an instruction; u:LIB:0x1234 an address as nm(1) prints it
-  w:LIB:VAR+8:4:rw   4 bytes at offset 8 of a variable, reads and writes; w:0x7f00:8:w an address in the process";
+",
+    specifications!()
+);
 
 /// Dynamic tracing of user-space programs at nanoseconds per hit.
 #[derive(Debug, Parser)]
