@@ -172,6 +172,7 @@ static void *sequence(void *arg) { return arg; }
 
 static _Atomic int faults;
 static char *guarded;
+static _Atomic uint32_t *_Atomic in_foreign; /* one once the first thread is in its 32-bit code */
 
 static void on_fault(int signal) {
     (void)signal;
@@ -237,6 +238,8 @@ static void *commands(void *arg) {
         signal(SIGSEGV, on_fault);
     }
     while (settled != started) usleep(100); /* till then libc changes their signal masks */
+    /* Till then the first thread is in pthread_create, or maps the code. */
+    while (wants_faults && !(in_foreign && *in_foreign)) usleep(100);
     printf("ready pid=%d\n", getpid());
     for (int go_on = 1; go_on;) {
         go_on = fgets(line, sizeof line, stdin) && strcmp(line, "quit\n");
@@ -253,10 +256,16 @@ static void *commands(void *arg) {
     exit(broken ? BROKEN : QUIT);
 }
 
+/* The last word of the page says that its code runs: movl $1, %ss:(in_foreign), since %ds is null; pause
+ * for ever. */
 static void run_foreign_code(void) {
-    static const unsigned char pause_for_ever[] = {0xf3, 0x90, 0xeb, 0xfc};
-    void *code = mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
-    memcpy(code, pause_for_ever, sizeof pause_for_ever);
+    unsigned char *code = mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
+    _Atomic uint32_t *word = (_Atomic uint32_t *)(code + 4092);
+    unsigned char there[] = {0x36, 0xc7, 0x05, 0, 0, 0, 0, 1, 0, 0, 0, 0xf3, 0x90, 0xeb, 0xfc};
+    uint32_t at = (uint32_t)(uintptr_t)word;
+    memcpy(there + 3, &at, sizeof at);
+    memcpy(code, there, sizeof there);
+    in_foreign = word;
     __asm__ volatile("pushq $0x23\n pushq %0\n lretq" : : "r"(code));
 }
 
