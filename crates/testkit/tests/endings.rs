@@ -132,7 +132,7 @@ fn what_cannot_be_read_is_not_called_ended() -> Result<()> {
 
 #[test]
 fn every_child_of_a_chain_of_forks_is_freed_or_named() -> Result<()> {
-    for _ in 0..rounds(2, 100) {
+    for _ in 0..rounds(2, 1000) {
         let (target, mut running) = parting()?;
         let tracing = count_work(&target, &running)?;
         ask(&mut running, "chain 60", "chaining")?;
@@ -255,7 +255,7 @@ fn process_that_shares_the_memory_lives_on() -> Result<()> {
         if is_there_before {
             ask(&mut running, "share", "sharing ")?;
         }
-        for _ in 0..rounds(3, 200) {
+        for _ in 0..rounds(3, 500) {
             let tracing = count_work(&target, &running)?;
             let line = ask(&mut running, "shared", "shared ")?;
             if number(&line, "lives")? == 0 {

@@ -85,7 +85,7 @@ fn a_process_that_executes_itself_all_the_time_is_entered_or_refused_by_name() -
         .map_err(testkit::Error::io("entered execs"))?;
     let pid = child.id().to_string();
     let mut entered = 0;
-    for round in 0..rounds(25, 500) {
+    for round in 0..rounds(25, 1000) {
         let spec = target.spec("work");
         let outcome = Nanoprobe::find()?.run(["count", &spec, "-p", &pid, "--for", "5ms"])?;
         let is_alive = child.try_wait().is_ok_and(|status| status.is_none());

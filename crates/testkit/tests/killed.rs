@@ -61,7 +61,7 @@ fn a_process_that_is_killed_at_any_moment_ends_our_run_too() -> Result<()> {
 fn a_process_whose_first_thread_ends_at_any_moment_is_left() -> Result<()> {
     let target = Target::build(Program::Parting, Link::Pie)?;
     let spec = target.spec("work");
-    let count = rounds(30, 500);
+    let count = rounds(30, 1000);
     for round in 0..count {
         let mut running = target.spawn()?;
         let pid = running.pid_text();

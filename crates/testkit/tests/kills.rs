@@ -111,12 +111,12 @@ fn a_dynamic_process_survives_every_kill() -> Result<()> {
 
 #[test]
 fn a_static_process_survives_every_kill() -> Result<()> {
-    is_survived(Link::Static, rounds(2, 500))
+    is_survived(Link::Static, rounds(2, 1000))
 }
 
 #[test]
 fn a_process_with_musl_survives_every_kill() -> Result<()> {
-    is_survived(Link::Musl, rounds(2, 500))
+    is_survived(Link::Musl, rounds(2, 1000))
 }
 
 /// The state of the process with these words, if it lives.

@@ -135,22 +135,9 @@ impl Session {
         if let Some((made, places)) = setup.walks.take() {
             session.walks = Walks::begin(&session.regions.arena, made, &places);
         }
-        session.rebuild(&mut setup, sites)?;
-        if let Err(why) = session.prepare_kernel(by_kernel) {
-            return Err(session.give_up(why));
-        }
-        let mut armed = session.arm_all();
-        if let Err(ArmFailure::RseqDiffers) = armed {
-            // Threads differ in their rseq areas: locked adds are right for all of them.
-            let sites = session.take_plans();
-            setup.rseq_offset = None;
-            session.rebuild(&mut setup, sites)?;
-            session.write_records()?;
-            armed = session.arm_all();
-        }
-        match armed {
+        match session.arm_as_set_up(&mut setup, sites, by_kernel) {
             Ok(longest) => stall = stall.max(longest),
-            Err(failure) => return Err(session.give_up(failure.into())),
+            Err(why) => return Err(session.give_up(why)),
         }
         session.lists.keep(&session.armed);
         session.longest_stall = stall;
@@ -197,6 +184,28 @@ impl From<ArmFailure> for Broken {
 }
 
 impl Session {
+    /// Builds all and arms it; the longest time for which a thread stood.
+    fn arm_as_set_up(
+        &mut self,
+        setup: &mut SetUp,
+        sites: Vec<SitePlan>,
+        by_kernel: Vec<SitePlan>,
+    ) -> Result<Duration, Broken> {
+        self.rebuild(setup, sites)?;
+        self.prepare_kernel(by_kernel)?;
+        match self.arm_all() {
+            Err(ArmFailure::RseqDiffers) => {
+                // Threads differ in their rseq areas: locked adds are right for all of them.
+                let sites = self.take_plans();
+                setup.rseq_offset = None;
+                self.rebuild(setup, sites)?;
+                self.write_records()?;
+                Ok(self.arm_all()?)
+            }
+            armed => Ok(armed?),
+        }
+    }
+
     /// Takes everything back after a failure; the failure, with a word if that failed too.
     fn give_up(mut self, why: Broken) -> Broken {
         let is_back = |receipt: Receipt| receipt.was_gone() || receipt.is_verified() && receipt.is_unmapped();

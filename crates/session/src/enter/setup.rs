@@ -119,20 +119,9 @@ impl SetUp {
             let mut remote = Remote::begin(&mut world, memory, &foothold)?;
             let room = programs.placed_len() as u64;
             let regions = Regions::map(&mut remote, memory, mappings, layout, &wishes, &puns.pages, room)?;
-            if let Some(frames) = layout.frames()
-                && clock::is_trapped(&mut remote, memory, regions.arena.remote + frames as u64)?
-            {
-                regions.footing(None).unmap(&mut remote)?;
-                return Err(Broken::NoClock { pid: memory.pid });
-            }
-            // Counts that are compiled in are no readers.
-            let fence = if general > 0 { Fence::choose(&mut remote, threads) } else { Ok(Fence::Global) };
-            match fence {
+            match fence(&mut remote, memory, &regions, general, threads) {
                 Ok(fence) => (regions, fence),
-                Err(broken) => {
-                    regions.footing(None).unmap(&mut remote)?;
-                    return Err(broken);
-                }
+                Err(why) => return Err(unmade(&mut remote, memory.pid, &regions, why)),
             }
         };
         let stall = world.resume();
@@ -148,6 +137,33 @@ impl SetUp {
             fence,
             walks,
         })
+    }
+}
+
+/// What is found out by calls when all is mapped: whether calls can be timed, and how fences are made.
+fn fence(
+    remote: &mut Remote<'_>,
+    memory: &Memory,
+    regions: &Regions,
+    general: usize,
+    threads: usize,
+) -> Result<Fence, Broken> {
+    if let Some(frames) = regions.arena.layout.frames()
+        && clock::is_trapped(remote, memory, regions.arena.remote + frames as u64)?
+    {
+        return Err(Broken::NoClock { pid: memory.pid });
+    }
+    // Counts that are compiled in are no readers.
+    if general > 0 { Fence::choose(remote, threads) } else { Ok(Fence::Global) }
+}
+
+/// Takes back what was mapped; the cause, with a word if that failed too.
+fn unmade(remote: &mut Remote<'_>, pid: i32, regions: &Regions, why: Broken) -> Broken {
+    let footing = regions.footing(None);
+    // What made it fail may be over. What was unmapped the first time is unmapped again in vain.
+    match (0..2).any(|_| footing.unmap(remote).is_ok()) {
+        true => why,
+        false => Broken::NotUndone { pid, why: Box::new(why) },
     }
 }
 

@@ -6,7 +6,9 @@
 //! Keeps:   I1 after `Memory::check` in a stop, the memory that we read and write is the one that the stopped process runs
 //!             in, and the program in it is the one that it ran when the memory was opened.
 //!          I2 a process that lives is not said to have ended.
-//! Checked: testkit `entered`.
+//!          I3 what is read of the process after its memory was opened is of a whole program: one that the kernel has half
+//!             mapped is waited for.
+//! Checked: testkit `entered`; tests below.
 //!
 //! An open /proc/PID/mem stays with its address space. Once nobody runs in that, it reads as empty. It may live on in a
 //! vfork child; then the auxiliary vector of the process tells: each exec writes a new one.
@@ -16,7 +18,11 @@ use crate::facts::site::SitePlan;
 use crate::find::process;
 use image::Mapping;
 use std::fs;
+use std::time::{Duration, Instant};
 use sys::Errno;
+
+/// So long we wait for an exec that is under way. A process may have cleared its vector by prctl(2): then that is all.
+const LOADING_MAX: Duration = Duration::from_secs(1);
 
 /// A process, and which of its programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,9 +34,14 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// What it is now.
+    /// What it is now, or when the exec that is under way has mapped all of its program.
     pub fn of(pid: i32) -> Identity {
-        let auxv = read_auxv(pid).unwrap_or_default();
+        let end = Instant::now() + LOADING_MAX;
+        let mut auxv = read_auxv(pid).unwrap_or_default();
+        while is_being_loaded(&auxv) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+            auxv = read_auxv(pid).unwrap_or_default();
+        }
         Identity { pid, start_time: process::start_time(pid), auxv }
     }
 
@@ -68,6 +79,11 @@ fn read_auxv(pid: i32) -> std::io::Result<Vec<u8>> {
     process::by_living(pid, |tid| fs::read(format!("/proc/{tid}/auxv")))
 }
 
+/// The kernel writes the vector last, when program, loader and vDSO are mapped; before, it has an end and nothing else.
+fn is_being_loaded(auxv: &[u8]) -> bool {
+    !auxv.is_empty() && auxv.iter().all(|byte| *byte == 0)
+}
+
 /// The process was not there.
 fn is_absent(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH.0)
@@ -77,4 +93,17 @@ fn is_absent(error: &std::io::Error) -> bool {
 pub(crate) fn is_mapped(mappings: &[Mapping], site: &SitePlan) -> bool {
     let (start, path) = (site.module_range.start, std::path::Path::new(&site.module));
     mappings.iter().any(|m| m.range.start.0 == start && m.path == path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_is_being_loaded_is_known_by_its_vector() {
+        let own = read_auxv(sys::getpid().cast_signed()).unwrap();
+        assert!(!is_being_loaded(&own), "{own:?}");
+        // A kernel's thread, or a process that is gone, has none at all.
+        assert!(is_being_loaded(&[0; 16]) && !is_being_loaded(&[]));
+    }
 }

@@ -7,6 +7,7 @@
 //! Checked: testkit `refusals`, `endings`.
 
 use crate::facts::error::Broken;
+use crate::facts::inject;
 use crate::find::process;
 use image::{ImageError, Mapping};
 
@@ -17,6 +18,7 @@ use image::{ImageError, Mapping};
 pub(crate) fn image_maps(pid: i32) -> Result<Vec<Mapping>, Broken> {
     /// The thread by which we look may end at this moment: then there is nothing to be seen.
     const TRIES: usize = 8;
+    inject::step().map_err(|errno| Broken::Proc { path: format!("/proc/{pid}/maps"), errno })?;
     for _ in 0..TRIES {
         match image::maps::read_maps(pid as u32) {
             Ok(maps) if !maps.is_empty() => return Ok(maps),

