@@ -85,32 +85,73 @@ fn a_target_that_scribbles_over_shared_memory_harms_itself_alone() -> Result<()>
     let takes_one = |verb: &&[&str]| verb[0] == "watch" && verb[1] != "--soft";
     let verbs: Vec<&[&str]> = all.into_iter().filter(|verb| has_registers || !takes_one(verb)).collect();
     for (n, verb) in verbs.iter().cycle().take(rounds(verbs.len(), 700)).enumerate() {
-        let mut running = target.spawn_with(&[n.to_string()])?;
-        let pid = running.pid_text();
-        let by_time = (n / verbs.len()).is_multiple_of(2);
-        let mut arguments = verb.to_vec();
-        arguments.extend(["-p", &pid]);
-        if by_time {
-            arguments.extend(["--for", "800ms"]);
-        }
-        let mut tracing = Nanoprobe::find()?.start(&arguments)?;
-        tracing.attached()?;
-        let end = Instant::now() + Duration::from_millis(800);
-        let mut most = 0;
-        while Instant::now() < end {
-            most = memory_kb(tracing.pid()).max(most);
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let began = Instant::now();
-        let outcome = if by_time { tracing.finish()? } else { tracing.interrupt_and_finish()? };
-        assert!(began.elapsed() < END_MAX, "{verb:?}: {:?}", began.elapsed());
-        assert!(most < MEMORY_MAX_KB, "{verb:?}: {most} KiB");
-        assert!(matches!(outcome.code(), Some(0 | 1)), "{verb:?}: {outcome}");
-        assert!(!outcome.stderr.contains("was killed") && !outcome.stderr.contains("panicked"), "{outcome}");
-        assert!(bystander.is_left_alone(), "{verb:?}");
-        if let Ok(totals) = running.command("totals").and_then(|()| running.expect("totals ")) {
-            assert!(totals.ends_with("cut=0"), "the arena was made shorter: {totals}");
-        }
+        let is_by_time = (n / verbs.len()).is_multiple_of(2);
+        is_harmed_alone(&target, verb, n, is_by_time, &bystander)?;
+    }
+    Ok(())
+}
+
+/// Maps, stacks and records of programs: what hits look up there, and what we read of it.
+#[test]
+fn a_target_that_scribbles_over_maps_of_programs_harms_itself_alone() -> Result<()> {
+    let target = Target::build(Program::Scribbler, Link::Pie)?;
+    let bystander = Bystander::start();
+    let poked = target.spec("poked");
+    let script = |body: &str| format!("uprobe:{}:poked {{ {body} }}", target.path().display());
+    let maps = script(
+        "@a[arg0] = count(); @h = hist(arg0); @l[arg0] = lhist(arg0, 0, 100, 10); delete(@a, arg0 - 1);",
+    );
+    let looks =
+        script("@s[ustack] = sum(arg0); @n = @n + 1; if (@b[tid] > 3) { clear(@s); } @b[tid] = @n % 5;");
+    let records = script("printf(\"%d %s\\n\", arg0, comm); print(@); @ = max(arg0);");
+    let timed = format!("{} interval:ms:20 {{ print(@t); clear(@t); }}", script("@t[arg0 % 7] = avg(arg0);"));
+    let all: [&[&str]; 7] = [
+        &["-e", &maps],
+        &["-e", &looks],
+        &["-e", &records],
+        &["-e", &timed],
+        &["count", "--by", "arg0", "--if", "arg0 > 3", &poked],
+        &["count", "--stack", &poked],
+        &["top", "-i", "100ms", &poked],
+    ];
+    for (n, verb) in all.iter().cycle().take(rounds(all.len(), 700)).enumerate() {
+        is_harmed_alone(&target, verb, n, false, &bystander)?;
+    }
+    Ok(())
+}
+
+/// One run of a verb beside the scribbling; it ends by time, or by Ctrl-C.
+fn is_harmed_alone(
+    target: &Target,
+    verb: &[&str],
+    n: usize,
+    is_by_time: bool,
+    bystander: &Bystander,
+) -> Result<()> {
+    let mut running = target.spawn_with(&[n.to_string()])?;
+    let pid = running.pid_text();
+    let mut arguments = verb.to_vec();
+    arguments.extend(["-p", &pid]);
+    if is_by_time {
+        arguments.extend(["--for", "800ms"]);
+    }
+    let mut tracing = Nanoprobe::find()?.start(&arguments)?;
+    tracing.attached()?;
+    let end = Instant::now() + Duration::from_millis(800);
+    let mut most = 0;
+    while Instant::now() < end {
+        most = memory_kb(tracing.pid()).max(most);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let began = Instant::now();
+    let outcome = if is_by_time { tracing.finish()? } else { tracing.interrupt_and_finish()? };
+    assert!(began.elapsed() < END_MAX, "{verb:?}: {:?}", began.elapsed());
+    assert!(most < MEMORY_MAX_KB, "{verb:?}: {most} KiB");
+    assert!(matches!(outcome.code(), Some(0 | 1)), "{verb:?}: {outcome}");
+    assert!(!outcome.stderr.contains("was killed") && !outcome.stderr.contains("panicked"), "{outcome}");
+    assert!(bystander.is_left_alone(), "{verb:?}");
+    if let Ok(totals) = running.command("totals").and_then(|()| running.expect("totals ")) {
+        assert!(totals.ends_with("cut=0"), "the arena was made shorter: {totals}");
     }
     Ok(())
 }

@@ -67,9 +67,9 @@ pub(crate) mod tests {
     use crate::{Images, Session, SitePlan, Verb, plan, plan_each};
     use image::Spec;
     use std::fs::{self, File};
-    use std::io::{BufRead, BufReader};
+    use std::io::{BufRead, BufReader, Read};
     use std::os::unix::fs::FileExt;
-    use std::process::{Child, Command, Stdio};
+    use std::process::{Child, ChildStdout, Command, Stdio};
     use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
     use std::time::Duration;
 
@@ -143,8 +143,9 @@ pub(crate) mod tests {
         injected_other(std::hint::black_box(1));
     }
 
-    /// It ends when its input does.
-    pub(crate) struct Subject(Child, u64);
+    /// It ends when its input does. What it says is kept open: the harness that it runs in speaks up after a minute, and ends
+    /// if nobody hears it.
+    pub(crate) struct Subject(Child, u64, #[expect(dead_code, reason = "held open")] BufReader<ChildStdout>);
 
     impl Subject {
         pub(crate) fn start() -> Subject {
@@ -166,10 +167,11 @@ pub(crate) mod tests {
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped());
             let mut child = command.spawn().unwrap();
-            let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+            let mut output = BufReader::new(child.stdout.take().unwrap());
+            let lines = output.by_ref().lines();
             let said = lines.map_while(Result::ok).find(|line| line.starts_with("spinning")).unwrap();
             let mark = said.rsplit(' ').next().unwrap().parse().unwrap();
-            let subject = Subject(child, mark);
+            let subject = Subject(child, mark, output);
             // While a thread is being started its signals are blocked.
             while subject.seen().0.iter().any(|fact| fact.contains("SigBlk") && !fact.ends_with("0000")) {
                 std::thread::sleep(Duration::from_millis(5));
