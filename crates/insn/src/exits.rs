@@ -148,6 +148,12 @@ impl Exits {
         self.exits.iter().map(|i| self.insns[*i].insn.addr)
     }
 
+    /// Whether the exit at this address is a jump to another function: what that one returns, and when, is not seen there.
+    pub fn is_jump(&self, addr: u64) -> bool {
+        let mut exits = self.exits.iter().map(|i| &self.insns[*i].insn);
+        exits.any(|exit| exit.addr == addr && native::leave(exit, None) != Leave::Return)
+    }
+
     /// An exit that is taken only sometimes: a conditional jump.
     pub fn conditional(&self) -> Option<u64> {
         let mut exits = self.exits.iter().map(|i| &self.insns[*i].insn);
@@ -167,7 +173,9 @@ impl Exits {
         taken: &dyn Fn(Range<u64>) -> bool,
         room: &dyn Fn(Pun) -> bool,
     ) -> Result<Vec<(u64, Placement)>, (u64, Refusal)> {
-        let mut own: Vec<Range<u64>> = entry.iter().flat_map(|e| e.patches()).collect();
+        // What a copy runs instead of the original is its own too: a jump there would be passed by, or come back into.
+        let all = |p: &Placement| [Some(p.range()), p.island_patch()].into_iter().flatten();
+        let mut own: Vec<Range<u64>> = entry.iter().flat_map(|e| all(e)).collect();
         let mut placed: Vec<(u64, Placement)> = Vec::new();
         for exit in self.addrs() {
             let before = placed.iter_mut().map(|(_, placement)| placement);
@@ -178,7 +186,7 @@ impl Exits {
             let taken = |range: Range<u64>| is_own(&range) || taken(range);
             let refused = match self.place(flow, codes, exit, &taken, room) {
                 Ok(placement) => {
-                    own.extend(placement.patches());
+                    own.extend(all(&placement));
                     placed.push((exit, placement));
                     continue;
                 }
@@ -186,9 +194,10 @@ impl Exits {
             };
             // No room for a jump of its own: the entry's copy goes on to the exit, if they lie close together.
             let entry = entry.as_mut().ok_or(refused.clone())?;
-            if !(self.extend(flow, entry, exit) && self.share(codes, entry, exit)) {
+            if !(self.extend(flow, entry, exit, &taken) && self.share(codes, entry, exit)) {
                 return Err(refused);
             }
+            own.push(entry.range());
         }
         Ok(placed)
     }
@@ -216,7 +225,8 @@ impl Exits {
             let code = Code::holding(codes, site).ok_or(Refusal::OutsideCode { site })?;
             let function = self.function.contains(&site).then(|| self.function.clone());
             let asked = Asked { site, function, next_function: None, taken, room };
-            match Ladder::new(flow, code, &asked).and_then(|ladder| ladder.climb()) {
+            let climbed = Ladder::new(flow, code, &asked).and_then(|ladder| ladder.climb());
+            match climbed.and_then(|found| self.is_free(found, first, last, taken)) {
                 Ok(found) if found.rung <= Rung::Window => {
                     return Ok(self.placement(codes, first, found, last));
                 }
@@ -233,6 +243,24 @@ impl Exits {
                 needs: Rung::Trap,
             })),
         }
+    }
+
+    /// What runs elsewhere beyond the jump must be nobody's: another's jump there would be passed by, and the way back would
+    /// lead into the middle of it.
+    fn is_free(
+        &self,
+        found: Found,
+        first: usize,
+        last: usize,
+        taken: &dyn Fn(Range<u64>) -> bool,
+    ) -> Result<Found, Refusal> {
+        let (site, exit) = (self.insns[first].insn.addr, self.insns[last].insn.addr);
+        let covered = found.window.insns.last().map_or(site, Insn::end);
+        if covered >= exit || !taken(covered..exit) {
+            return Ok(found);
+        }
+        let reason = Reason::Taken { at: covered, len_bytes: (exit - covered) as u8 };
+        Err(Refusal::NoRung { site, why_not: vec![(found.rung, reason)], needs: Rung::Trap })
     }
 
     /// The jump stands at instruction number `first` and the hook before number `last`: what lies between them runs
@@ -271,7 +299,13 @@ impl Exits {
 
     /// Displaces with another probe of the function what lies between it and the exit, and the exit, if nothing jumps
     /// there and there is only a little.
-    fn extend(&self, flow: &Flow, placement: &mut Placement, exit: u64) -> bool {
+    fn extend(
+        &self,
+        flow: &Flow,
+        placement: &mut Placement,
+        exit: u64,
+        taken: &dyn Fn(Range<u64>) -> bool,
+    ) -> bool {
         const FARTHEST: u64 = 32;
         let end = placement.displaced.last().map_or(placement.site, Insn::end);
         let Some(first) = self.insns.iter().position(|class| class.insn.addr == end) else { return false };
@@ -285,8 +319,11 @@ impl Exits {
         // Another exit there has a jump of its own, which the copy would pass by.
         let is_alone = !self.addrs().any(|other| (end..exit).contains(&other));
         let is_near = exit >= end && exit - placement.site < FARTHEST && is_alone;
-        let does =
-            is_near && leads_on && is_straight && between().last().is_some_and(|c| c.insn.addr == exit);
+        let does = is_near
+            && leads_on
+            && is_straight
+            && between().last().is_some_and(|c| c.insn.addr == exit)
+            && !taken(end..exit + 1);
         if does {
             placement.displaced.extend(between().map(|class| class.insn));
             placement.displaced_len = placement.displaced.iter().map(|insn| insn.len_bytes() as u8).sum();

@@ -234,6 +234,24 @@ fn a_taken_exit_is_refused() {
     assert!(why_not.iter().any(|(_, r)| matches!(r, Reason::Taken { .. })), "{why_not:?}");
 }
 
+/// pop r13, pop r14, pop r15, ret; mov eax, 1, ret; padding. Another probe's jump is at the second pop: from the first one a
+/// two-byte jump to an island would fit, and its copy would come back into the middle of the other jump.
+#[test]
+fn a_copy_does_not_run_what_is_under_another_jump() {
+    let mut bytes = vec![0x41, 0x5d, 0x41, 0x5e, 0x41, 0x5f, 0xc3, 0xb8, 1, 0, 0, 0, 0xc3];
+    bytes.resize(32, 0xcc);
+    let file = File { bytes: &bytes, starts: vec![BASE] };
+    let exits = file.exits(13).unwrap();
+    let place = |taken: &dyn Fn(Range<u64>) -> bool| {
+        exits.place(&file.flow(), &file.code(), BASE + 6, taken, &insn::no_room)
+    };
+    assert_eq!(place(&|_| false).unwrap().site, BASE + 2);
+    let (start, end) = (BASE + 2, BASE + 7);
+    let refused = place(&|range| range.start < end && start < range.end).unwrap_err();
+    let Refusal::NoRung { why_not, .. } = refused else { panic!("{refused}") };
+    assert!(why_not.iter().any(|(_, r)| matches!(r, Reason::Taken { .. })), "{why_not:?}");
+}
+
 /// Places the entry at `BASE` on an island and then the exits of `len` bytes with it.
 fn with_entry_on_an_island(bytes: &[u8], len: u64) -> Result<insn::Placement, Refusal> {
     let file = File { bytes, starts: vec![BASE, BASE + len] };

@@ -445,7 +445,11 @@ impl<'p> Planner<'p> {
         let addr = wanted.addr.wrapping_add(self.module(wanted.module).bias.0);
         let is_known = match when {
             When::Before => placed.sites.contains_key(&addr),
-            When::Return => placed.sites.values().any(|s| s.exit_of == Some(addr)),
+            // Whoever sees its calls sees them end.
+            When::Return => {
+                placed.sites.get(&addr).is_some_and(|s| s.opens().is_some())
+                    || placed.sites.values().any(|s| s.exit_of == Some(addr))
+            }
         };
         if is_known {
             return;
