@@ -51,6 +51,8 @@ pub const KTIME_GET_BOOT_NS: u32 = 125;
 pub const RINGBUF_OUTPUT: u32 = 130;
 /// (context) -> a number of the probed place: what the controller gave with it.
 pub const ATTACH_COOKIE: u32 = 174;
+/// (context) -> the address of the function that is left, or the probed address.
+pub const FUNC_IP: u32 = 173;
 /// () -> nanoseconds of atomic time.
 pub const KTIME_GET_TAI_NS: u32 = 208;
 

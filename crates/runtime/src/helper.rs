@@ -75,6 +75,7 @@ helpers! {
     probe_read_text(to, len, from) = around, hit: around.probe_read_text::<A>(to, len, from);
     // SAFETY: the hit that runs, whose program has all registers saved that a walk needs.
     user_stack(to, most) = around, hit: unsafe { around.user_stack::<A>(hit, to, most) };
+    func_ip() = around, hit: around.site.function;
 }
 
 /// The helpers of one build, in the order of [`wire::Helper`]. Whoever calls one must pass the run's `Hit`.
@@ -112,6 +113,7 @@ pub const fn table<A: Adder>() -> [Function; HELPERS_LEN] {
         str_tidy::<A>,
         probe_read_text::<A>,
         user_stack::<A>,
+        func_ip::<A>,
     ]
 }
 

@@ -84,7 +84,8 @@ fn entry_and_return_are_both_seen_of_every_call() -> Result<()> {
     let mut running = target.spawn()?;
     let (entry, exit) = (probe(&target, "u", "work"), probe(&target, "ur", "work"));
     let script = format!(
-        "{entry} {{ @in = count(); @t[tid] = nsecs; }} {exit} /@t[tid]/ {{ @out = count(); delete(@t, tid); }}"
+        "{entry} {{ @in = count(); @t[tid, func] = nsecs; }}
+         {exit} /@t[tid, func]/ {{ @out = count(); delete(@t, (tid, func)); }}"
     );
     let (outcome, called) = traced(&target, &mut running, &script, "work")?;
     assert_eq!((scalar(&outcome, "@in"), scalar(&outcome, "@out")), (called, called), "{outcome}");

@@ -282,10 +282,12 @@ pub enum Helper {
     ProbeReadText = 30,
     /// (to, frames) -> 0 or an error; the thread's stack.
     UserStack = 31,
+    /// (context) -> the address of the function that is left here, or the probed address.
+    FuncIp = 32,
 }
 
 /// How many helpers there are.
-pub const HELPERS_LEN: usize = 32;
+pub const HELPERS_LEN: usize = 33;
 
 impl Helper {
     /// All, in their order.
@@ -322,6 +324,7 @@ impl Helper {
         Helper::StrTidy,
         Helper::ProbeReadText,
         Helper::UserStack,
+        Helper::FuncIp,
     ];
 
     /// The number by which programs call it: BPF's own, or one of ours from 0x4e500000 on.
@@ -359,6 +362,7 @@ impl Helper {
             Helper::StrTidy => 0x4e50_0012,
             Helper::ProbeReadText => 0x4e50_0013,
             Helper::UserStack => 0x4e50_000d,
+            Helper::FuncIp => 173,
         }
     }
 

@@ -27,7 +27,7 @@ pub use hit::{
 pub use kernel_site::{KERNEL_SITE_MAGIC, KernelSite};
 pub use site::{
     ARG_OFFSET, ARG_SHIFT, AgentExports, AgentTable, COPY_NONE, COPY_UNKNOWN, ConsumerDesc, HANDLERS_LEN,
-    HandlerKind, SiteDesc, TRACE_GO, TRACE_LOST,
+    HandlerKind, SiteDesc, TRACE_GO, TRACE_JUMP, TRACE_LOST,
 };
 pub use trampoline::{NO_CHAIN, TRAMPOLINE_MAGIC, TrampolineHeader};
 pub use view::Untrusted;

@@ -43,6 +43,8 @@ pub struct SiteDesc {
     pub process: u64,
     /// Not 0: a function begins here, or is left: its return address is on top of the stack.
     pub is_edge: u64,
+    /// Address of the function that is left here; elsewhere the probed address.
+    pub function: u64,
 }
 
 /// What a handler gets in the place of a copy's address where the thread pointer leads to no thread's block: nothing that
@@ -116,6 +118,8 @@ pub const ARG_SHIFT: u32 = 16;
 
 /// In [`ConsumerDesc::arg`] of the tracing handlers, above the function's number: it is Go code.
 pub const TRACE_GO: u32 = 1 << 31;
+/// And: it is left by a jump to another function, so that what is returned is not known yet. Stands in [`crate::Event::what`] too.
+pub const TRACE_JUMP: u32 = 1 << 30;
 /// The tracing handlers' cell for lost events; the one before it counts those that were written.
 pub const TRACE_LOST: u32 = 1;
 

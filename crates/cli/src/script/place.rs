@@ -111,6 +111,9 @@ impl<'a> Placing<'a> {
                 let consumer =
                     |(program, cookie): &(u32, u64)| Consumer::Program { program: *program, cookie: *cookie };
                 *list = programs.iter().map(consumer).collect();
+                if let Some((start, true)) = key {
+                    site.exit_of = Some(start);
+                }
                 placed.extend(key.filter(|_| !programs.is_empty()));
             }
             let has_any = |action: &Action| !matches!(action, Action::Consumers(list) if list.is_empty());

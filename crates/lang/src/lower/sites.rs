@@ -116,7 +116,8 @@ impl Build<'_, '_> {
 
     /// The function that is probed: its address and its process.
     pub fn function(&mut self, to: Place) {
-        self.register(INSTRUCTION);
+        self.code.mov(r(1), CONTEXT);
+        self.code.call(helper::FUNC_IP);
         self.store_r0(to, 8);
         self.code.call(helper::PID_TGID);
         self.code.alu(Alu::Rsh, r(0), Operand::Imm(32));

@@ -407,7 +407,7 @@ impl Host for Memory {
             helper::COMM_OF => self.give(&os::comm(&(args[0] as u32).to_string()), args[1], args[2], stack),
             helper::ABOUT => self.about(args, stack),
             // There is no probed place here.
-            helper::ATTACH_COOKIE | helper::VECTOR => Ok(0),
+            helper::ATTACH_COOKIE | helper::FUNC_IP | helper::VECTOR => Ok(0),
             helper::CHILD => Ok(u64::from(self.child)),
             helper::NAME_OF => {
                 let number = args[1] as i32;

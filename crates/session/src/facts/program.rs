@@ -342,6 +342,7 @@ mod tests {
             (Helper::StrTidy, number::STR_TIDY),
             (Helper::ProbeReadText, number::PROBE_READ_TEXT),
             (Helper::UserStack, number::USER_STACK),
+            (Helper::FuncIp, number::FUNC_IP),
         ];
         for (helper, number) in numbers {
             assert_eq!(helper.number(), number, "{helper:?}");
