@@ -434,6 +434,30 @@ fn say_kernel_left_out(job: &Job, unwanted: usize) {
     }
 }
 
+/// The one line about functions that are left by jumps to other functions, where times and values are asked for.
+fn say_tail_calls(job: &Job, sites: &[SitePlan]) {
+    if job.args.quiet || matches!(job.verb, Verb::Count) {
+        return;
+    }
+    let Some(names) = tail_calls(sites) else { return };
+    eprintln!("nanoprobe: {names}: {TAIL_CALL}");
+}
+
+/// What a function's exit by a jump to another function means.
+pub const TAIL_CALL: &str = "left by a jump to another function at some exits: its time ends there, and what is returned is not known";
+
+/// Names of functions that are left by jumps to other functions.
+pub fn tail_calls(sites: &[SitePlan]) -> Option<String> {
+    let sites = sites.iter().filter(|site| site.is_tail_call);
+    let names: BTreeSet<&str> = sites
+        .map(|site| site.name.split(" at ").next().unwrap_or_default().trim_end_matches("%return"))
+        .collect();
+    let first: Vec<&str> = names.iter().take(3).copied().collect();
+    let others = names.len().saturating_sub(3);
+    let others = if others == 0 { String::new() } else { format!(" and {others} others") };
+    (!first.is_empty()).then(|| format!("{}{others}", first.join(", ")))
+}
+
 /// How many times a hit of a jump a hit of a kernel uprobe costs where the kernel emulates the instruction; more where it
 /// steps. docs/bench.md: 139 on a nop, 251 on a push (2026-11-20).
 const KERNEL_PRICE: u32 = 140;
@@ -470,6 +494,7 @@ fn put_in(job: &Job, pid: i32, plan: Plan) -> Result<(Session, LeftOut, LeftOut)
         let what = format!("{} sites match, more than --max-probes {}", sites.len(), job.args.max_probes);
         return Err(advice::fail(&what, &[], &[format!("--max-probes {}", sites.len())]));
     }
+    say_tail_calls(job, &sites);
     let mut session = Session::attach(pid, sites).map_err(|b| advice::cannot_attach(&b))?;
     let missed: LeftOut = session.missed().iter().map(missed_line).collect();
     let is_empty = session.sites().next().is_none();

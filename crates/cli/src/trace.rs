@@ -12,7 +12,7 @@ use crate::render::nanoseconds;
 use image::{Addr, ImageAddr, Kind, Process, Signature};
 use serde_json::{Value, json};
 use session::{Event, Session};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 /// A thread writes its event this soon after it took the stamp, or is a little out of order.
@@ -36,6 +36,8 @@ pub struct Calls {
     names: HashMap<u32, String>,
     /// Of functions of which it is known what they return and take.
     signatures: HashMap<u32, Signature>,
+    /// Functions of which the kernel tells the ends, and not which one was a jump to another function.
+    unsure: BTreeSet<u32>,
     begun: HashMap<(u64, u32), Event>,
     waiting: Vec<Event>,
     first: Option<u64>,
@@ -56,6 +58,7 @@ impl Calls {
         Calls {
             names: named.collect(),
             signatures: signatures(session),
+            unsure: session.sites().filter_map(|s| s.plan.unsure_return()).collect(),
             begun: HashMap::new(),
             waiting: Vec::new(),
             first: None,
@@ -209,7 +212,7 @@ impl Calls {
         let mut data = json!({
             "name": self.name(entry), "tid": (entry.tid != 0).then_some(entry.tid), "at_ns": self.at(session, entry),
             "args": arguments.iter().map(|(v, kind)| number(*v, *kind)).collect::<Vec<_>>(),
-            "ret": exit.map(|x| number(x.values[0], returns)), "ns": self.took(session, entry, exit),
+            "ret": exit.filter(|x| !self.is_unknown(x)).map(|x| number(x.values[0], returns)), "ns": self.took(session, entry, exit),
             "entry_seen": !entry.is_exit,
         });
         if let Some(depth) = depth {
@@ -234,14 +237,21 @@ impl Calls {
         format!("{}({shown})", self.name(entry))
     }
 
+    /// What is returned is not known at this exit: a jump to another function, or in the kernel's hands perhaps one.
+    fn is_unknown(&self, exit: &Event) -> bool {
+        exit.is_jump || self.unsure.contains(&exit.function)
+    }
+
     /// What it returned, and how long it took.
     fn ending(&self, session: &Session, entry: &Event, exit: Option<&Event>) -> String {
         let returns = self.signatures.get(&entry.function).map(|s| s.returns);
+        let value = |exit: &Event| match self.is_unknown(exit) {
+            true => "?".to_owned(),
+            false => typed(exit.values[0], returns),
+        };
         match (exit, self.took(session, entry, exit)) {
-            (Some(exit), Some(took)) => {
-                format!(" = {} <{}>", typed(exit.values[0], returns), nanoseconds(took))
-            }
-            (Some(exit), None) => format!(" = {} <entry not seen>", typed(exit.values[0], returns)),
+            (Some(exit), Some(took)) => format!(" = {} <{}>", value(exit), nanoseconds(took)),
+            (Some(exit), None) => format!(" = {} <entry not seen>", value(exit)),
             (None, _) => " <no return seen>".into(),
         }
     }

@@ -14,7 +14,7 @@ use crate::cell::Adder;
 use crate::handler::PtRegs;
 use core::ptr::NonNull;
 use map::{Call, Ring};
-use wire::{ConsumerDesc, Event, SiteDesc, TRACE_GO, TRACE_LOST};
+use wire::{ConsumerDesc, Event, SiteDesc, TRACE_GO, TRACE_JUMP, TRACE_LOST};
 
 /// Where the first arguments are in the saved registers, in C and in Go.
 const ARGUMENTS: [u32; 3] = [112, 104, 96];
@@ -79,7 +79,7 @@ unsafe fn report<A: Adder>(
         return unsafe { A::add(copy, site, consumer.cell + 8 * TRACE_LOST, 1) };
     };
     let (stamp, cpu) = ticks_and_cpu();
-    let function = consumer.arg & !TRACE_GO;
+    let function = consumer.arg & !(TRACE_GO | TRACE_JUMP);
     let call = match consumer.arg & TRACE_GO {
         0 => Call::at(regs.stack_pointer(site), function),
         // SAFETY: passed on from the caller.
@@ -91,7 +91,8 @@ unsafe fn report<A: Adder>(
     }
     // SAFETY: passed on from the caller.
     let tid = if A::is_known(copy, site) { unsafe { tid(site) } } else { 0 };
-    let event = Event { stamp, place: call.key(), what: kind | u64::from(function), tid, values };
+    let event =
+        Event { stamp, place: call.key(), what: kind | u64::from(consumer.arg & !TRACE_GO), tid, values };
     // SAFETY: passed on from the caller.
     let is_written = unsafe { ring(site, cpu) }.is_some_and(|ring| ring.output_words(event.words()).is_ok());
     if kind == Event::ENTRY {

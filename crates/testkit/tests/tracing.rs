@@ -56,6 +56,14 @@ fn every_call_has_its_arguments_its_result_and_its_time() -> Result<()> {
         let depth = call["args"][0].as_u64().unwrap();
         assert_eq!(call["ret"].as_u64().unwrap(), depth * (depth + 1) / 2, "{call}");
     }
+    let tails = of(&calls, "tails");
+    assert!(!tails.is_empty());
+    for call in &tails {
+        assert!(
+            call["ret"].is_null() && !call["ns"].is_null(),
+            "it jumps to plain, which has not returned: {call}"
+        );
+    }
     let waiter = of(&calls, "waiter");
     assert!(waiter.iter().all(|c| c["ns"].as_u64().unwrap() >= 20_000), "each waits 20 us");
     let mut threads: Vec<u64> = waiter.iter().filter_map(|c| c["tid"].as_u64()).collect();

@@ -150,6 +150,9 @@ impl<'g> Live<'g> {
         let plan = plan_each(&mut self.images, pid, &asked).map_err(|why| why.to_string())?;
         let (sites, left_out) = placing.put(plan);
         self.left_out.extend(left_out);
+        if let Some(names) = crate::probes::tail_calls(&sites).filter(|_| self.says) {
+            eprintln!("WARNING: {names}: {}", crate::probes::TAIL_CALL);
+        }
         if sites.is_empty() {
             return Err("nothing of it can be probed".into());
         }

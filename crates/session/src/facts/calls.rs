@@ -17,6 +17,8 @@ pub struct Event {
     pub function: u32,
     /// At an exit.
     pub is_exit: bool,
+    /// At an exit that is a jump to another function: what is returned is not known, and time ends there.
+    pub is_jump: bool,
     /// Thread, 0 if it cannot be told.
     pub tid: u64,
     /// First arguments; at an exit what is returned, and the stamp of the entry, 0 if that was not seen.

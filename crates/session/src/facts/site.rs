@@ -10,7 +10,7 @@ use crate::facts::program::PROGRAM_CELLS;
 use insn::{Placement, Rung, Unreachable};
 use std::ops::Range;
 use text::{Body, JUMP_LEN, Patch, Request, Trampoline, Ways, island_jump, jump};
-use wire::{HandlerKind, TRACE_GO, latency, walk_cell};
+use wire::{HandlerKind, TRACE_GO, TRACE_JUMP, latency, walk_cell};
 
 /// What happens at each hit of a site.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +46,8 @@ pub enum Consumer {
         is_go: bool,
         /// At an exit.
         is_exit: bool,
+        /// The exit is a jump to another function, so that what is returned is not known there.
+        is_jump: bool,
     },
     /// Counts by stack.
     CountStack {
@@ -136,9 +138,10 @@ impl Consumer {
             Consumer::Ring => (HandlerKind::Ring, 0),
             Consumer::CountStack { flags } => (HandlerKind::CountStack, flags),
             Consumer::RingBeforeExec => (HandlerKind::RingBeforeExec, 0),
-            Consumer::Trace { function, is_go, is_exit } => {
+            Consumer::Trace { function, is_go, is_exit, is_jump } => {
                 let kind = if is_exit { HandlerKind::TraceLeave } else { HandlerKind::TraceEnter };
-                (kind, function | if is_go { TRACE_GO } else { 0 })
+                let bit = |is_set, bit| if is_set { bit } else { 0 };
+                (kind, function | bit(is_go, TRACE_GO) | bit(is_jump, TRACE_JUMP))
             }
             Consumer::Log2Histogram { register } => (HandlerKind::Log2Histogram, register),
             Consumer::Enter { function, is_go: false } => (HandlerKind::Enter, function),
@@ -203,6 +206,8 @@ pub struct SitePlan {
     pub island_original: Vec<u8>,
     /// Address of the function that it is an exit of; all its exits have one name and one row.
     pub exit_of: Option<u64>,
+    /// It stands at an exit that is a jump to another function: what is returned is not known there, and time ends there.
+    pub is_tail_call: bool,
     /// What to do at each hook of the placement.
     pub actions: Vec<Action>,
     /// Address of the 16-bit count of tracers that must not be 0 for the program to come by.
@@ -273,6 +278,15 @@ impl SitePlan {
     pub fn traces(&self) -> Option<u32> {
         self.consumers().find_map(|c| match c {
             Consumer::Trace { function, is_exit: false, .. } => Some(function),
+            _ => None,
+        })
+    }
+
+    /// The function of which it reports ends, and cannot say whether one is a jump to another function.
+    pub fn unsure_return(&self) -> Option<u32> {
+        let is_unsure = self.is_tail_call && self.placement.rung == Rung::Kernel;
+        self.consumers().filter(|_| is_unsure).find_map(|c| match c {
+            Consumer::Trace { function, is_exit: true, .. } => Some(function),
             _ => None,
         })
     }

@@ -13,11 +13,18 @@ use super::site::kernel_placement;
 use super::{Match, Placed, Planner, Verb, codes};
 use crate::facts::site::{Action, Consumer, SitePlan};
 use image::{ElfImage, ImageAddr, When};
-use insn::{Exits, NoExits, Placement, Refusal};
+use insn::{Exits, Hook, NoExits, Placement, Refusal};
 use std::ops::Range;
 
 /// A call's key has 16 bits for its function.
 const FUNCTIONS_MAX: u32 = u16::MAX as u32;
+
+/// An exit before which a probe of the kernel may stand.
+struct KernelExit {
+    addr: u64,
+    /// To another function.
+    is_jump: bool,
+}
 
 impl Planner<'_> {
     /// The entry and all exits, by jumps or, where one of them has no room for that, by the kernel.
@@ -50,28 +57,30 @@ impl Planner<'_> {
             // Nobody may stand there.
             Err(_) => return None,
         }
-        let (Action::Consumers(enter), Action::Consumers(leave)) = ends(verb, number, false) else {
-            return None;
-        };
-        let mut at_entry = enter;
-        at_entry.extend(leave.iter().filter(|_| exits.contains(&wanted.addr)).copied());
-        let mut sites = vec![self.kernel_site(wanted, wanted.addr, wanted.name.clone(), at_entry, placed)?];
-        for exit in exits.into_iter().filter(|exit| *exit != wanted.addr) {
-            let name = format!("{} at {exit:#x}", wanted.name);
-            sites.push(self.kernel_site(wanted, exit, name, leave.clone(), placed)?);
+        let (enter, leave) = ends(verb, number, false);
+        let mut at_entry = vec![enter];
+        at_entry.extend(exits.iter().filter(|exit| exit.addr == wanted.addr).map(|exit| leave(exit.is_jump)));
+        let mut entry = self.kernel_site(wanted, wanted.addr, wanted.name.clone(), at_entry, placed)?;
+        entry.is_tail_call = exits.iter().any(|exit| exit.addr == wanted.addr && exit.is_jump);
+        let mut sites = vec![entry];
+        for exit in exits.into_iter().filter(|exit| exit.addr != wanted.addr) {
+            let name = format!("{} at {:#x}", wanted.name, exit.addr);
+            let mut site = self.kernel_site(wanted, exit.addr, name, vec![leave(exit.is_jump)], placed)?;
+            site.is_tail_call = exit.is_jump;
+            sites.push(site);
         }
         placed.functions += 1;
         Some(sites)
     }
 
     /// The exits before which the kernel's probes may stand.
-    fn exits_for_kernel(&self, wanted: &Match) -> Result<Vec<u64>, NoExits> {
+    fn exits_for_kernel(&self, wanted: &Match) -> Result<Vec<KernelExit>, NoExits> {
         let loaded = &self.images[&wanted.module];
         let function = whole_function(wanted).map_err(|_| NoExits::NeverReturns)?;
         let exits = find_exits(&loaded.image, &loaded.flow, function, false)?;
         match exits.conditional() {
             Some(at) => Err(NoExits::ConditionalTailJump { at }),
-            None => Ok(exits.addrs().collect()),
+            None => Ok(exits.addrs().map(|addr| KernelExit { addr, is_jump: exits.is_jump(addr) }).collect()),
         }
     }
 
@@ -111,17 +120,25 @@ impl Planner<'_> {
             return Err(format!("more than {FUNCTIONS_MAX} functions"));
         }
         let (enter, leave) = ends(verb, number, is_go);
-        let exits = match exits {
-            Some(exits) => self.before_exits(wanted, &exits, Some(&mut entry), placed)?,
+        let before = match &exits {
+            Some(exits) => self.before_exits(wanted, exits, Some(&mut entry), placed)?,
             None => Vec::new(),
         };
+        let is_jump = |at: u64| exits.as_ref().is_some_and(|exits| exits.is_jump(at));
+        let leaves = |placement: &Placement, hooks: &[Hook]| -> Vec<Consumer> {
+            hooks.iter().map(|hook| leave(is_jump(placement.site + u64::from(hook.offset)))).collect()
+        };
+        let has_jump = |placement: &Placement| exits.as_ref().is_some_and(|exits| has_jump(placement, exits));
         // One more hook for each exit that the entry's jump displaces.
-        let actions = [enter].into_iter().chain(entry.hooks[1..].iter().map(|_| leave.clone())).collect();
-        let mut sites = vec![self.site_plan(wanted, wanted.name.clone(), entry, actions)?];
-        for (exit, placement) in exits {
+        let at_entry = [enter].into_iter().chain(leaves(&entry, &entry.hooks[1..])).map(one).collect();
+        let is_tail_call = has_jump(&entry);
+        let entry = self.site_plan(wanted, wanted.name.clone(), entry, at_entry)?;
+        let mut sites = vec![SitePlan { is_tail_call, ..entry }];
+        for (exit, placement) in before {
             let name = format!("{} at {exit:#x}", wanted.name);
-            let actions = placement.hooks.iter().map(|_| leave.clone()).collect();
-            sites.push(self.site_plan(wanted, name, placement, actions)?);
+            let actions = leaves(&placement, &placement.hooks).into_iter().map(one).collect();
+            let is_tail_call = has_jump(&placement);
+            sites.push(SitePlan { is_tail_call, ..self.site_plan(wanted, name, placement, actions)? });
         }
         placed.functions += 1;
         Ok(sites)
@@ -142,9 +159,10 @@ impl Planner<'_> {
         let image = &self.images[&wanted.module].image;
         let consumer = consumer(verb, When::Return, image, wanted).ok()??;
         let name = format!("{}%return", wanted.name);
-        let site = |exit| {
-            let mut site = self.kernel_site(wanted, exit, name.clone(), vec![consumer], placed)?;
+        let site = |exit: KernelExit| {
+            let mut site = self.kernel_site(wanted, exit.addr, name.clone(), vec![consumer], placed)?;
             site.exit_of = Some(wanted.addr.wrapping_add(site.bias));
+            site.is_tail_call = exit.is_jump;
             Some(site)
         };
         self.exits_for_kernel(wanted).ok()?.into_iter().map(site).collect()
@@ -164,6 +182,7 @@ impl Planner<'_> {
         for (_, placement) in self.before_exits(wanted, &exits, None, placed)? {
             let actions = placement.hooks.iter().map(|_| action.clone()).collect();
             let mut site = self.site_plan(wanted, name.clone(), placement, actions)?;
+            site.is_tail_call = has_jump(&site.placement, &exits);
             site.exit_of = Some(wanted.addr.wrapping_add(site.bias));
             sites.push(site);
         }
@@ -193,14 +212,27 @@ impl Planner<'_> {
     }
 }
 
-/// What is called at a function's entry and before its exits.
-fn ends(verb: Verb, function: u32, is_go: bool) -> (Action, Action) {
-    let trace = |is_exit| Consumer::Trace { function, is_go, is_exit };
-    let (enter, leave) = match verb {
-        Verb::Trace => (trace(false), trace(true)),
-        _ => (Consumer::Enter { function, is_go }, Consumer::Leave { function, is_go }),
+/// One of the exits that the jump displaces is a jump to another function.
+fn has_jump(placement: &Placement, exits: &Exits) -> bool {
+    placement.hooks.iter().any(|hook| exits.is_jump(placement.site + u64::from(hook.offset)))
+}
+
+fn one(consumer: Consumer) -> Action {
+    Action::Consumers(vec![consumer])
+}
+
+/// What is called at a function's entry and before its exits; at an exit that is a jump to another function, or not.
+fn ends(verb: Verb, function: u32, is_go: bool) -> (Consumer, impl Fn(bool) -> Consumer) {
+    let trace = move |is_exit, is_jump| Consumer::Trace { function, is_go, is_exit, is_jump };
+    let enter = match verb {
+        Verb::Trace => trace(false, false),
+        _ => Consumer::Enter { function, is_go },
     };
-    (Action::Consumers(vec![enter]), Action::Consumers(vec![leave]))
+    let leave = move |is_jump| match verb {
+        Verb::Trace => trace(true, is_jump),
+        _ => Consumer::Leave { function, is_go },
+    };
+    (enter, leave)
 }
 
 fn whole_function(wanted: &Match) -> Result<Range<u64>, String> {

@@ -129,6 +129,7 @@ fn without_process(name: String, module: String, placement: Placement) -> SitePl
         original: Vec::new(),
         island_original: Vec::new(),
         exit_of: None,
+        is_tail_call: false,
         semaphore: None,
         block: None,
         landing: None,

@@ -110,6 +110,7 @@ impl Planner<'_> {
             original,
             island_original,
             exit_of: None,
+            is_tail_call: false,
             semaphore: wanted.mark.as_ref().and_then(|m| Some(module.bias.0.wrapping_add(m.semaphore?.0))),
             block: None,
             landing: None,

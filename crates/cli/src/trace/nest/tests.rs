@@ -18,7 +18,15 @@ impl Thread {
         self.now += 10;
         self.sp -= 64;
         let place = self.sp | u64::from(function) << 48;
-        let event = Event { stamp: self.now, place, function, is_exit: false, tid: self.tid, values: [0; 3] };
+        let event = Event {
+            stamp: self.now,
+            place,
+            function,
+            is_exit: false,
+            tid: self.tid,
+            values: [0; 3],
+            ..Event::default()
+        };
         self.open.push(event);
         self.events.push(event);
         self
@@ -138,7 +146,8 @@ fn the_graph_has_a_node_for_each_way_and_what_was_spent_inside() {
 #[test]
 fn what_nobody_ends_is_bounded() {
     let mut nest = Nest::new(0);
-    let mut event = Event { stamp: 1, place: 0, function: 1, is_exit: false, tid: 1, values: [0; 3] };
+    let mut event =
+        Event { stamp: 1, place: 0, function: 1, is_exit: false, tid: 1, values: [0; 3], ..Event::default() };
     let mut lines = 0u64;
     for n in 0..OPEN_MAX as u64 + 10 {
         // Each deeper than the one before.
