@@ -21,9 +21,11 @@ mod producer;
 mod programs;
 mod report;
 mod run;
+mod scripts;
 mod shared;
 
 pub use producer::target_main;
+pub use scripts::main as scripts_main;
 pub use session::Flavour;
 
 use options::{Options, Wanted};

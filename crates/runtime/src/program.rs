@@ -15,8 +15,10 @@ use crate::inside::{self, Entered};
 use core::arch::{asm, naked_asm};
 use core::mem::{MaybeUninit, offset_of};
 use core::sync::atomic::{AtomicU64, Ordering};
+use map::Way;
 use wire::{
-    Bounds, ConsumerDesc, Hit, ProgramDesc, SiteDesc, WORKSPACES_EACH, Workspace, fault, needs, program_cell,
+    Bounds, ConsumerDesc, Hit, ProgramDesc, SiteDesc, WORKSPACES_EACH, WORKSPACES_OWN, Workspace, fault,
+    needs, program_cell,
 };
 
 /// What a thread of 64-bit code has in cs and ss.
@@ -94,7 +96,7 @@ unsafe extern "C" fn run<A: Adder, const IN_SPACE: bool>(
             entered => {
                 let became = match IN_SPACE {
                     // SAFETY: passed on from the caller.
-                    true => unsafe { run_in_space(regs, &at) },
+                    true => unsafe { run_in_space::<A>(regs, &at) },
                     // SAFETY: passed on from the caller; a program that is not run in a space has its stack on the thread's.
                     false => unsafe { run_here(regs, &at) },
                 };
@@ -161,9 +163,9 @@ unsafe fn run_here(regs: &mut PtRegs, at: &At<'_>) -> u32 {
 /// # Safety
 /// As for [`program_rseq`].
 #[inline(always)]
-unsafe fn run_in_space(regs: &mut PtRegs, at: &At<'_>) -> u32 {
+unsafe fn run_in_space<A: Adder>(regs: &mut PtRegs, at: &At<'_>) -> u32 {
     // SAFETY: passed on from the caller.
-    let Some(space) = (unsafe { claim(at.desc) }) else { return program_cell::NO_WORKSPACE };
+    let Some(space) = (unsafe { claim::<A>(at) }) else { return program_cell::NO_WORKSPACE };
     // SAFETY: ours until it is given back (P2); in bounds.
     let hit: *mut Hit = unsafe { (&raw mut (*space).hit).cast() };
     // SAFETY: ours, and room for a run.
@@ -183,7 +185,7 @@ unsafe fn run_in_space(regs: &mut PtRegs, at: &At<'_>) -> u32 {
     let Hit { fault, detail, .. } = unsafe { *hit };
     // SAFETY: ours still; afterwards nobody uses it by this address.
     let owner = unsafe { &(*space).owner };
-    // [PROG-1] Orders all that this run did in the workspace before the word that gives it to others. Pairs with [PROG-2].
+    // [PROG-1] Orders all that this run did in the workspace before the word that gives it to others. Pairs with [PROG-2], [PROG-3].
     owner.store(0, Ordering::Release);
     match fault {
         0 => program_cell::RAN,
@@ -252,28 +254,62 @@ unsafe fn call(desc: &ProgramDesc, hit: *mut Hit) {
     }
 }
 
-/// A workspace that nobody is in: one of this CPU's, or the next; `None` after a few.
+/// A workspace that nobody is in: one of this CPU's own, or one that all may have; `None` after a few.
 ///
 /// # Safety
-/// `desc` must name workspaces that are there.
+/// As for [`program_rseq`]; the program must be one that names workspaces which are there.
 #[inline(always)]
-unsafe fn claim(desc: &ProgramDesc) -> Option<*mut Workspace> {
-    let count = desc.workspaces_count;
-    let first = u64::from(percpu::cpu_by_segment()) * WORKSPACES_EACH as u64;
-    let mut number = if first < count { first } else { 0 };
-    for _ in 0..count.min(LOOK_AT_MOST) {
-        let space = (desc.workspaces + number * desc.workspace_len) as *mut Workspace;
-        // SAFETY: one of those that are there (contract); the word is accessed as an atomic alone.
-        let owner: &AtomicU64 = unsafe { &(*space).owner };
-        // [PROG-2] Orders all that the run before did in the workspace before ours. Pairs with [PROG-1].
+unsafe fn claim<A: Adder>(at: &At<'_>) -> Option<*mut Workspace> {
+    let way = A::way(at.copy, at.site);
+    let cpu = u64::from(way.cpu());
+    if cpu * (WORKSPACES_EACH as u64) < at.desc.workspaces_count {
+        for number in 0..WORKSPACES_OWN as u64 {
+            // SAFETY: one of those of this CPU (contract).
+            let (space, owner) = unsafe { numbered(at.desc, cpu * WORKSPACES_EACH as u64 + number) };
+            // A CPU's own are claimed by sequences of that CPU alone, or all by locked instructions where there is no rseq;
+            // who gives one back stores 0 where 1 is, which no sequence changes.
+            // [PROG-2] Orders all that the run before did in the workspace before ours. Pairs with [PROG-1].
+            let is_ours = owner.load(Ordering::Acquire) == 0 && way.store_if(cpu as u32, owner, 0, 1);
+            if is_ours {
+                return Some(space);
+            }
+        }
+    }
+    // SAFETY: passed on from the caller.
+    unsafe { claim_shared(at.desc, cpu) }
+}
+
+/// One of those that are claimed by locked instructions.
+///
+/// # Safety
+/// As for [`claim`].
+#[cold]
+#[inline(never)]
+unsafe fn claim_shared(desc: &ProgramDesc, cpu: u64) -> Option<*mut Workspace> {
+    const SHARED: u64 = (WORKSPACES_EACH - WORKSPACES_OWN) as u64;
+    let cpus = desc.workspaces_count / WORKSPACES_EACH as u64;
+    let first = if cpu < cpus { cpu } else { 0 };
+    for n in 0..(cpus * SHARED).min(LOOK_AT_MOST) {
+        let (of, number) = ((first + n / SHARED) % cpus, WORKSPACES_OWN as u64 + n % SHARED);
+        // SAFETY: one of those that are there (contract).
+        let (space, owner) = unsafe { numbered(desc, of * WORKSPACES_EACH as u64 + number) };
+        // [PROG-3] As [PROG-2].
         let is_free = owner.load(Ordering::Relaxed) == 0
             && owner.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
         if is_free {
             return Some(space);
         }
-        number = if number + 1 < count { number + 1 } else { 0 };
     }
     None
+}
+
+/// # Safety
+/// There must be so many workspaces.
+#[inline(always)]
+unsafe fn numbered<'a>(desc: &ProgramDesc, number: u64) -> (*mut Workspace, &'a AtomicU64) {
+    let space = (desc.workspaces + number * desc.workspace_len) as *mut Workspace;
+    // SAFETY: it is there (contract); the word is accessed as an atomic alone.
+    (space, unsafe { &(*space).owner })
 }
 
 /// Says what a program that is checked may touch: its stack, the saved registers to read, its scratch memory.

@@ -160,6 +160,24 @@ impl Code {
         self.put(&[opcode, distance as u8]);
     }
 
+    /// `cmp reg, constant`, or `test`; of the whole register or its lower half.
+    pub fn compare_with(&mut self, reg: Reg, is_wide: bool, is_test: bool, constant: i32) {
+        let rex = u8::from(is_wide) << 3 | reg.0 >> 3;
+        if rex != 0 {
+            self.put(&[0x40 | rex]);
+        }
+        match is_test {
+            true => self.put(&[0xf7, 0xc0 | reg.0 & 7]),
+            false => self.put(&[0x81, 0xf8 | reg.0 & 7]),
+        }
+        self.put(&constant.to_le_bytes());
+    }
+
+    /// A jump on the condition with this number.
+    pub fn jump_if(&mut self, condition: u8, target: u64) -> Result<(), Unreachable> {
+        self.relative(&[0x0f, 0x80 | condition], target)
+    }
+
     pub fn jump_if_zero(&mut self, target: u64) -> Result<(), Unreachable> {
         self.relative(&[0x0f, 0x84], target)
     }

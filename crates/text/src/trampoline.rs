@@ -22,9 +22,11 @@ use insn::{
 use percpu::emit::{Form, Places, TooFar, Way, emit};
 use wire::{NO_CHAIN, TRAMPOLINE_MAGIC, TrampolineHeader, table};
 
+mod guard;
 mod hit;
 mod slow;
 
+pub use guard::{GUARDS_MAX, Guard, Guarded};
 pub use hit::OWN as FRAME_OWN;
 pub use slow::{SLOW_LEN, slow_routines};
 
@@ -57,6 +59,8 @@ pub enum Body {
         desc: u64,
         /// What its handlers write or read of r8 to r11, and r14 if they read it (Go keeps the goroutine there).
         uses: RegSet,
+        /// What is asked before all that, where the site's one consumer would turn a hit down for it.
+        guard: Option<Guarded>,
     },
 }
 
@@ -207,7 +211,7 @@ impl Trampoline {
             match (*body, request.ways.threads) {
                 (Body::Count { cell }, Some(threads)) => b.count_restartable(cell, threads)?,
                 (Body::Count { cell }, None) => b.count_locked(cell)?,
-                (Body::Hit { desc, uses }, _) => b.hit(desc, uses)?,
+                (Body::Hit { desc, uses, guard }, _) => b.hit(desc, uses, guard)?,
             }
         }
         let tail = b.code.pos();
@@ -219,15 +223,16 @@ impl Trampoline {
         Ok(Trampoline { at: request.at, bytes: code.bytes, entry, tail, displaced, before, steps })
     }
 
-    /// Where in a block with so many hooks the first instruction stands.
-    pub fn entry_offset(hooks: usize, is_count: bool) -> usize {
-        if is_count { ENTRY } else { hit::entry(hooks) }
+    /// Where in a block with so many hooks, one of them guarded or none, the first instruction stands.
+    pub fn entry_offset(hooks: usize, is_count: bool, is_guarded: bool) -> usize {
+        if is_count { ENTRY } else { guard::entry(hooks, is_guarded) }
     }
 
-    /// The most bytes that a block for this placement takes.
-    pub fn len_bound(placement: &Placement) -> usize {
+    /// The most bytes that a block for this placement takes, with or without guards.
+    pub fn len_bound(placement: &Placement, is_guarded: bool) -> usize {
         let hooks = placement.hooks.len();
-        let bodies = hit::entry(hooks) + hooks * LONGEST_BODY;
+        let in_line = if is_guarded { guard::IN_LINE } else { 0 };
+        let bodies = guard::entry(hooks, is_guarded) + hooks * (LONGEST_BODY + in_line);
         (bodies + crate::JUMP_LEN + relocate_len_bound(placement)).next_multiple_of(64)
     }
 
@@ -304,7 +309,8 @@ impl<'a> Builder<'a> {
     fn new(request: &'a Request<'a>) -> Builder<'a> {
         let mut code = Code::new(request.at);
         let is_count = !matches!(request.bodies, [Body::Hit { .. }, ..]);
-        let entry = Trampoline::entry_offset(request.bodies.len(), is_count);
+        let is_guarded = request.bodies.iter().any(|body| matches!(body, Body::Hit { guard: Some(_), .. }));
+        let entry = Trampoline::entry_offset(request.bodies.len(), is_count, is_guarded);
         code.pad_to(entry);
         let (before, steps) = (Vec::new(), vec![(0, None)]);
         let now = Rollback::default();
@@ -488,7 +494,7 @@ impl<'a> Builder<'a> {
         self.skip_red_zone();
         self.push(RAX);
         self.push(RCX);
-        let slow = self.check_thread(threads)?;
+        let slow = self.check_thread(threads, SLOW)?;
         let (start, end) = self.add(Form::Count, 0, Some(threads), cell, slow)?;
         self.counted_from_here();
         let counted = self.now.clone();
@@ -497,24 +503,24 @@ impl<'a> Builder<'a> {
         self.leave_red_zone();
         self.descriptor(0, start, end, SLOW);
         self.code.bytes[SLOW - 4..SLOW].copy_from_slice(&RSEQ_SIGNATURE.to_le_bytes());
-        self.slow(cell, end, counted)
+        self.slow(SLOW, cell, end, counted)
     }
 
     /// Takes the slow way if fs leads to something else than a thread's block: a thread that a program made by itself.
     /// Writes no flag. Returns where the slow way can be taken from later on.
     ///
     /// Clobbers: rax, rcx.
-    fn check_thread(&mut self, threads: Threads) -> Result<usize, Unreachable> {
+    fn check_thread(&mut self, threads: Threads, slow: usize) -> Result<usize, Unreachable> {
         self.code.load_fs(RAX, 0);
         self.code.not(RAX);
         self.code.load_fs(RCX, NOT_SELF);
         self.code.lea_difference(RCX, RAX);
-        self.code.short(0xe3, SLOW); // jrcxz: tests without a flag
+        self.code.short(0xe3, slow); // jrcxz: tests without a flag
         self.code.load_fs(RCX, threads.self_offset);
         self.code.lea_difference(RCX, RAX);
         let jump = self.code.pos() + 2;
         self.code.short(0xe3, jump + crate::JUMP_LEN);
-        self.code.jump_to(self.request.at + SLOW as u64)?;
+        self.code.jump_to(self.request.at + slow as u64)?;
         Ok(jump)
     }
 
@@ -537,7 +543,7 @@ impl<'a> Builder<'a> {
         self.pop(RCX);
         self.pop(RAX);
         self.leave_red_zone();
-        self.slow(cell, end, counted)
+        self.slow(SLOW, cell, end, counted)
     }
 
     /// Places one of percpu's adds here, with this section's descriptor if threads have one, and the slow way at `slow` in
@@ -569,19 +575,19 @@ impl<'a> Builder<'a> {
         Ok((from + add.start, self.code.pos()))
     }
 
-    /// The out-of-line part: the cell into rcx, the region's routine, back behind the count.
-    fn slow(&mut self, cell: u32, back: usize, counted: Rollback) -> Result<(), Unreachable> {
-        let mut code = Code::new(self.request.at + SLOW as u64);
+    /// The out-of-line part at `slow`: the cell into rcx, the region's routine, back behind the count.
+    fn slow(&mut self, slow: usize, cell: u32, back: usize, counted: Rollback) -> Result<(), Unreachable> {
+        let mut code = Code::new(self.request.at + slow as u64);
         code.set_32(RCX, cell);
         code.call_to(self.request.slow)?;
-        let after_call = SLOW + code.pos();
+        let after_call = slow + code.pos();
         code.jump_to(self.request.at + back as u64)?;
-        self.code.bytes[SLOW..SLOW + code.bytes.len()].copy_from_slice(&code.bytes);
+        self.code.bytes[slow..slow + code.bytes.len()].copy_from_slice(&code.bytes);
         let before = Rollback { counted: false, ..counted.clone() };
         self.steps.extend([
-            (SLOW, Some(before)),
+            (slow, Some(before)),
             (after_call, Some(counted)),
-            (SLOW + code.bytes.len(), None),
+            (slow + code.bytes.len(), None),
         ]);
         self.steps.sort_by_key(|(from, _)| *from);
         Ok(())

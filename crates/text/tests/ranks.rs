@@ -161,7 +161,7 @@ impl World {
         self.word(site).store(consumer, Relaxed);
         *NOW.lock().unwrap() = Now { base: self.base, event, copy: None };
         // r8 to r11: the handler is compiled for an ordinary processor and program.
-        self.call(ways, Body::Hit { desc: (self.base + site) as u64, uses: 0x0f00.into() });
+        self.call(ways, Body::Hit { desc: (self.base + site) as u64, uses: 0x0f00.into(), guard: None });
         NOW.lock().unwrap().copy.expect("the handler was called")
     }
 

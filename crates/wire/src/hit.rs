@@ -205,6 +205,8 @@ pub struct Workspace {
 pub const STACK_LEN: usize = 4096;
 /// Workspaces of each CPU.
 pub const WORKSPACES_EACH: usize = 4;
+/// Those of them, the first, that threads on that CPU alone may have.
+pub const WORKSPACES_OWN: usize = 2;
 
 impl Workspace {
     /// Bytes of one whose programs need so much scratch memory, which follows it.

@@ -22,7 +22,7 @@ pub use directory::{Directory, Entry, Kind, OBJECTS_MAX};
 pub use event::Event;
 pub use hit::{
     BOUNDS_MAX, Bounds, CheckedHit, HELPERS_LEN, Helper, Hit, Inside, ProgramDesc, STACK_LEN,
-    WORKSPACES_EACH, Workspace, fault, needs, program_cell,
+    WORKSPACES_EACH, WORKSPACES_OWN, Workspace, fault, needs, program_cell,
 };
 pub use kernel_site::{KERNEL_SITE_MAGIC, KernelSite};
 pub use site::{

@@ -57,6 +57,14 @@ core::arch::global_asm!(
     ".asciz \"\"",
     "994: .balign 4",
     ".popsection",
+    // As a compiler begins a function with a frame; the flags are written before anyone could read them.
+    "trig trig_args",
+    "push rbp",
+    "mov rbp, rsp",
+    "xor eax, eax",
+    "pop rbp",
+    "ret",
+    ".size trig_args, . - trig_args",
     "trig trig_callee",
     "ret",
     ".size trig_callee, . - trig_callee",
@@ -77,6 +85,8 @@ unsafe extern "C" {
     pub safe fn trig_nop5();
     /// `mov eax, 1`, a mark, then `ret`.
     pub safe fn trig_usdt();
+    /// A frame, and no use of its arguments.
+    pub safe fn trig_args(number: u64, on_stack: *const u8, on_heap: *const u8);
 }
 
 /// What one loop of a producer does.
@@ -92,12 +102,15 @@ pub enum Function {
     Nop5,
     /// Calls `trig_usdt`.
     Usdt,
+    /// Calls `trig_args` with a number and two texts.
+    Args,
     /// Makes a cheap system call.
     Syscall,
 }
 
 /// Those with code of ours.
-const ALL: [Function; 5] = [Function::Nop, Function::Push, Function::Ret, Function::Nop5, Function::Usdt];
+const ALL: [Function; 6] =
+    [Function::Nop, Function::Push, Function::Ret, Function::Nop5, Function::Usdt, Function::Args];
 
 impl Function {
     /// The function with this symbol.
@@ -113,6 +126,7 @@ impl Function {
             Function::Ret => "trig_ret",
             Function::Nop5 => "trig_nop5",
             Function::Usdt => "trig_usdt",
+            Function::Args => "trig_args",
             Function::Syscall => "getppid",
         }
     }
@@ -129,7 +143,7 @@ impl Function {
     pub fn instruction(self) -> &'static str {
         match self {
             Function::Nop => "1-byte nop",
-            Function::Push => "push %rbp",
+            Function::Push | Function::Args => "push %rbp",
             Function::Ret => "ret",
             Function::Nop5 => "5-byte nop",
             Function::Usdt => "1-byte nop of a USDT mark",
@@ -144,23 +158,25 @@ impl Function {
             Function::Push => &[0x55, 0x48, 0x89, 0xe5, 0x53],
             Function::Ret => &[0xc3, 0xcc, 0xcc, 0xcc, 0xcc],
             Function::Nop5 => &[0x0f, 0x1f, 0x44, 0x00, 0x00, 0xc3],
+            Function::Args => &[0x55, 0x48, 0x89, 0xe5, 0x31],
             Function::Usdt => &[0xb8, 1, 0, 0, 0, 0x90, 0xc3],
             Function::Syscall => &[],
         }
     }
 
     fn code(self) -> &'static [u8] {
-        let start: extern "C" fn() = match self {
-            Function::Nop => trig_nop,
-            Function::Push => trig_push,
-            Function::Ret => trig_ret,
-            Function::Nop5 => trig_nop5,
-            Function::Usdt => trig_usdt,
+        let start = match self {
+            Function::Nop => trig_nop as *const u8,
+            Function::Push => trig_push as *const u8,
+            Function::Ret => trig_ret as *const u8,
+            Function::Nop5 => trig_nop5 as *const u8,
+            Function::Usdt => trig_usdt as *const u8,
+            Function::Args => trig_args as *const u8,
             Function::Syscall => return &[],
         };
         // SAFETY: every function above has 64 bytes of readable code and padding from its symbol on (the
         // alignment in the assembly), mapped as long as the program runs, and read before anyone patches it.
-        unsafe { core::slice::from_raw_parts(start as *const u8, self.bytes().len()) }
+        unsafe { core::slice::from_raw_parts(start, self.bytes().len()) }
     }
 }
 

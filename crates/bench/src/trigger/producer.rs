@@ -91,8 +91,24 @@ fn produce(shared: &Shared, producer: usize, function: Function) {
         Function::Ret => spin::<BATCH>(shared, producer, || functions::trig_ret()),
         Function::Nop5 => spin::<BATCH>(shared, producer, || functions::trig_nop5()),
         Function::Usdt => spin::<BATCH>(shared, producer, || functions::trig_usdt()),
+        Function::Args => with_arguments(shared, producer),
         Function::Syscall => spin::<SLOW_BATCH>(shared, producer, getppid),
     }
+}
+
+/// Numbers from 0 to 999, and two texts.
+#[inline(never)]
+fn with_arguments(shared: &Shared, producer: usize) {
+    let on_stack = *b"thirty-one bytes on the stack.!\0";
+    let on_heap = on_stack.to_vec();
+    let (on_stack, on_heap) =
+        (std::hint::black_box(&on_stack).as_ptr(), std::hint::black_box(&on_heap).as_ptr());
+    let number = std::cell::Cell::new(0);
+    spin::<BATCH>(shared, producer, || {
+        let now = number.get();
+        number.set(if now == 999 { 0 } else { now + 1 });
+        functions::trig_args(now, on_stack, on_heap);
+    });
 }
 
 /// Calls until the parent says stop. One store per call counts it; the clock is looked at between batches.

@@ -210,7 +210,7 @@ fn object(outcome: &Outcome, phase: &Phase, producers: usize) -> Value {
 }
 
 /// Processor, CPUs and kernel of this machine.
-fn machine() -> String {
+pub(super) fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let info = read("/proc/cpuinfo");
     let field = |name: &str| {

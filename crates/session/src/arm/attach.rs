@@ -42,8 +42,8 @@ use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::time::{Duration, Instant};
 use sys::ptrace;
-use text::{Body, Flavour};
-use wire::{SiteDesc, TrampolineHeader, WalkDesc};
+use text::{Body, Flavour, Guarded};
+use wire::{SiteDesc, TrampolineHeader, WalkDesc, program_cell};
 
 impl Session {
     /// Puts probes on all `sites` of the process.
@@ -311,7 +311,9 @@ impl Session {
         numbers: &mut Numbers,
     ) -> Body {
         let id = HookId(numbers.hook as u32);
-        let lists = self.first_lists(region, list, numbers);
+        let mut lists = self.first_lists(region, list, numbers);
+        let guard = self.guard(plan, &lists);
+        lists.is_guarded = guard.is_some();
         let region = &self.regions.regions[region];
         let (arena, layout) = (&self.regions.arena, &self.regions.arena.layout);
         lists.write(arena, lists.place.start, &lists.members);
@@ -339,7 +341,19 @@ impl Session {
         publish(arena, id, Some(lists.place.start));
         let (desc, uses) = (arena.remote + at as u64, lists.saved);
         self.lists.add(id, lists);
-        Body::Hit { desc, uses }
+        Body::Hit { desc, uses, guard }
+    }
+
+    /// What is asked of a hit before its registers are saved: what the one program of the hook would ask first, if no other consumer
+    /// may come. Who is turned down is counted as one that ran.
+    fn guard(&self, plan: &SitePlan, lists: &HookLists) -> Option<Guarded> {
+        let [Member { consumer: Consumer::Program { program, .. }, .. }] = lists.members[..] else {
+            return None;
+        };
+        let guards = self.programs.get(program)?.guards;
+        let is_fixed = !self.lists.is_open && plan.may_be_guarded();
+        let cell = lists.members[0].cell() + 8 * program_cell::RAN;
+        (is_fixed && guards[0].is_some()).then_some(Guarded { cell, guards })
     }
 
     /// The consumers that a hook is armed with, and their places.
@@ -359,8 +373,15 @@ impl Session {
         };
         let members: Vec<Member> = list.iter().map(member).collect();
         let (handlers, clobbers) = (agent.handlers, *clobbers);
-        let mut lists =
-            HookLists { handlers, programs: placed, clobbers, saved: RegSet::default(), members, place };
+        let mut lists = HookLists {
+            handlers,
+            programs: placed,
+            clobbers,
+            saved: RegSet::default(),
+            members,
+            is_guarded: false,
+            place,
+        };
         // Who may come later, and want to see any register that an argument is passed in.
         let is_open = self.lists.is_open && list.iter().all(|c| may_come_alone(*c));
         let later: &[Consumer] = if is_open { &LATER } else { &[] };

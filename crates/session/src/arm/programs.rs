@@ -214,6 +214,40 @@ mod tests {
         assert!(session.last_fault(3).is_some() && session.last_fault(0).is_none());
     }
 
+    /// A program that asks for a bit of the argument has run at all hits, and done something at those alone that came in.
+    #[test]
+    fn hits_that_a_guard_turns_down_are_handled() {
+        let subject = Subject::start();
+        let asks = format!(
+            "ldxdw %r6, [%r1+112]\njset %r6, 16, on\nmov %r0, 0\nexit\non:\nand %r6, 16\nrsh %r6, 4\n{}",
+            adds(0)
+        );
+        let never = format!("ldxdw %r6, [%r1+112]\njeq %r6, %r6, out\n{}\nout:\nexit", adds(2));
+        let never = never.replace("jeq %r6, %r6, out", "jne32 %r6, -77, out");
+        let programs = vec![program(&asks, Level::Own, 0), program(&never, Level::Checked, 0)];
+        assert!(programs.iter().all(|program| program.guards[0].is_some()));
+        let run = |program| Consumer::Program { program, cookie: 0 };
+        let mut plans = with(sites(subject.pid(), &["u::injected_other"]), &[run(0)]);
+        plans.extend(with(sites(subject.pid(), &["u::injected_long"]), &[run(1)]));
+        let attach = Attach { programs: Programs::new(programs, vec![0; 4096]), ..Attach::default() };
+        let addr = plans[0].addr();
+        let mut session = Session::attach_with(subject.pid(), plans, attach).unwrap();
+        let hook = session.hooks(addr)[0];
+        let (first, _) = session.consumers(hook)[0];
+        assert_eq!(session.change(&[], &[first]), Err(crate::NotChanged::Guarded(hook)));
+        assert_eq!(session.change(&[(hook, run(0))], &[]), Err(crate::NotChanged::Guarded(hook)));
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(session.detach().unwrap().is_verified());
+        let runs: Vec<_> = session.sites().flat_map(|site| site.runs()).map(|(_, runs)| runs).collect();
+        let words = words(&session, 4);
+        assert!(
+            runs[0].ran > 1000 && runs[1].ran > 1000 && runs.iter().all(|runs| runs.skipped() == 0),
+            "{runs:?}"
+        );
+        assert!(words[0] > 100 && words[0] < runs[0].ran, "{words:?} {runs:?}");
+        assert_eq!((words[1], words[2], session.entered()), (words[0], 0, words[0]), "{runs:?}");
+    }
+
     /// What programs do with maps is there, exactly, also for who takes part from outside meanwhile.
     #[test]
     fn programs_use_maps_that_the_controller_uses_too() {

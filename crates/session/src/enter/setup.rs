@@ -176,7 +176,7 @@ fn wishes<'a>(sites: impl Iterator<Item = &'a SitePlan>) -> Vec<Wish> {
         let bytes = match site.placement.rung {
             Rung::Punned => 0,
             Rung::Kernel => RECORD_LEN,
-            _ => Trampoline::len_bound(&site.placement) as u64,
+            _ => Trampoline::len_bound(&site.placement, site.may_be_guarded()) as u64,
         };
         match wishes.last_mut() {
             Some(w) if site.module_range.end.saturating_sub(w.reach.start) <= NEIGHBOURHOOD => {

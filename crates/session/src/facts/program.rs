@@ -6,11 +6,14 @@
 //! Keeps:   G1 a program that is made here runs on the thread's stack with no more than [`OWN_STACK_MAX`] bytes; with more, its
 //!             stack is a workspace's.
 //!          G2 none writes to the saved registers.
-//! Checked: tests below; testkit `programs_at_hits`.
+//!          G3 a guard holds for a hit where the program, begun there, would do something.
+//! Checked: tests below; testkit `programs_at_hits`; bpf's guards (G3).
 
+use bpf::{Cond, Width};
 use jit::{Compiled, Compiler, Level, Meaning, Options, Refused, Stack};
 use std::fmt;
 use std::sync::Arc;
+use text::{GUARDS_MAX, Guard};
 use wire::{Helper, needs, program_cell};
 
 /// Fuel of a run of which nothing else is said.
@@ -133,6 +136,8 @@ pub struct Program {
     pub(crate) code: Compiled,
     pub(crate) fuel: u64,
     pub(crate) scratch: usize,
+    /// What it asks first.
+    pub(crate) guards: [Option<Guard>; GUARDS_MAX],
 }
 
 impl Program {
@@ -164,7 +169,7 @@ impl Program {
             return Err(NotProgram::WritesRegisters);
         }
         let (name, fuel, scratch) = (wanted.name.to_owned(), wanted.fuel, wanted.scratch);
-        Ok(Program { name, code, fuel, scratch })
+        Ok(Program { name, code, fuel, scratch, guards: guards(program) })
     }
 
     /// For messages.
@@ -215,6 +220,38 @@ impl Program {
     pub(crate) fn needs_workspace(&self) -> bool {
         self.code.is_given_stack || self.scratch > 0
     }
+}
+
+/// What a program asks first, as far as a trampoline can ask it.
+fn guards(program: &bpf::Program) -> [Option<Guard>; GUARDS_MAX] {
+    let mut asked = bpf::guards(program).into_iter().map_while(|guard| in_registers(&guard));
+    std::array::from_fn(|_| asked.next())
+}
+
+fn in_registers(guard: &bpf::Guard) -> Option<Guard> {
+    // From r15 up to rdi, in the order of the kernel's `pt_regs`.
+    const NUMBERS: [u8; 15] = [15, 14, 13, 12, 5, 3, 11, 10, 9, 8, 0, 1, 2, 6, 7];
+    let reg = *NUMBERS.get(guard.word as usize / 8)?;
+    let condition = match guard.cond {
+        Cond::Lt => 2,
+        Cond::Ge => 3,
+        Cond::Eq => 4,
+        Cond::Ne | Cond::Set => 5,
+        Cond::Le => 6,
+        Cond::Gt => 7,
+        Cond::Slt => 12,
+        Cond::Sge => 13,
+        Cond::Sle => 14,
+        Cond::Sgt => 15,
+    };
+    Some(Guard {
+        reg,
+        is_wide: guard.width == Width::W64,
+        is_masked: guard.cond == Cond::Set,
+        constant: guard.constant,
+        // Of two that follow one another each is the other's opposite.
+        goes_on: condition ^ u8::from(!guard.goes_on),
+    })
 }
 
 /// All programs of a session, by number, and their maps.
@@ -366,6 +403,19 @@ mod tests {
         assert_eq!(of(long, Level::Own).unwrap().needs(), needs::WORKSPACE);
         let checked = of("mov %r0, 0\nexit", Level::Checked).unwrap();
         assert_eq!(checked.needs(), needs::CHECKED | needs::WORKSPACE | needs::KEPT | needs::FRAME);
+    }
+
+    #[test]
+    fn what_a_program_asks_first_is_asked_of_the_registers() {
+        let text = "ldxdw %r2, [%r1+112]\nldxdw %r3, [%r1+72]\njle %r2, 1000, out\njset %r3, 4, on\nout:\nexit\non:\ncall 14\nexit";
+        let wanted = [
+            Guard { reg: 7, is_wide: true, is_masked: false, constant: 1000, goes_on: 7 },
+            Guard { reg: 8, is_wide: true, is_masked: true, constant: 4, goes_on: 5 },
+        ];
+        assert_eq!(of(text, Level::Own).unwrap().guards, wanted.map(Some));
+        // The stack pointer is in no register of these.
+        let text = "ldxdw %r2, [%r1+152]\njle %r2, 1000, out\ncall 14\nout:\nexit";
+        assert_eq!(of(text, Level::Own).unwrap().guards, [None, None]);
     }
 
     #[test]

@@ -240,6 +240,13 @@ impl SitePlan {
         self.actions.iter().flat_map(Action::consumers).copied()
     }
 
+    /// A program may turn hits down before registers are saved for it: it is the only consumer of a hook. Where a jump is punned
+    /// room is scarce, and none does.
+    pub(crate) fn may_be_guarded(&self) -> bool {
+        let is_one = |action: &Action| matches!(action, Action::Consumers(list) if matches!(list[..], [Consumer::Program { .. }]));
+        self.placement.pun.is_none() && self.actions.iter().any(is_one)
+    }
+
     /// A hit walks the thread's stack.
     pub(crate) fn walks(&self) -> bool {
         self.consumers().any(|c| matches!(c, Consumer::CountStack { .. }))

@@ -29,6 +29,8 @@ pub enum NotChanged {
     NoHook(HookId),
     /// This session has no such consumer, or no more.
     NoConsumer(ConsumerId),
+    /// The trampoline of this hook turns hits down for its program: it was armed for nobody else to come, or this one to go.
+    Guarded(HookId),
     /// It was named twice.
     Twice(ConsumerId),
     /// What sees calls is at several sites together, and cannot come alone.
@@ -55,6 +57,11 @@ impl fmt::Display for NotChanged {
         match self {
             NotChanged::NoHook(hook) => write!(f, "the session has no hook {}", hook.0),
             NotChanged::NoConsumer(id) => write!(f, "the session has no consumer {}", id.0),
+            NotChanged::Guarded(hook) => write!(
+                f,
+                "hook {} was armed for its one program; with room for others at the attach it can be changed",
+                hook.0
+            ),
             NotChanged::Twice(id) => write!(f, "consumer {} is to be removed twice", id.0),
             NotChanged::NotAlone(_) => write!(f, "what times or shows calls needs all their sites at a time"),
             NotChanged::LittleStack(number) => {
@@ -167,6 +174,9 @@ impl Session {
         let mut leaving: BTreeMap<HookId, BTreeSet<ConsumerId>> = BTreeMap::new();
         for id in remove {
             let hook = self.lists.places.get(id).ok_or(NotChanged::NoConsumer(*id))?;
+            if self.lists.hooks[hook].is_guarded {
+                return Err(NotChanged::Guarded(*hook));
+            }
             if !leaving.entry(*hook).or_default().insert(*id) {
                 return Err(NotChanged::Twice(*id));
             }
@@ -201,6 +211,9 @@ impl Session {
             return Err(NotChanged::LittleStack(number));
         }
         let lists = self.lists.hooks.get(&hook).ok_or(NotChanged::NoHook(hook))?;
+        if lists.is_guarded {
+            return Err(NotChanged::Guarded(hook));
+        }
         if lists.uses(consumer) & !lists.saved.bits() != 0 {
             return Err(NotChanged::Registers(consumer));
         }

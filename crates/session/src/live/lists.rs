@@ -72,6 +72,8 @@ pub(crate) struct HookLists {
     /// Those of them that the trampoline saves.
     pub saved: RegSet,
     pub members: Vec<Member>,
+    /// The trampoline turns hits down for the one member, which stays.
+    pub is_guarded: bool,
     /// Where the members are written, by number of descriptor.
     pub place: Range<u32>,
 }

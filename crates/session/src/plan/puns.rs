@@ -162,8 +162,8 @@ impl Puns {
 }
 
 fn size(site: &SitePlan) -> Size {
-    let before = Trampoline::entry_offset(site.actions.len(), site.is_compiled_count()) as u64;
-    Size { before, behind: Trampoline::len_bound(&site.placement) as u64 - before }
+    let before = Trampoline::entry_offset(site.actions.len(), site.is_compiled_count(), false) as u64;
+    Size { before, behind: Trampoline::len_bound(&site.placement, false) as u64 - before }
 }
 
 #[cfg(test)]

@@ -23,15 +23,15 @@
 //! not saved. And chains of loads: the rseq area's address in a register instead of fs, or each add with a look-up of
 //! its own, cost 0.6 to 2 ns (2026-11).
 
-use super::{Builder, Flavour, HEADER_LEN, RED_ZONE, Rollback, SavedReg, Threads, slow};
+use super::{Builder, Flavour, Guarded, RED_ZONE, Rollback, SavedReg, Threads, slow};
 use crate::assemble::{Code, RAX, RBX, RCX, RDI, RDX, RSI, Reg};
 use insn::{RegSet, Unreachable};
 use percpu::emit::Form;
 use wire::{ConsumerDesc, SiteDesc, cell, table};
 
-/// Offset of the entry: two rseq sections for each body stand before it.
-pub(super) const fn entry(bodies: usize) -> usize {
-    (stubs(bodies) + bodies * (2 * STUB + NOBODY) + HEADER_LEN).next_multiple_of(64)
+/// Two rseq sections for each body and what belongs to them, which stand before the entry.
+pub(super) const fn before_guards(bodies: usize) -> usize {
+    stubs(bodies) + bodies * (2 * STUB + NOBODY)
 }
 /// The part of `pt_regs` above the registers that a call may change: orig_rax, rip, cs, flags, rsp, ss; who reads those writes
 /// them first. And two words of the trampoline's own.
@@ -70,8 +70,19 @@ const NOBODY: usize = 24;
 impl Builder<'_> {
     /// `uses`: a bit for each register that the site's handlers write or read, beyond those that are always saved.
     ///
+    /// `guard`: what is asked first.
+    ///
     /// Stack: 184 + 8 bytes below the red zone, and what the handlers use.
-    pub(super) fn hit(&mut self, desc: u64, uses: RegSet) -> Result<(), Unreachable> {
+    pub(super) fn hit(&mut self, desc: u64, uses: RegSet, guard: Option<Guarded>) -> Result<(), Unreachable> {
+        let asked = guard.map(|guarded| self.ask(&guarded).map(|asked| (guarded, asked))).transpose()?;
+        self.general(desc, uses)?;
+        match asked {
+            Some((guarded, asked)) => self.turned_down(&guarded, asked),
+            None => Ok(()),
+        }
+    }
+
+    fn general(&mut self, desc: u64, uses: RegSet) -> Result<(), Unreachable> {
         let above = self.above();
         self.code.add_rsp(-i32::from(above));
         self.step(|now| now.rsp_add += above);

@@ -83,7 +83,17 @@ const WAYS: [(Option<Threads>, bool, Flavour, &str); 6] = [
     (None, true, Flavour::Normal, "rdpid"),
 ];
 
+/// rax, which the way that saves the flags needs for itself, and a bit of r9d.
+const GUARDED: Guarded = Guarded {
+    cell: 0x190,
+    guards: [
+        Some(Guard { reg: 0, is_wide: true, is_masked: false, constant: 1_000_000, goes_on: 7 }),
+        Some(Guard { reg: 9, is_wide: false, is_masked: true, constant: 4, goes_on: 5 }),
+    ],
+};
+
 struct Case {
+    is_guarded: bool,
     name: &'static str,
     uses: u16,
     trampoline: Trampoline,
@@ -101,9 +111,10 @@ fn cases() -> Vec<Case> {
     assert!(branches[0].hooks.len() == 1 && branches[1].hooks.len() == 3, "{branches:?}");
     for placement in placements.into_iter().chain(exits).chain(branches) {
         let is_count_possible = placement.hooks.len() == 1 && placement.hooks[0].offset == 0;
-        let hit = |uses: u16| Body::Hit { desc: 0x7fff_1234_5000, uses: uses.into() };
+        let hit = |uses: u16| Body::Hit { desc: 0x7fff_1234_5000, uses: uses.into(), guard: None };
+        let guarded = Body::Hit { desc: 0x7fff_1234_5000, uses: 0.into(), guard: Some(GUARDED) };
         // r8 to r11 and r14; some of them; none, as where all consumers count.
-        for body in [Body::Count { cell: 0x188 }, hit(0x4f00), hit(0x0a00), hit(0)] {
+        for body in [Body::Count { cell: 0x188 }, hit(0x4f00), hit(0x0a00), hit(0), guarded] {
             if !is_count_possible && matches!(body, Body::Count { .. }) {
                 continue;
             }
@@ -122,7 +133,8 @@ fn cases() -> Vec<Case> {
                 };
                 let trampoline = Trampoline::build(&request).unwrap();
                 let uses = if let Body::Hit { uses, .. } = body { uses.bits() } else { 0 };
-                cases.push(Case { name, uses, trampoline, placement: placement.clone() });
+                let is_guarded = body == guarded;
+                cases.push(Case { is_guarded, name, uses, trampoline, placement: placement.clone() });
             }
         }
     }
@@ -277,6 +289,88 @@ fn check_body(case: &Case, stage: usize, from: usize, to: usize) -> usize {
     checked
 }
 
+/// From each question by its jump to the way out of line, and by that to the end of the body.
+#[test]
+fn a_hit_that_is_turned_down_is_counted_once_and_has_everything_as_at_the_site() {
+    let mut ways = 0;
+    for case in cases().iter().filter(|case| case.is_guarded) {
+        for (stage, (from, to)) in bodies(&case.trampoline).into_iter().enumerate() {
+            let (t, hook) = (&case.trampoline, &case.placement.hooks[stage]);
+            let out = t.at + (guard::room(case.placement.hooks.len(), true).0 + stage * 192 + 56) as u64;
+            let asks = decode(t, from, to).into_iter().filter(|i| i.near_branch_target() == out).count();
+            assert_eq!(asks, 2);
+            for ask in 0..asks {
+                ways += turned_down(case, hook, stage, (from, to), (out, ask));
+            }
+        }
+    }
+    assert!(ways > 40, "{ways}");
+}
+
+fn turned_down(
+    case: &Case,
+    hook: &Hook,
+    stage: usize,
+    (from, to): (usize, usize),
+    (out, ask): (u64, usize),
+) -> usize {
+    let (t, mut info) = (&case.trampoline, InstructionInfoFactory::new());
+    let mut state = Abstract { uses: case.uses, ..Abstract::default() };
+    let (mut at, mut asked, mut counts, mut questions) = (t.at + from as u64, 0, 0, Vec::new());
+    loop {
+        let offset = (at - t.at) as usize;
+        let i = decode(t, offset, (offset + 15).min(t.bytes.len()))[0];
+        let place = t.place_of(at);
+        if let Some(PcPlace::Body(rollback)) = &place {
+            let text = format!("{} {stage} {i} {rollback:?}", case.name);
+            assert_eq!((i64::from(rollback.rsp_add), rollback.resume), (state.depth, hook.offset), "{text}");
+            assert_eq!(rollback.counted, counts > 0, "{text}");
+            for register in &state.changed {
+                let loaded = rollback.saved.iter().any(|s| s.number == *register);
+                assert!(loaded || hook.dead_regs.contains(*register), "{text}: {register} is lost");
+            }
+            for saved in &rollback.saved {
+                let slot = i64::from(saved.slot) - state.depth;
+                assert_eq!(state.saved.get(&saved.number), Some(&slot), "{text}");
+            }
+            assert!(!state.flags_changed || rollback.flags.is_some() || hook.flags_dead, "{text}");
+        }
+        if matches!(i.mnemonic(), Mnemonic::Cmp | Mnemonic::Test) && offset >= from {
+            questions.push(i.to_string());
+        }
+        state.run(&i, &mut info);
+        // The area's descriptor is the thread's; the count is the one store that is not to the stack.
+        let is_count = i.op0_kind() == iced_x86::OpKind::Memory && i.memory_displacement64() == 0x190;
+        counts += usize::from(is_count && i.mnemonic() != Mnemonic::Cmp);
+        at = match i.flow_control() {
+            FlowControl::ConditionalBranch if i.near_branch_target() == out && asked == ask => out,
+            // Behind the check of the thread's block the first way is that of who has none.
+            FlowControl::ConditionalBranch if i.mnemonic() == Mnemonic::Jrcxz => {
+                let is_over_a_jump = i.near_branch_target() == i.next_ip() + 5;
+                if is_over_a_jump { i.near_branch_target() } else { i.next_ip() }
+            }
+            FlowControl::ConditionalBranch => {
+                asked += usize::from(i.near_branch_target() == out);
+                i.next_ip()
+            }
+            FlowControl::UnconditionalBranch => i.near_branch_target(),
+            FlowControl::Next => i.next_ip(),
+            other => panic!("{other:?}: {i}"),
+        };
+        let offset = (at - t.at) as usize;
+        if offset == to || i.flow_control() == FlowControl::UnconditionalBranch {
+            break;
+        }
+    }
+    assert_eq!(counts, 1, "{}", case.name);
+    assert_eq!(questions, ["cmp rax,0F4240h", "test r9d,4"][..=ask]);
+    let free_from = if hook.is_red_zone_free { 0 } else { -i64::from(RED_ZONE) };
+    assert!(state.nearest_write.is_none_or(|at| at + 8 <= free_from));
+    assert!(state.changed.iter().all(|r| hook.dead_regs.contains(*r)), "{:?}", state.changed);
+    assert!(state.depth == 0 && (!state.flags_changed || hook.flags_dead));
+    1
+}
+
 #[test]
 fn displaced_instructions_before_a_hook_run_first_and_are_known_to_place_of() {
     for case in cases().iter().filter(|c| c.placement.hooks[0].offset == 4) {
@@ -400,7 +494,11 @@ fn no_trampoline_reads_the_time_stamp_counter() {
 fn a_block_is_never_longer_than_its_bound_and_ends_in_a_jump_back_or_a_return() {
     for case in cases() {
         let t = &case.trampoline;
-        assert!(t.bytes.len() <= Trampoline::len_bound(&case.placement), "{}", t.bytes.len());
+        assert!(
+            t.bytes.len() <= Trampoline::len_bound(&case.placement, case.is_guarded),
+            "{}",
+            t.bytes.len()
+        );
         let last = decode(t, t.tail + 5, t.bytes.len()).last().copied().unwrap();
         if case.placement.ends_with_flow {
             assert_eq!(last.mnemonic(), Mnemonic::Ret);

@@ -1,0 +1,258 @@
+//! `bench scripts`: what the hits of a script cost, beside the same script in bpftrace and a BPF program of the kernel.
+//!
+//! For:     the prices of docs/programs.md, by whoever wants to see them on another machine.
+//! State:   none.
+//! Context: control; the traced program is a child, and so is whoever runs a script.
+//! Keeps:   S1 every figure is the processor time of a call with the script in, less that of the calls before and after, in the same
+//!          child.
+//!          S2 probes go in before the first call and out behind the last, so that the hits that nanoprobe tells of are the calls, or
+//!          the run fails.
+//! Checked: cli tests/bench.rs.
+
+use super::child::Traced;
+use super::error::TriggerError;
+use super::functions::Function;
+use super::kernel::Uprobe;
+use super::options::Options;
+use super::phase::{BASELINE, Length, Phase};
+use super::run;
+use crate::command::carry_out;
+use crate::pin;
+use session::Verb;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Stdio};
+
+const NAME: &str = "scripts";
+const HELP: &str = "\
+nanoprobe bench scripts [OPTION]... [ROW]...
+Measures what a script adds to a call of a C function: nanoseconds of processor time.
+arg0 goes from 0 to 999 and over again, arg1 is a text of 31 bytes on the thread's stack, arg2 one on the heap.
+
+  -d, --duration N       seconds of each (2)
+  -p, --producers N      threads that call, each on a CPU of its own (1)
+      --bpftrace PROGRAM the same scripts by this bpftrace too (needs root)
+      --kernel           a BPF program of the kernel that counts the same calls too (needs root)
+  -l, --list             the rows
+";
+
+/// A row: its name, and the script.
+const ROWS: [(&str, &str); 10] = [
+    ("count", "{ @ = count(); }"),
+    ("no", "/arg0 > 1000000/ { @ = count(); }"),
+    ("hist", "{ @ = hist(arg0); }"),
+    ("by-tid", "{ @[tid] = count(); }"),
+    ("by-arg0", "{ @[arg0] = count(); }"),
+    ("sum", "{ @ = sum(arg0); }"),
+    ("scalar", "{ @++; }"),
+    ("record", "/arg0 == 500/ { printf(\"%d %d %d\\n\", arg0, arg1, arg2); }"),
+    ("str-stack", "/str(arg1, 32) == \"another\"/ { @ = count(); }"),
+    ("str-heap", "/str(arg2, 32) == \"another\"/ { @ = count(); }"),
+];
+
+/// The function that is called.
+const FUNCTION: Function = Function::Args;
+
+#[derive(Debug)]
+struct Wanted {
+    seconds: usize,
+    producers: usize,
+    bpftrace: Option<String>,
+    is_vs_kernel: bool,
+    rows: Vec<(&'static str, &'static str)>,
+}
+
+/// Runs it; the exit status.
+pub fn main(args: &[String]) -> i32 {
+    carry_out(NAME, parse(args), |wanted, out| measure(&wanted, out).map_err(std::io::Error::other))
+}
+
+fn parse(args: &[String]) -> Result<Option<Wanted>, lexopt::Error> {
+    use lexopt::prelude::*;
+    let mut wanted =
+        Wanted { seconds: 2, producers: 1, bpftrace: None, is_vs_kernel: false, rows: Vec::new() };
+    let mut parser = lexopt::Parser::from_args(args);
+    while let Some(arg) = parser.next()? {
+        match arg {
+            Short('d') | Long("duration") => wanted.seconds = parser.value()?.parse()?,
+            Short('p') | Long("producers") => {
+                wanted.producers = parser.value()?.parse::<usize>()?.clamp(1, 1024)
+            }
+            Long("bpftrace") => wanted.bpftrace = Some(parser.value()?.string()?),
+            Long("kernel") => wanted.is_vs_kernel = true,
+            Short('l') | Long("list") => {
+                ROWS.iter().for_each(|(name, script)| println!("{name:<12} {script}"));
+                return Ok(None);
+            }
+            Short('h') | Long("help") => {
+                print!("{HELP}");
+                return Ok(None);
+            }
+            Value(name) => {
+                let name = name.string()?;
+                let row = ROWS.into_iter().find(|(known, _)| *known == name);
+                wanted.rows.push(row.ok_or_else(|| format!("no row is called {name}"))?);
+            }
+            other => return Err(other.unexpected()),
+        }
+    }
+    if wanted.rows.is_empty() {
+        wanted.rows = ROWS.to_vec();
+    }
+    Ok(Some(wanted))
+}
+
+fn measure(wanted: &Wanted, out: &mut impl Write) -> Result<(), TriggerError> {
+    let cpus = (0..pin::online()).collect();
+    let options =
+        Options { seconds: wanted.seconds.max(1), producers: wanted.producers, cpus, ..Options::shortest() };
+    let mut traced = Traced::start(&options)?;
+    let length = Length { warm: 1, seconds: wanted.seconds.max(1) };
+    writeln!(out, "machine    {}", super::report::machine())?;
+    writeln!(
+        out,
+        "threads    {}; ns of processor time added to a call, and calls a second of all threads",
+        wanted.producers
+    )?;
+    let ours = std::env::current_exe()?.display().to_string();
+    for (name, script) in &wanted.rows {
+        let mut line = format!("{name:<10}");
+        let own = By::Ours(&ours);
+        line += &one(&mut traced, length, &own, script)?;
+        if let Some(program) = &wanted.bpftrace {
+            line += &one(&mut traced, length, &By::Bpftrace(program), script)?;
+        }
+        if wanted.is_vs_kernel && *name == "count" {
+            line += &one(&mut traced, length, &By::Kernel, script)?;
+        }
+        writeln!(out, "{line}   {script}")?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+/// Who is in the function.
+enum By<'a> {
+    Ours(&'a str),
+    Bpftrace(&'a str),
+    Kernel,
+}
+
+/// What one way of probing adds, in words.
+fn one(traced: &mut Traced, length: Length, by: &By<'_>, script: &str) -> Result<String, TriggerError> {
+    let before = phase(traced, BASELINE)?.ns_per_call();
+    let (phase, who) = match by {
+        By::Ours(program) => {
+            let script = Script::start(program, traced.pid(), script)?;
+            let phase = phase(traced, length)?;
+            let told = script.stop()?;
+            let hits =
+                hits_told(&told).ok_or_else(|| TriggerError::Child(format!("no hits are told: {told}")))?;
+            if hits != phase.calls {
+                return Err(TriggerError::Differ { who: "nanoprobe", hits, calls: phase.calls });
+            }
+            (phase, "nanoprobe")
+        }
+        By::Bpftrace(program) => {
+            let script = Script::start(program, traced.pid(), script)?;
+            let phase = phase(traced, length)?;
+            script.stop()?;
+            (phase, "bpftrace")
+        }
+        By::Kernel => {
+            let entry = run::spec(&FUNCTION.spec())?;
+            let site = run::plan(traced, &entry, Verb::Count)?;
+            let site = site.first().ok_or_else(|| TriggerError::Missed("no site".into()))?;
+            let uprobe = Uprobe::open(traced.pid(), run::file_offset(site)?, false)?;
+            let phase = phase(traced, length)?;
+            drop(uprobe);
+            (phase, "kernel")
+        }
+    };
+    let after = self::phase(traced, BASELINE)?.ns_per_call();
+    let added = phase.ns_per_call() - f64::midpoint(before, after);
+    let rate = crate::Summary::of(&phase.rates()).median;
+    Ok(format!("  {who} {added:8.2} ns {rate:7.1} M/s"))
+}
+
+fn phase(traced: &mut Traced, length: Length) -> Result<Phase, TriggerError> {
+    let calls = |shared: &super::shared::Shared| Ok(shared.all_calls());
+    Phase::run(traced, FUNCTION, length, &calls, |_| Ok(()))
+}
+
+/// The number in `Hits 17: 17 handled, ...`.
+fn hits_told(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("Hits "))?;
+    line.split(':').next()?.parse().ok()
+}
+
+/// A running script, whose probes are in.
+struct Script {
+    child: Child,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Script {
+    fn start(program: &str, pid: i32, body: &str) -> Result<Script, TriggerError> {
+        let exe = std::env::current_exe()?;
+        let text = format!("uprobe:{}:{} {body}", exe.display(), FUNCTION.symbol());
+        let mut command = Command::new(program);
+        command.args(["-p", &pid.to_string(), "-e", &text]);
+        command.env("__BPFTRACE_NOTIFY_PROBES_ATTACHED", "1").stdin(Stdio::null());
+        // bpftrace of old has no such word and says first how many probes it attaches; it attaches them then.
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let output = child.stdout.take().ok_or_else(|| TriggerError::Child("has no pipe".into()))?;
+        let mut script = Script { child, output: BufReader::new(output) };
+        let mut line = String::new();
+        while script.output.read_line(&mut line)? > 0 {
+            if line.contains("__BPFTRACE_NOTIFY_PROBES_ATTACHED") {
+                return Ok(script);
+            }
+            line.clear();
+        }
+        let told = script.stop()?;
+        Err(TriggerError::Child(format!("{program} did not attach: {}", told.trim())))
+    }
+
+    /// Ends it; what it has said.
+    fn stop(mut self) -> Result<String, TriggerError> {
+        let errno = |e: sys::Errno| TriggerError::Io(std::io::Error::from_raw_os_error(e.0));
+        if self.child.try_wait()?.is_none() {
+            sys::sched::kill(self.child.id() as i32, 2).map_err(errno)?;
+        }
+        let mut told = String::new();
+        self.output.read_to_string(&mut told)?;
+        if let Some(mut errors) = self.child.stderr.take() {
+            errors.read_to_string(&mut told)?;
+        }
+        self.child.wait()?;
+        Ok(told)
+    }
+}
+
+impl Drop for Script {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hits_that_are_told_are_read() {
+        assert_eq!(hits_told("@: 5\n\nHits 17: 17 handled, 0 skipped; 0 places left out.\n"), Some(17));
+        assert_eq!(hits_told("@: 5\n"), None);
+    }
+
+    #[test]
+    fn rows_are_chosen_by_name_and_unknown_ones_refused() {
+        let parse = |words: &[&str]| super::parse(&words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>());
+        assert_eq!(parse(&["hist", "-d1"]).unwrap().unwrap().rows.len(), 1);
+        assert_eq!(parse(&[]).unwrap().unwrap().rows.len(), ROWS.len());
+        assert!(parse(&["hits"]).is_err());
+    }
+}
