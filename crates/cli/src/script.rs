@@ -8,6 +8,7 @@
 
 mod live;
 mod names;
+mod native;
 pub mod options;
 mod place;
 

@@ -17,6 +17,7 @@ mod convert;
 mod expr;
 mod frame;
 mod memory;
+mod native;
 mod operator;
 mod output;
 mod sites;
@@ -74,7 +75,8 @@ pub fn lower(checked: &Checked, options: Options) -> Result<Script, Diagnostic> 
                 lowering.names.extend(group.sites.iter().map(|site| point.sites[*site].name.clone()));
                 let event = event(point, &group)?;
                 let (program, scratch) = Build::program(&mut lowering, number, probe, point, group)?;
-                probes.push(Probe { name: point.text.clone(), event, program, scratch });
+                let native = native::native(checked, probe, point);
+                probes.push(Probe { name: point.text.clone(), event, program, scratch, native });
             }
         }
     }

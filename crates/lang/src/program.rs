@@ -9,7 +9,7 @@
 
 use crate::MapKind;
 use crate::ast::Provider;
-use crate::types::{CTypes, Type};
+use crate::types::{Agg, CTypes, Type};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -57,6 +57,27 @@ pub struct Probe {
     pub program: bpf::Program,
     /// Bytes of scratch memory that it uses.
     pub scratch: usize,
+    /// What it is, if that takes no program.
+    pub native: Option<Native>,
+}
+
+/// A probe that does one thing, into a map without keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Native {
+    /// It counts its hits.
+    Count {
+        /// The map, by its place in the script.
+        map: usize,
+    },
+    /// It makes a histogram, of powers of two, of a word of its context.
+    Histogram {
+        /// The map.
+        map: usize,
+        /// What the map has.
+        agg: Agg,
+        /// Byte offset of the word.
+        register: u32,
+    },
 }
 
 /// When a program runs.

@@ -8,6 +8,7 @@
 //! Checked: testkit `scripts`.
 
 use super::names::Names;
+use super::native::{Natives, Taken};
 use super::place::{Placing, wanted};
 use crate::guard::Guard;
 use crate::stop::Stop;
@@ -20,6 +21,7 @@ use session::{
     Attach, Births, Images, Launched, NotProgram, Program, Programs, Receipt, Runs, Session, Wanted,
     check_process, plan_each,
 };
+use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -52,6 +54,10 @@ pub struct Live<'g> {
     programs: Option<Programs>,
     images: Images,
     sessions: Vec<Session>,
+    /// Of each process: the sites that run no program.
+    natives: BTreeMap<i32, Natives>,
+    taken: Taken,
+    maps: Option<Shared>,
     launched: Option<Launched>,
     births: Option<Births>,
     filters_at: Instant,
@@ -84,6 +90,9 @@ impl<'g> Live<'g> {
             programs: None,
             images: Images::default(),
             sessions: Vec::new(),
+            natives: BTreeMap::new(),
+            taken: Taken::default(),
+            maps: None,
             launched: None,
             births: None,
             filters_at: Instant::now(),
@@ -148,7 +157,7 @@ impl<'g> Live<'g> {
         let asked = placing.asked();
         let asked: Vec<_> = asked.iter().map(|(spec, verb)| (spec, *verb)).collect();
         let plan = plan_each(&mut self.images, pid, &asked).map_err(|why| why.to_string())?;
-        let (sites, left_out) = placing.put(plan);
+        let (sites, natives, left_out) = placing.put(plan);
         self.left_out.extend(left_out);
         if let Some(names) = crate::probes::tail_calls(&sites).filter(|_| self.says) {
             eprintln!("WARNING: {names}: {}", crate::probes::TAIL_CALL);
@@ -167,6 +176,8 @@ impl<'g> Live<'g> {
         }
         self.left_out.extend(session.missed().iter().map(|(site, why)| (site.name.clone(), why.to_string())));
         self.names.add(pid, session.seen_stacks());
+        self.natives.insert(pid, natives);
+        self.maps = Some(Rc::clone(maps));
         self.sessions.push(session);
         Ok(())
     }
@@ -256,6 +267,11 @@ impl<'g> Live<'g> {
         for (_, runs) in session.sites().flat_map(|site| site.runs()) {
             self.runs = add(self.runs, runs);
         }
+        if let Some((natives, maps)) = self.natives.remove(&session.pid()).zip(self.maps.as_ref()) {
+            natives.collect(&session, maps, &mut self.taken);
+            self.runs.ran = self.runs.ran.saturating_add(natives.hits(&session));
+        }
+        self.taken.forget(session.pid());
         for number in 0..session.programs().len() as u32 {
             if let Some(fault) = session.last_fault(number) {
                 let name = session.programs().get(number).map_or("", Program::name);
@@ -338,6 +354,11 @@ impl Traced for Live<'_> {
         session::tidy();
         self.welcome(script, maps);
         self.sessions.iter_mut().for_each(Session::look_for_tables);
+        for session in &self.sessions {
+            if let Some(natives) = self.natives.get(&session.pid()) {
+                natives.collect(session, maps, &mut self.taken);
+            }
+        }
         if self.filters_at.elapsed() >= FILTERS {
             self.sessions.iter().for_each(Session::look_for_filters);
             self.filters_at = Instant::now();

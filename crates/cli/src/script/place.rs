@@ -6,10 +6,11 @@
 //! Keeps:   P1 a function that is probed at its entry and where it is left has both probes placed together.
 //! Checked: testkit `scripts`.
 
+use super::native::Natives;
 use image::lookup::find_module;
 use image::spec::{Library, Place as At};
 use image::{Process, Spec, When};
-use lang::program::{Event, Script};
+use lang::program::{Event, Native, Script};
 use lang::{ProbedPlace, Targets};
 use session::{Action, Consumer, Plan, SitePlan, Verb};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +24,8 @@ pub struct Placing<'a> {
     targets: &'a Targets,
     /// By key: programs and their cookies, in the order of the script, and the name of the place.
     wanted: BTreeMap<Key, (Vec<(u32, u64)>, String)>,
+    /// Programs that are a count or a histogram, by number.
+    natives: BTreeMap<u32, Native>,
     /// What was asked for, of modules that are mapped.
     specs: BTreeSet<usize>,
     /// Image addresses of functions that are wanted at both ends, and the path of their module.
@@ -41,13 +44,19 @@ impl<'a> Placing<'a> {
                 Some((module.path.display().to_string(), module.bias.0))
             })
             .collect();
-        let mut placing =
-            Placing { targets, wanted: BTreeMap::new(), specs: BTreeSet::new(), both: Vec::new() };
+        let mut placing = Placing {
+            targets,
+            wanted: BTreeMap::new(),
+            natives: BTreeMap::new(),
+            specs: BTreeSet::new(),
+            both: Vec::new(),
+        };
         let at_hits = script.probes.iter().filter_map(|probe| match &probe.event {
-            Event::Target(target) => Some(target),
+            Event::Target(target) => Some((target, probe.native)),
             _ => None,
         });
-        for (program, target) in (0u32..).zip(at_hits) {
+        for (program, (target, native)) in (0u32..).zip(at_hits) {
+            placing.natives.extend(native.map(|native| (program, native)));
             for (place, cookie) in &target.sites {
                 let Some(place) = targets.places().get(*place as usize) else { continue };
                 let Some((_, bias)) = &files[place.file] else { continue };
@@ -89,8 +98,23 @@ impl<'a> Placing<'a> {
         calls.chain(others.map(|spec| (spec.clone(), Verb::CountByHandler))).collect()
     }
 
-    /// The sites with the programs at their hooks; and the places that have none, with the cause.
-    pub fn put(&self, plan: Plan) -> (Vec<SitePlan>, Vec<(String, String)>) {
+    /// What the one program at a site is, if it needs none there: a count stands alone and first, nothing else has that key.
+    fn native(&self, site: &SitePlan, programs: &[(u32, u64)]) -> Option<(Native, Action)> {
+        let ([(program, _)], [hook]) = (programs, site.placement.hooks.as_slice()) else { return None };
+        let native = *self.natives.get(program)?;
+        let action = match native {
+            Native::Count { .. } if hook.offset == 0 && site.exit_of.is_none() => Action::Count,
+            Native::Count { .. } => Action::Consumers(vec![Consumer::Count]),
+            Native::Histogram { register, .. } => {
+                Action::Consumers(vec![Consumer::Log2Histogram { register }])
+            }
+        };
+        Some((native, action))
+    }
+
+    /// The sites with the programs at their hooks, and those of them that need none; and the places that have none, with the cause.
+    pub fn put(&self, plan: Plan) -> (Vec<SitePlan>, Natives, Vec<(String, String)>) {
+        let mut natives = Natives::default();
         let mut placed: BTreeSet<Key> = BTreeSet::new();
         let opened: BTreeMap<u32, u64> =
             plan.sites.iter().filter_map(|site| Some((site.opens()?, site.addr()))).collect();
@@ -117,6 +141,14 @@ impl<'a> Placing<'a> {
                 placed.extend(key.filter(|_| !programs.is_empty()));
             }
             let has_any = |action: &Action| !matches!(action, Action::Consumers(list) if list.is_empty());
+            let alone = match site.actions.as_slice() {
+                [Action::Consumers(list)] => list.iter().filter_map(program_of).collect(),
+                _ => Vec::new(),
+            };
+            if let Some((native, action)) = self.native(&site, &alone) {
+                natives.0.insert(addr, native);
+                site.actions = vec![action];
+            }
             if site.actions.iter().any(has_any) {
                 sites.push(site);
             }
@@ -127,7 +159,14 @@ impl<'a> Placing<'a> {
         };
         let missing = self.wanted.iter().filter(|(key, _)| !placed.contains(key));
         let left_out = missing.map(|(_, (_, name))| (name.clone(), why(name))).collect();
-        (sites, left_out)
+        (sites, natives, left_out)
+    }
+}
+
+fn program_of(consumer: &Consumer) -> Option<(u32, u64)> {
+    match consumer {
+        Consumer::Program { program, cookie } => Some((*program, *cookie)),
+        _ => None,
     }
 }
 

@@ -17,7 +17,7 @@ use bpf::helper::{self, FIRST_MAP};
 use bpf::{Alu, Atomic, Cond, Op, Operand, Reg, Size, Wide, Width};
 
 /// Offsets of a thread's registers in the context (`struct pt_regs`) by which arguments are passed.
-const ARGUMENTS: [i16; 6] = [112, 104, 96, 88, 72, 64];
+pub const ARGUMENTS: [i16; 6] = [112, 104, 96, 88, 72, 64];
 /// The stack pointer in it.
 const STACK_POINTER: i16 = 152;
 

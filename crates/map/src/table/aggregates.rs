@@ -13,7 +13,7 @@ use crate::aggregate::{Agg, Effect, in_series};
 use crate::hash::VERSION;
 use crate::place::{Access, close_write, open_write};
 use crate::prim::{Acquire, AtomicU64, Relaxed, Release};
-use crate::way::Way;
+use crate::way::{Outside, Way};
 
 /// Set in the first word of an interval while somebody changes it.
 const TAKEN: u64 = 1 << 63;
@@ -54,6 +54,18 @@ impl<M: Access> Table<M> {
             return Ok(());
         }
         self.take_in(slot, value, stamp, way)
+    }
+
+    /// Takes a value in so many times, from outside: of a count, a sum, a histogram.
+    ///
+    /// # Errors
+    /// As for [`aggregate`](Self::aggregate); NotFound for other aggregates too.
+    pub fn aggregate_many(&self, key: &[u8], value: u64, times: u64) -> Result<(), Error> {
+        let effect = self.agg().map(|agg| agg.effect(value, 0));
+        let Some(Effect::Add { word, n }) = effect else { return Err(Error::NotFound) };
+        let slot = self.find_or_init(key, Outside)?;
+        self.add(slot, word, n.wrapping_mul(times), Outside);
+        Ok(())
     }
 
     fn take_in(&self, slot: Slot, value: u64, stamp: u64, way: impl Way) -> Result<(), Error> {
