@@ -45,6 +45,26 @@ fn hits_are_counted_by_key_where_the_condition_holds() -> Result<()> {
     Ok(())
 }
 
+/// Each of these is asked in the trampoline: the hits that are turned down are handled ones.
+#[test]
+fn a_condition_of_comparisons_alone_is_exact_at_its_edges() -> Result<()> {
+    for (condition, keys) in [
+        ("arg0 >= 9990 && arg0 < 9992", &["9990", "9991"][..]),
+        ("arg0 > 9998", &["9999"]),
+        ("arg0 == 77", &["77"]),
+        ("arg0 & 8192 && arg0 <= 8193", &["8192", "8193"]),
+        ("(int64)arg0 <= 0", &["0"]),
+        ("(int32)arg0 < 1", &["0"]),
+    ] {
+        let (mut rows, made, said) = run(&["count", "--if", condition, "--by", "arg0"], 80_000)?;
+        rows.sort();
+        let wanted: Vec<_> = keys.iter().map(|key| ((*key).to_owned(), 8)).collect();
+        assert_eq!((rows, made), (wanted, 80_000), "{condition}: {said}");
+        assert!(said.contains("Hits 80000: 80000 handled, 0 skipped"), "{condition}: {said}");
+    }
+    Ok(())
+}
+
 #[test]
 fn without_keys_there_is_a_line_a_function_and_hist_takes_an_expression() -> Result<()> {
     let (rows, made, said) = run(&["count", "--if", "1"], 40_000)?;

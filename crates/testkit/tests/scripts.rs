@@ -177,6 +177,27 @@ fn what_an_interval_adds_to_a_map_takes_nothing_from_hits() -> Result<()> {
     Ok(())
 }
 
+/// A count and a histogram run no program; what they count is in the map whenever a timer looks, and once.
+#[test]
+fn what_counts_without_a_program_is_in_its_map_once() -> Result<()> {
+    let target = Target::build(Program::Counted, Link::Pie)?;
+    let mut running = target.spawn()?;
+    let probe = probe(&target, "uprobe", "work");
+    let script = format!("{probe} {{ @ = count(); }} interval:us:300 {{ @total += (int64)@; clear(@); }}");
+    let (outcome, called) = traced(&target, &mut running, &script, "work")?;
+    let line = |name: &str| outcome.stdout.lines().any(|line| line.starts_with(name));
+    let rest = if line("@: ") { scalar(&outcome, "@") } else { 0 };
+    assert_eq!((scalar(&outcome, "@total") + rest, hits(&outcome)), (called, called), "{outcome}");
+    assert!(line("@total: "), "{outcome}");
+    let (outcome, called) = traced(&target, &mut running, &format!("{probe} {{ @ = hist(arg0); }}"), "work")?;
+    assert_eq!((called, hits(&outcome)), (CALLS, CALLS), "{outcome}");
+    // Eight threads call it with 0 to 9,999.
+    for row in ["[0]                    8 |", "[4, 8)                32 |", "[8K, 16K)          14464 |"] {
+        assert!(outcome.stdout.contains(row), "{row}: {outcome}");
+    }
+    Ok(())
+}
+
 #[test]
 fn without_a_process_whoever_runs_the_file_is_traced_from_the_first_call_on() -> Result<()> {
     let target = Target::build(Program::Counted, Link::Pie)?;

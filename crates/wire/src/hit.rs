@@ -204,7 +204,7 @@ pub struct Workspace {
 /// Bytes of stack that is given to a run: eight functions of 512 bytes.
 pub const STACK_LEN: usize = 4096;
 /// Workspaces of each CPU.
-pub const WORKSPACES_EACH: usize = 4;
+pub const WORKSPACES_EACH: usize = 6;
 /// Those of them, the first, that threads on that CPU alone may have.
 pub const WORKSPACES_OWN: usize = 2;
 

@@ -194,17 +194,17 @@ struct Script {
 impl Script {
     fn start(program: &str, pid: i32, body: &str) -> Result<Script, TriggerError> {
         let exe = std::env::current_exe()?;
-        let text = format!("uprobe:{}:{} {body}", exe.display(), FUNCTION.symbol());
+        // Old ones have no word for it that all is in place; a timer that comes last runs behind that.
+        let timer = "interval:ms:300 { printf(\"attached\\n\"); }";
+        let text = format!("uprobe:{}:{} {body} {timer}", exe.display(), FUNCTION.symbol());
         let mut command = Command::new(program);
-        command.args(["-p", &pid.to_string(), "-e", &text]);
-        command.env("__BPFTRACE_NOTIFY_PROBES_ATTACHED", "1").stdin(Stdio::null());
-        // bpftrace of old has no such word and says first how many probes it attaches; it attaches them then.
+        command.args(["-B", "line", "-p", &pid.to_string(), "-e", &text]).stdin(Stdio::null());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let output = child.stdout.take().ok_or_else(|| TriggerError::Child("has no pipe".into()))?;
         let mut script = Script { child, output: BufReader::new(output) };
         let mut line = String::new();
         while script.output.read_line(&mut line)? > 0 {
-            if line.contains("__BPFTRACE_NOTIFY_PROBES_ATTACHED") {
+            if line.trim() == "attached" {
                 return Ok(script);
             }
             line.clear();
