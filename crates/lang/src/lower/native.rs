@@ -17,11 +17,10 @@ use crate::{Builtin, Checked};
 /// What a probe is besides a program.
 pub fn native(checked: &Checked, probe: &Probe, point: &AttachPoint) -> Option<Native> {
     let (map, native) = alone(checked, probe)?;
-    let suits = match (point.provider, &native) {
-        (Provider::Uprobe | Provider::Uretprobe, Native::Count { .. }) => true,
-        (Provider::Uprobe, Native::Histogram { .. }) => true,
-        _ => false,
-    };
+    let suits = matches!(
+        (point.provider, &native),
+        (Provider::Uprobe, _) | (Provider::Uretprobe, Native::Count { .. })
+    );
     let others = checked.probes.iter().filter(|other| other.points.iter().any(is_at_hits));
     let is_used = |other: &Probe| alone(checked, other).is_none_or(|(of, _)| of != map) && names(other, map);
     (suits && !others.into_iter().any(is_used)).then_some(native)
