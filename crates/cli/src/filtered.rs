@@ -8,7 +8,7 @@
 
 use crate::args::{Format, RunArgs};
 use crate::script;
-use crate::script::options::Options;
+use crate::script::options::{Backend, Options};
 use crate::{advice, run};
 use clap::Args;
 use image::spec::{Library, Pattern, Place};
@@ -25,12 +25,15 @@ pub struct Filter {
     /// A line for each of these keys, in the same language: tid, pid, comm, cpu, func, arg0, retval, 'str(arg0)' ...
     #[arg(long, value_name = "KEY", value_delimiter = ',')]
     pub by: Vec<String>,
+    /// Who counts: auto and inproc, the process itself; kernel, the kernel, at its own probes
+    #[arg(long, value_name = "WHERE", hide_short_help = true, value_parser = Backend::read)]
+    pub backend: Option<Backend>,
 }
 
 impl Filter {
     /// Nothing is asked for that takes a program.
     pub fn is_none(&self) -> bool {
-        self.condition.is_none() && self.by.is_empty()
+        self.condition.is_none() && self.by.is_empty() && self.backend.is_none()
     }
 }
 
@@ -68,6 +71,7 @@ pub fn run(specs: &[String], of: &Of<'_>, filter: &Filter, args: &RunArgs) -> i3
         is_quiet: args.quiet,
         is_verbose: args.verbose,
         is_verb: true,
+        backend: filter.backend.unwrap_or_default(),
         ..Options::default()
     })
 }

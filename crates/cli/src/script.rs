@@ -6,6 +6,7 @@
 //! Keeps:   S1 nothing runs before the whole script was checked and every probe of it can be had; what cannot is named.
 //! Checked: tests/script.rs, tests below.
 
+mod kernel;
 mod live;
 mod names;
 mod native;
@@ -19,7 +20,7 @@ use lang::run::{Buffering, Ended, Format, Machine, Mode, Out, Settings, Untraced
 use lang::{Checked, Disk, Request, Targets};
 use live::{Live, Which};
 use names::Names;
-use options::Options;
+use options::{Backend, Options};
 use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
@@ -113,7 +114,11 @@ fn run(options: &Options) -> Result<i32, String> {
     let out = output(options, format, buffering)?;
     let has_targets = script.probes.iter().any(|probe| matches!(probe.event, Event::Target(_)));
     let is_live = options.command.is_some() || has_targets;
-    if !is_live || settings.mode != Mode::Trace {
+    let is_by_kernel = options.backend == Backend::Kernel;
+    if is_by_kernel && settings.mode != Mode::Trace {
+        return Err("ERROR: tests and benches do not run with --backend kernel".into());
+    }
+    if !is_by_kernel && (!is_live || settings.mode != Mode::Trace) {
         let machine = Machine::new(script, settings, out, Box::new(std::io::stderr()))?;
         return code(machine.run(&mut Untraced));
     }
@@ -128,9 +133,20 @@ fn run(options: &Options) -> Result<i32, String> {
     script.symbols = Some(Named(names.clone()));
     let says = !options.is_quiet && !options.no_warnings;
     Ok(front::run(pid, None, move |stop, _, guard| {
-        let mut live = Live::new(which, targets, names, stop, guard, says);
-        let machine = Machine::new(script, settings, out, Box::new(std::io::stderr()));
-        let done = machine.and_then(|machine| code(machine.run(&mut live)));
+        let err = Box::new(std::io::stderr());
+        let done = if is_by_kernel {
+            kernel::prepare(&script, which, (targets, names), stop, guard).and_then(
+                |(mut processes, engine)| {
+                    let mut machine = Machine::new(script, settings, out, err)?;
+                    machine.run_by(engine);
+                    code(machine.run(&mut processes))
+                },
+            )
+        } else {
+            let mut live = Live::new(which, targets, names, stop, guard, says);
+            let machine = Machine::new(script, settings, out, err);
+            machine.and_then(|machine| code(machine.run(&mut live)))
+        };
         done.unwrap_or_else(|why| {
             eprintln!("{}", why.trim_end());
             1

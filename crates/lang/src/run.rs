@@ -24,10 +24,10 @@ mod stacks;
 mod traced;
 
 pub use machine::{Ended, Machine, Mode, Settings};
-pub use maps::Shared;
+pub use maps::{Shared, specs};
 pub use names::signal_number;
 pub use out::{Buffering, Format, Out};
-pub use traced::{Frame, Look, Symbols, Traced, Untraced};
+pub use traced::{Engine, Frame, Look, Symbols, Traced, Untraced};
 
 /// An error of the system in its words, without its number.
 pub fn out_error(error: &std::io::Error) -> String {

@@ -19,6 +19,7 @@
 //! - [`links`] links of the kernel's
 //! - [`program`] the programs that it runs at a hit
 //! - [`records`] what they tell of calls as they happen
+//! - [`script`] scripts that run there as a whole
 //! - [`stray`] breakpoints that nobody owns
 
 use crate::facts::calls::{Event, OpenCalls};
@@ -38,6 +39,7 @@ pub(crate) mod exec;
 mod links;
 mod program;
 mod records;
+pub(crate) mod script;
 pub(crate) mod stray;
 
 use links::{Links, file_place, link, path_of};

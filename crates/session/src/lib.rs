@@ -34,6 +34,7 @@ pub use hold::tracer::Held;
 pub use hold::world::{set_patience, stops};
 pub use insn::Rung;
 pub use kernel::exec::{NotRun, run_in_kernel};
+pub use kernel::script::{KernelPlaces, KernelRuns, KernelScript, NotByKernel, ScriptPlan, Scripted};
 pub use leave::receipt::{Receipt, Residue};
 pub use leave::recover::{is_marked, recover};
 pub use live::change::{GraceReport, NotChanged, Settled};

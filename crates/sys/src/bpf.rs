@@ -6,6 +6,8 @@
 //! Keeps:   B1 each attribute is passed with its own size, so older kernels see zeros or refuse.
 //! Checked: tests below; `bench --vs kernel` (its counts = calls); testkit `kernel`, `watching`.
 
+pub mod tables;
+
 use crate::{Errno, check, nr, syscall};
 
 const MAP_CREATE: usize = 0;
@@ -26,6 +28,8 @@ const TRACE_UPROBE_MULTI: u32 = 48;
 const UPROBE_MULTI_RETURN: u32 = 1;
 const PROG_TYPE_PERF_EVENT: u32 = 7;
 const PATH_IS_OF_FD: u32 = 1 << 14;
+/// What the verifier says, without each instruction that it has seen.
+const LOG_WORDS: u32 = 4;
 const FSOPEN_CLOEXEC: usize = 1;
 const FSCONFIG_CMD_CREATE: usize = 6;
 const FSMOUNT_CLOEXEC: usize = 1;
@@ -77,6 +81,11 @@ struct ProgramAttr {
     name: [u8; 16],
     interface: u32,
     expected_attach_type: u32,
+    types: u32,
+    function_bytes: u32,
+    functions: u64,
+    function_count: u32,
+    line_bytes: u32,
 }
 
 #[repr(C)]
@@ -335,7 +344,7 @@ pub fn link_uprobes(
     cookies: &[u64],
     pid: i32,
 ) -> Result<i32, Errno> {
-    link(program, path, offsets, cookies, pid, 0)
+    link(program, path, &Places { offsets, cookies, semaphores: &[] }, pid, 0)
 }
 
 /// The same for returns of functions that begin at `offsets`.
@@ -349,18 +358,44 @@ pub fn link_uretprobes(
     cookies: &[u64],
     pid: i32,
 ) -> Result<i32, Errno> {
-    link(program, path, offsets, cookies, pid, UPROBE_MULTI_RETURN)
+    link(program, path, &Places { offsets, cookies, semaphores: &[] }, pid, UPROBE_MULTI_RETURN)
+}
+
+/// Places of a file; the slices are equally long.
+#[derive(Clone, Copy, Debug)]
+pub struct Places<'a> {
+    /// Where they are in the file.
+    pub offsets: &'a [u64],
+    /// What the program is told at each.
+    pub cookies: &'a [u64],
+    /// Where in the file is the count of tracers that is raised for each, 0 for none; or empty.
+    pub semaphores: &'a [u64],
+}
+
+/// The same for hits or returns, in one process or, for 0, in all.
+///
+/// # Errors
+/// As [`link_uprobes`].
+pub fn link_places(
+    program: i32,
+    path: &core::ffi::CStr,
+    places: &Places<'_>,
+    pid: i32,
+    is_return: bool,
+) -> Result<i32, Errno> {
+    link(program, path, places, pid, if is_return { UPROBE_MULTI_RETURN } else { 0 })
 }
 
 fn link(
     program: i32,
     path: &core::ffi::CStr,
-    offsets: &[u64],
-    cookies: &[u64],
+    places: &Places<'_>,
     pid: i32,
     uprobe_flags: u32,
 ) -> Result<i32, Errno> {
-    if offsets.len() != cookies.len() {
+    let Places { offsets, cookies, semaphores } = *places;
+    let is_long = |other: &[u64]| other.len() == offsets.len();
+    if !is_long(cookies) || !(semaphores.is_empty() || is_long(semaphores)) {
         return Err(Errno::EINVAL);
     }
     let attr = UprobeLinkAttr {
@@ -370,14 +405,14 @@ fn link(
         flags: 0,
         path: path.as_ptr() as u64,
         offsets: offsets.as_ptr() as u64,
-        ref_ctr_offsets: 0,
+        ref_ctr_offsets: if semaphores.is_empty() { 0 } else { semaphores.as_ptr() as u64 },
         cookies: cookies.as_ptr() as u64,
         count: offsets.len() as u32,
         uprobe_flags,
         pid: pid as u32,
         reserved: 0,
     };
-    // SAFETY: the kernel reads `attr`, the string and as many numbers as `count` says of both slices, which are equally
+    // SAFETY: the kernel reads `attr`, the string and as many numbers as `count` says of the slices, which are equally
     // long; all are borrowed for the call.
     let fd =
         unsafe { syscall(nr::BPF, [LINK_CREATE, (&raw const attr) as usize, size_of_val(&attr), 0, 0, 0]) };
@@ -423,21 +458,39 @@ fn load(kind: u32, code: &[u64], expected_attach_type: u32) -> Result<i32, Errno
 }
 
 fn load_with(kind: u32, code: &[u64], expected_attach_type: u32, log: &mut [u8]) -> Result<i32, Errno> {
+    load_functions(kind, code, expected_attach_type, (0, &[]), 0, log)
+}
+
+/// With the program's functions: where each begins, and its type in a table of types.
+fn load_functions(
+    kind: u32,
+    code: &[u64],
+    expected_attach_type: u32,
+    (types, functions): (i32, &[[u32; 2]]),
+    flags: u32,
+    log: &mut [u8],
+) -> Result<i32, Errno> {
     let attr = ProgramAttr {
         kind,
         instructions: code.len() as u32,
         code: code.as_ptr() as u64,
         license: c"Dual MIT/GPL".as_ptr() as u64,
-        log_level: u32::from(!log.is_empty()),
+        log_level: if log.is_empty() { 0 } else { LOG_WORDS },
         log_bytes: log.len() as u32,
         log: if log.is_empty() { 0 } else { log.as_mut_ptr() as u64 },
         kernel_version: 0,
-        flags: 0,
+        flags,
         name: [0; 16],
         interface: 0,
         expected_attach_type,
+        types: types as u32,
+        function_bytes: if functions.is_empty() { 0 } else { size_of::<[u32; 2]>() as u32 },
+        functions: if functions.is_empty() { 0 } else { functions.as_ptr() as u64 },
+        function_count: functions.len() as u32,
+        line_bytes: 0,
     };
-    // SAFETY: the kernel reads `attr`, the code with its length and a constant string, and writes the log; all are borrowed for the call.
+    // SAFETY: the kernel reads `attr`, the code and the functions with their lengths and a constant string, and writes the log; all
+    // are borrowed for the call.
     let fd =
         unsafe { syscall(nr::BPF, [PROG_LOAD, (&raw const attr) as usize, size_of_val(&attr), 0, 0, 0]) };
     check(fd).map(|fd| fd as i32)

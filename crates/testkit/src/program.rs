@@ -72,6 +72,8 @@ pub enum Program {
     Parting,
     /// Functions where no jump fits, left in every way: `targets/tight.c`.
     Tight,
+    /// The same calls in every run, in one thread: `targets/same.c`.
+    Same,
 }
 
 /// How a C program is linked. Go, Rust and C++ programs have their own way and ignore it.
@@ -102,7 +104,7 @@ pub(crate) struct Compiler {
 
 impl Program {
     /// Every program.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::Tight,
         Self::Scribbler,
         Self::Forger,
@@ -133,6 +135,7 @@ impl Program {
         Self::Restless,
         Self::Prefork,
         Self::Parting,
+        Self::Same,
     ];
 
     /// Files under `targets/`, the ones to compile first.
@@ -166,6 +169,7 @@ impl Program {
             Self::Restless => &["restless.c"],
             Self::Prefork => &["prefork.c"],
             Self::Parting => &["parting.c"],
+            Self::Same => &["same.c"],
         }
     }
 

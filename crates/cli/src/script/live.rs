@@ -31,7 +31,7 @@ use wire::maps::MapsHead;
 /// Processes that are traced at once, at most.
 const PROCESSES_MAX: usize = 300;
 /// How long a command may take to end when it is asked to.
-const PATIENCE: Duration = Duration::from_millis(500);
+pub const PATIENCE: Duration = Duration::from_millis(500);
 /// How often it is looked whether a process has taken a seccomp filter.
 const FILTERS: Duration = Duration::from_millis(50);
 /// How often a detach that failed is tried again.

@@ -16,6 +16,7 @@ USAGE:
     nanoprobe -e 'program' ...    nanoprobe run filename ...
 
 OPTIONS:
+    --backend WHERE           who runs programs: auto (default), inproc, kernel
     -B MODE        output buffering: line (default), full, none
     -c 'CMD'       run CMD; tracing ends when it does
     -d STAGE       print a stage: ast, dis
@@ -39,6 +40,33 @@ OPTIONS:
     --dry-run      end when everything is in place
     --no-warnings  say no warnings";
 
+/// Who runs the programs of a script.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Backend {
+    /// The traced processes and the controller.
+    #[default]
+    Auto,
+    /// The same, and never the kernel.
+    InProc,
+    /// The kernel.
+    Kernel,
+}
+
+impl Backend {
+    /// The one that is meant.
+    ///
+    /// # Errors
+    /// None is.
+    pub fn read(text: &str) -> Result<Backend, String> {
+        match text {
+            "auto" => Ok(Backend::Auto),
+            "inproc" => Ok(Backend::InProc),
+            "kernel" => Ok(Backend::Kernel),
+            other => Err(format!("no backend {other}; there are auto, inproc and kernel")),
+        }
+    }
+}
+
 /// The options as they were given.
 #[derive(Debug, Default, PartialEq)]
 pub struct Options {
@@ -47,6 +75,7 @@ pub struct Options {
     pub format: Option<String>,
     pub output: Option<PathBuf>,
     pub buffering: Option<String>,
+    pub backend: Backend,
     pub pid: Option<String>,
     pub command: Option<String>,
     /// `-l`, and whether what follows was given.
@@ -106,6 +135,7 @@ pub fn parse(words: &[String]) -> Result<Options, String> {
             "-e" => options.program = Some(next(name)?),
             "-f" | "--format" => options.format = Some(next(name)?),
             "-o" | "--output" => options.output = Some(next(name)?.into()),
+            "--backend" => options.backend = Backend::read(&next(name)?)?,
             "-B" => options.buffering = Some(next(name)?),
             "-p" | "--pid" => options.pid = Some(next(name)?),
             "-c" | "--cmd" => options.command = Some(next(name)?),

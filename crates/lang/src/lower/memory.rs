@@ -92,7 +92,7 @@ impl Build<'_, '_> {
             return self.code.call(helper::MEM_ZERO);
         }
         let (base, at) = self.based(place, r(5));
-        for (offset, size) in steps(len) {
+        for (offset, size) in steps(len, place.at) {
             self.code.store(size_of(size), base, at + offset, Operand::Imm(0));
         }
     }
@@ -103,29 +103,35 @@ impl Build<'_, '_> {
             return;
         }
         self.address(from, r(3));
-        self.copy_from_r3(to, len);
+        self.copy_steps(to, len, from.at | to.at);
     }
 
     /// Bytes from the program's own memory at r3.
     pub fn copy_from_r3(&mut self, to: Place, len: usize) {
+        self.copy_steps(to, len, to.at);
+    }
+
+    fn copy_steps(&mut self, to: Place, len: usize, aligned: i32) {
         if len > UNROLLED {
             self.address(to, r(1));
             self.code.constant(r(2), len as i64);
             return self.code.call(helper::PROBE_READ_OWN);
         }
         let (base, at) = self.based(to, r(5));
-        for (offset, size) in steps(len) {
+        for (offset, size) in steps(len, aligned) {
             self.code.load(size_of(size), false, r(4), r(3), offset);
             self.code.store(size_of(size), base, at + offset, Operand::Reg(r(4)));
         }
     }
 }
 
-/// How so few bytes are moved: offsets and sizes.
-fn steps(len: usize) -> impl Iterator<Item = (i16, u8)> {
+/// How so few bytes are moved: offsets and sizes. Each is aligned if the first is as `start` is: the kernel's verifier takes
+/// nothing else of the stack.
+fn steps(len: usize, start: i32) -> impl Iterator<Item = (i16, u8)> {
+    let most = 1 << start.trailing_zeros().min(3);
     let mut at = 0;
     std::iter::from_fn(move || {
-        let size = [8, 4, 2, 1].into_iter().find(|size| at + size <= len)?;
+        let size = [8, 4, 2, 1].into_iter().find(|size| *size <= most && at + size <= len)?;
         let step = (at as i16, size as u8);
         at += size;
         Some(step)

@@ -26,12 +26,14 @@ const SETTLED: u64 = 1_000_000;
 impl Machine {
     /// Reads all records that wait: those of traced processes as far as no older one can come, then our own.
     pub(super) fn drain(&mut self) {
+        self.drain_engine();
         self.drain_traced(os::clock(os::MONOTONIC).saturating_sub(SETTLED));
         self.drain_own();
     }
 
     /// Reads all records; no hit leaves one any more.
     pub(super) fn drain_all(&mut self) {
+        self.drain_engine();
         self.drain_traced(u64::MAX);
         self.drain_own();
     }
@@ -49,6 +51,18 @@ impl Machine {
         let lost = maps.errors(HelperError::RingFull).saturating_add(maps.errors(HelperError::RecordTooLong));
         drop(maps);
         self.memory.lost += lost.saturating_sub(std::mem::replace(&mut self.lost_in_rings, lost));
+    }
+
+    /// Records of another engine, which are in order.
+    fn drain_engine(&mut self) {
+        let Some(engine) = &mut self.engine else { return };
+        let (records, lost) = (engine.take_records(), engine.lost());
+        for record in records {
+            if self.exit.is_none() {
+                self.record(&record);
+            }
+        }
+        self.memory.lost += lost.saturating_sub(std::mem::replace(&mut self.lost_in_engine, lost));
     }
 
     fn drain_own(&mut self) {
@@ -107,14 +121,21 @@ impl Machine {
             }
             What::PrintMap(map) => self.print_map(*map, args),
             What::PrintElement(map) => {
+                self.fetch(*map);
                 let how = How { top: 0, div: 1, trailer: &self.trailer, is_real: self.is_real };
                 if let Some(map) = self.memory.maps.get(*map) {
                     let size = map.decl.key_size.min(args.len());
                     report::element(&mut self.out, &self.script, map, &args[..size], how);
                 }
             }
-            What::Clear(map) => self.memory.maps.get(*map).into_iter().for_each(super::maps::Map::clear),
-            What::Zero(map) => self.memory.maps.get(*map).into_iter().for_each(super::maps::Map::zero),
+            What::Clear(map) => {
+                self.engine.iter_mut().for_each(|engine| engine.clear(*map));
+                self.memory.maps.get(*map).into_iter().for_each(super::maps::Map::clear);
+            }
+            What::Zero(map) => {
+                self.engine.iter_mut().for_each(|engine| engine.zero(*map));
+                self.memory.maps.get(*map).into_iter().for_each(super::maps::Map::zero);
+            }
             What::Time(format) => {
                 let text = os::format_time(format, i128::from(os::clock(os::REAL)));
                 self.out.text("time", &text);
@@ -161,6 +182,7 @@ impl Machine {
     fn print_map(&mut self, map: usize, args: &[u8]) {
         let top = number_at(args, 0).max(0) as usize;
         let div = i128::from(number_at(args, 8)).max(1);
+        self.fetch(map);
         let how = How { top, div, trailer: &self.trailer, is_real: self.is_real };
         if let Some(map) = self.memory.maps.get(map) {
             report::map(&mut self.out, &self.script, map, how);

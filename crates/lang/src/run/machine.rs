@@ -14,7 +14,7 @@ use super::maps::{Map, Shared, shared};
 use super::os;
 use super::out::{Format, Out};
 use super::report::{self, How};
-use super::traced::{Look, Traced};
+use super::traced::{Engine, Look, Traced};
 use crate::program::{Event, Probe, Script, Trouble};
 use bpf::{Fault, Program};
 use std::collections::{BTreeMap, BTreeSet};
@@ -97,11 +97,15 @@ pub struct Machine {
     pub(super) lost: u64,
     /// Records that found their ring full, as far as it was told.
     pub(super) lost_in_rings: u64,
+    /// And another engine's.
+    pub(super) lost_in_engine: u64,
     pub(super) says_warnings: bool,
     pub(super) says_no_trace: bool,
     pub(super) trailer: String,
     pub(super) cat_max: u64,
     pub(super) is_real: bool,
+    /// Who runs the programs, if it is not this machine.
+    pub(super) engine: Option<Box<dyn Engine>>,
     settings: Settings,
 }
 
@@ -132,14 +136,28 @@ impl Machine {
             faults: BTreeMap::new(),
             lost: 0,
             lost_in_rings: 0,
+            lost_in_engine: 0,
             says_warnings: !settings.no_warnings,
             says_no_trace: true,
             trailer: settings.trailer.clone(),
             cat_max: settings.cat_max,
             is_real: !settings.times_from_1970,
+            engine: None,
             script,
             settings,
         })
+    }
+
+    /// Has all programs run by another engine.
+    pub fn run_by(&mut self, engine: Box<dyn Engine>) {
+        self.engine = Some(engine);
+    }
+
+    /// Brings a map up to date, where it is another engine's.
+    pub(super) fn fetch(&self, map: usize) {
+        if let (Some(engine), Some(map_here)) = (&self.engine, self.memory.maps.get(map)) {
+            map_here.become_like(&engine.elements(map));
+        }
     }
 
     /// Says something beside the output, in its order.
@@ -151,6 +169,12 @@ impl Machine {
 
     /// Runs one program.
     fn run_program(&mut self, probe: usize) -> Result<u64, Fault> {
+        if let Some(engine) = &mut self.engine {
+            if let Err(why) = engine.run(probe) {
+                *self.faults.entry((probe, why)).or_default() += 1;
+            }
+            return Ok(0);
+        }
         let program: &Program = &self.script.probes[probe].program;
         let result = bpf::run(program, &mut self.memory, [CONTEXT_AT, 0, 0, 0, 0], FUEL);
         result.map_err(|faulted| {
@@ -343,6 +367,7 @@ impl Machine {
         if !self.settings.prints_maps {
             return;
         }
+        (0..self.memory.maps.len()).for_each(|map| self.fetch(map));
         let how = How { top: 0, div: 1, trailer: &self.trailer, is_real: self.is_real };
         let mut maps: Vec<&Map> = self.memory.maps.iter().filter(|map| map.len() > 0).collect();
         maps.sort_by(|a, b| a.decl.name.cmp(&b.decl.name));

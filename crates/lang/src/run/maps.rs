@@ -21,6 +21,11 @@ const RING_BYTES: usize = 1 << 18;
 /// How often a word is tried again that others change.
 const TRIES: usize = 1000;
 
+/// What the maps of a script are. Values are as long as programs have them.
+pub fn specs(decls: &[MapDecl]) -> Vec<Spec> {
+    decls.iter().map(|decl| Spec { value: decl.value_size.max(1), ..spec(decl) }).collect()
+}
+
 /// The maps of a script, shared by those who use them.
 pub type Shared = Rc<RefCell<Maps>>;
 
@@ -215,6 +220,23 @@ impl Map {
         self.maps().table(self.number).aggregate(&key, value, stamp, Outside).map_err(|_| Full)
     }
 
+    /// Makes it what another engine's map is.
+    pub fn become_like(&self, elements: &[(Vec<u8>, Vec<u8>)]) {
+        self.clear();
+        for (key, value) in elements {
+            // One that finds no room is missing: these are no more than fit.
+            let _ = match self.agg() {
+                None => self.update(key, value),
+                Some(_) => {
+                    let words: Vec<u64> =
+                        value.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+                    let key = self.key(key);
+                    self.maps().table(self.number).merge(&key, &words, Outside).map_err(|_| Full)
+                }
+            };
+        }
+    }
+
     /// One number of an aggregate, over all CPUs.
     pub fn aggregated(&self, slot: u32) -> u64 {
         self.maps().table(self.number).aggregated(Slot(slot))
@@ -295,6 +317,22 @@ mod tests {
         assert_eq!(map.value(slot).len(), 20);
         assert!(map.delete(b"a") && !map.delete(b"a"));
         assert_eq!(map.elements(), []);
+    }
+
+    #[test]
+    fn a_map_becomes_what_another_engines_is() {
+        let plain = map(MapKind::Hash, 4, 8);
+        plain.update(b"z", &[9; 8]).unwrap();
+        plain.become_like(&[(b"a".to_vec(), vec![1; 8])]);
+        assert_eq!((plain.len(), plain.value(plain.find(b"a").unwrap())), (1, vec![1; 8]));
+        let decl = MapDecl { value: Type::Agg(Agg::Max { signed: true }), ..plain.decl.clone() };
+        let maps = shared(std::slice::from_ref(&decl), Vec::new()).unwrap();
+        let most = Map::new(decl, 0, &maps);
+        let rank = (-5i64).cast_unsigned() ^ 1 << 63;
+        for _ in 0..2 {
+            most.become_like(&[(b"a".to_vec(), [rank.to_ne_bytes(), 1u64.to_ne_bytes()].concat())]);
+            assert_eq!(most.aggregated(most.find(b"a").unwrap()).cast_signed(), -5);
+        }
     }
 
     #[test]

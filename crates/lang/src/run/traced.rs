@@ -66,6 +66,30 @@ pub trait Traced {
     }
 }
 
+/// Another engine than this machine's, which has all programs and maps of a script.
+pub trait Engine {
+    /// Runs a program that is not run at hits.
+    ///
+    /// # Errors
+    /// Why not, as it is told.
+    fn run(&mut self, probe: usize) -> Result<(), String>;
+
+    /// The records that programs left since, in their order.
+    fn take_records(&mut self) -> Vec<Vec<u8>>;
+
+    /// Records that found no room, so far.
+    fn lost(&self) -> u64;
+
+    /// Keys and values of a map as they are now; of an aggregate the words over all CPUs.
+    fn elements(&self, map: usize) -> Vec<(Vec<u8>, Vec<u8>)>;
+
+    /// Removes all keys of a map.
+    fn clear(&mut self, map: usize);
+
+    /// Makes all values of a map zeros.
+    fn zero(&mut self, map: usize);
+}
+
 /// No process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Untraced;

@@ -243,6 +243,25 @@ impl<M: Access> Table<M> {
         }
     }
 
+    /// Takes words that were aggregated elsewhere into a key's, which is made if it is not there.
+    ///
+    /// # Errors
+    /// As for [`aggregate`](Self::aggregate).
+    #[cfg(feature = "std")]
+    pub fn merge(&self, key: &[u8], words: &[u64], way: impl Way) -> Result<(), Error> {
+        let agg = self.agg().ok_or(Error::NotFound)?;
+        let slot = self.find_or_init(key, way)?;
+        for (n, word) in words.iter().enumerate().take(agg.words()).filter(|(_, word)| **word != 0) {
+            let own = self.word(slot, 0, n);
+            match agg {
+                Agg::Min { .. } | Agg::Max { .. } => own.fetch_max(*word, Relaxed),
+                Agg::Tseries { .. } => own.swap(*word, Relaxed),
+                _ => own.fetch_add(*word, Relaxed),
+            };
+        }
+        Ok(())
+    }
+
     /// The words of a key's aggregate over all CPUs, which are taken out of it: nothing that is added meanwhile is lost, or counted
     /// twice. For sums alone; of others what is there is left.
     #[cfg(feature = "std")]

@@ -86,7 +86,7 @@ fn wrapped(program: &[u64], table: i32, len: i32) -> Vec<u64> {
 }
 
 /// The last line of the verifier's log that says something about the program.
-fn last_words(log: &[u8]) -> Option<String> {
+pub(super) fn last_words(log: &[u8]) -> Option<String> {
     let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
     let text = String::from_utf8_lossy(&log[..end]);
     let says = |line: &&str| {

@@ -1,0 +1,91 @@
+/* The same calls in every run, in one thread: for comparing two ways of running one script.
+ *
+ * `work`, `less`, `shape` and `text` are called 60 times each, with numbers, texts and structs that follow from the number of the
+ * call; the mark `demo:turn` is passed as often, and `demo:seldom` only while its semaphore is raised.
+ */
+#include <stdint.h>
+
+struct inner {
+    int16_t low;
+    uint8_t bytes[6];
+};
+
+struct point {
+    int32_t x;
+    int64_t y;
+    char name[12];
+    struct inner in;
+    struct point *next;
+};
+
+#define MARK(name, semaphore, args)                                                                \
+    "990: nop\n"                                                                                   \
+    ".pushsection .note.stapsdt, \"\", \"note\"\n"                                                 \
+    ".balign 4\n"                                                                                  \
+    ".4byte 992f - 991f, 994f - 993f, 3\n"                                                         \
+    "991: .asciz \"stapsdt\"\n"                                                                    \
+    "992: .balign 4\n"                                                                             \
+    "993: .8byte 990b\n"                                                                           \
+    ".8byte _.stapsdt.base\n"                                                                      \
+    ".8byte " semaphore "\n"                                                                       \
+    ".asciz \"demo\"\n"                                                                            \
+    ".asciz \"" name "\"\n"                                                                        \
+    ".asciz \"" args "\"\n"                                                                        \
+    "994: .balign 4\n"                                                                             \
+    ".popsection\n"
+
+__asm__(".pushsection .stapsdt.base, \"aG\", \"progbits\", .stapsdt.base, comdat\n"
+        ".weak _.stapsdt.base\n"
+        ".hidden _.stapsdt.base\n"
+        "_.stapsdt.base: .space 1\n"
+        ".size _.stapsdt.base, 1\n"
+        ".popsection\n");
+
+__attribute__((section(".probes"), visibility("hidden"))) volatile uint16_t demo_semaphore;
+
+#define CALLED __attribute__((noinline, noclone, aligned(16)))
+
+CALLED long work(long a, unsigned long b, const char *text) {
+    __asm__ volatile(".nops 16, 4\n" : "+r"(a) : "r"(b), "r"(text) : "memory");
+    return a * 3 + (long)b;
+}
+
+CALLED int less(int a, short b, unsigned char c) {
+    __asm__ volatile(".nops 16, 4\n" : "+r"(a) : "r"(b), "r"(c) : "memory");
+    return a - b - c;
+}
+
+CALLED int64_t shape(struct point *p, int scale) {
+    __asm__ volatile(".nops 16, 4\n" : "+r"(p) : "r"(scale) : "memory");
+    return p->x * scale + p->y;
+}
+
+CALLED const char *text(const char *first, const char *second) {
+    __asm__ volatile(".nops 16, 4\n" : "+r"(first), "+r"(second) : : "memory");
+    return second;
+}
+
+static const char *const TEXTS[] = {"alpha", "beta", "", "gamma ray", "a text that is longer than the others", "beta"};
+
+int main(void) {
+    static struct point points[4];
+    for (long i = 0; i < 60; i++) {
+        struct point *p = &points[i % 4];
+        p->x = (int32_t)(i * 7 - 100);
+        p->y = -i * 1000003;
+        for (int n = 0; n < 11; n++)
+            p->name[n] = n < 3 + i % 5 ? (char)('a' + (i + n) % 26) : 0;
+        p->in.low = (int16_t)(-i);
+        for (int n = 0; n < 6; n++)
+            p->in.bytes[n] = (uint8_t)(i * 40 + n);
+        p->next = &points[(i + 1) % 4];
+        work(i - 20, (unsigned long)(i * i), TEXTS[i % 6]);
+        less((int)(30 - i), (short)(i % 5), (unsigned char)(i * 9));
+        shape(p, (int)(i % 3));
+        text(TEXTS[i % 6], TEXTS[(i + 1) % 6]);
+        __asm__ volatile(MARK("turn", "0", "-4@%%edi 8@%%rsi -2@$-7") ".nops 16, 4\n" : : "D"((int)(i - 5)), "S"(i * 11));
+        if (demo_semaphore)
+            __asm__ volatile(MARK("seldom", "demo_semaphore", "8@%%rdi") ".nops 16, 4\n" : : "D"(i));
+    }
+    return 3;
+}

@@ -1,0 +1,86 @@
+//! The same scripts run by the traced process and by the kernel: equal output.
+//!
+//! For:     `--backend`: each is the other's oracle.
+//! Keeps:   what a script prints does not depend on who runs it; what the kernel does not run it refuses by name.
+//!
+//! Takes the right to load programs of the kernel. Where a machine has it not, each test says so by name and shows nothing;
+//! NANOPROBE_NO_KERNEL=1 has to be set there, or the test fails.
+
+use testkit::{Link, Nanoprobe, Outcome, Program, Result, Target};
+
+/// One script a line; `%` stands for the target.
+const SCRIPTS: &str = include_str!("programs/backends.bt");
+/// That are wanted at the least.
+const SCRIPTS_MIN: usize = 100;
+
+fn scripts() -> impl Iterator<Item = (&'static str, &'static str)> {
+    SCRIPTS.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(": "))
+}
+
+fn run(target: &Target, backend: &str, script: &str) -> Result<Outcome> {
+    let path = target.path().display().to_string();
+    let script = script.replace("%:", &format!("{path}:"));
+    Nanoprobe::find()?.run(["--backend", backend, "-e", &script, "-c", &path])
+}
+
+/// False where the kernel takes no programs of ours, which has to be said beforehand.
+fn kernel_takes_programs(target: &Target) -> Result<bool> {
+    let outcome = run(target, "kernel", "begin { exit(); }")?;
+    if outcome.stderr.contains("the kernel's programs take root") {
+        assert!(
+            std::env::var_os("NANOPROBE_NO_KERNEL").is_some(),
+            "programs of the kernel may not be loaded here; NANOPROBE_NO_KERNEL=1 says that this is known\n{outcome}"
+        );
+        eprintln!("SKIPPED: programs of the kernel may not be loaded here: nothing was compared");
+        return Ok(false);
+    }
+    outcome.success()?;
+    Ok(true)
+}
+
+#[test]
+fn a_hundred_scripts_print_the_same_on_both_backends() -> Result<()> {
+    let target = Target::build(Program::Same, Link::Pie)?;
+    if !kernel_takes_programs(&target)? {
+        return Ok(());
+    }
+    let (mut compared, mut different) = (0, Vec::new());
+    for (name, script) in scripts() {
+        let (kernel, inproc) = (run(&target, "kernel", script)?, run(&target, "inproc", script)?);
+        let hits = |outcome: &Outcome| {
+            outcome.stderr.lines().find(|line| line.starts_with("Hits ")).map(str::to_owned)
+        };
+        // The target itself ends with 3; how a run ends is the same, too.
+        let same = kernel.stdout == inproc.stdout && hits(&kernel) == hits(&inproc);
+        let shows = |outcome: &Outcome| hits(outcome).is_some_and(|line| !line.starts_with("Hits 0"));
+        if !same || !shows(&kernel) {
+            different.push(format!("{name}: {script}\nkernel: {kernel}\ninproc: {inproc}"));
+        }
+        compared += 1;
+    }
+    assert!(compared >= SCRIPTS_MIN, "{compared}");
+    assert!(different.is_empty(), "{} of {compared} differ\n{}", different.len(), different.join("\n"));
+    Ok(())
+}
+
+#[test]
+fn what_the_kernel_does_not_run_is_refused_by_name() -> Result<()> {
+    let target = Target::build(Program::Same, Link::Pie)?;
+    if !kernel_takes_programs(&target)? {
+        return Ok(());
+    }
+    for (script, what) in [
+        ("u:%:work { print(strerror(2)); }", "strerror()"),
+        ("u:%:work { print(ustack); }", "ustack"),
+        ("u:%:work { @ = tseries(arg0, 1s, 3); }", "tseries()"),
+        ("u:%:work { @[arg0] = 1; for ($kv : @) { delete(@, $kv.0); } }", "goes through it"),
+        ("u:%:work { print(pcomm); }", "pcomm"),
+    ] {
+        let outcome = run(&target, "kernel", script)?;
+        let is_named = outcome.stderr.contains(what) && outcome.stderr.contains("the kernel's programs");
+        assert!(is_named && outcome.stdout.is_empty(), "{script}\n{outcome}");
+    }
+    let outcome = run(&target, "nowhere", "begin { }")?;
+    assert!(outcome.stderr.contains("no backend nowhere"), "{outcome}");
+    Ok(())
+}
