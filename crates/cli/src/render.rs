@@ -545,7 +545,7 @@ impl Writer {
 }
 
 /// How many sites each cause kept out, the most frequent first; causes that differ in numbers and names alone are one.
-fn by_cause<'a>(reasons: impl Iterator<Item = &'a str>) -> String {
+pub fn by_cause<'a>(reasons: impl Iterator<Item = &'a str>) -> String {
     const SHOWN: usize = 4;
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for reason in reasons {

@@ -132,6 +132,7 @@ fn run(options: &Options) -> Result<i32, String> {
     let names = Rc::new(Names::new(checked.config.show_debug_info));
     script.symbols = Some(Named(names.clone()));
     let says = !options.is_quiet && !options.no_warnings;
+    let is_verbose = options.is_verbose;
     Ok(front::run(pid, None, move |stop, _, guard| {
         let err = Box::new(std::io::stderr());
         let done = if is_by_kernel {
@@ -143,7 +144,7 @@ fn run(options: &Options) -> Result<i32, String> {
                 },
             )
         } else {
-            let mut live = Live::new(which, targets, names, stop, guard, says);
+            let mut live = Live::new(which, targets, names, stop, guard, says, is_verbose);
             let machine = Machine::new(script, settings, out, err);
             machine.and_then(|machine| code(machine.run(&mut live)))
         };

@@ -70,6 +70,8 @@ pub struct Live<'g> {
     stop: Stop,
     guard: &'g mut Guard,
     says: bool,
+    /// Each place that is left out, however many.
+    is_verbose: bool,
     /// When tracing began, by the clock that goes on in suspend.
     began: u64,
 }
@@ -83,6 +85,7 @@ impl<'g> Live<'g> {
         stop: Stop,
         guard: &'g mut Guard,
         says: bool,
+        is_verbose: bool,
     ) -> Live<'g> {
         Live {
             which,
@@ -103,6 +106,7 @@ impl<'g> Live<'g> {
             stop,
             guard,
             says,
+            is_verbose,
             began: sys::clock_ns(sys::BOOTTIME),
         }
     }
@@ -240,6 +244,31 @@ impl<'g> Live<'g> {
         }
     }
 
+    /// What has no probe, by causes if it is much; and that nothing has one.
+    fn say_left_out(&self) {
+        let is_each_shown = self.is_verbose || self.left_out.len() <= 3;
+        for (name, why) in self.left_out.iter().filter(|_| is_each_shown) {
+            eprintln!("WARNING: {name} is left out: {why}");
+        }
+        if !is_each_shown {
+            let causes = crate::render::by_cause(self.left_out.iter().map(|(_, why)| why.as_str()));
+            eprintln!("WARNING: {} places are left out: {causes}; -v shows each", self.left_out.len());
+        }
+        let pid = match self.which {
+            Which::Pid(pid) => pid,
+            Which::Command(_) => self.launched.as_ref().map_or(0, Launched::pid),
+            Which::All => return,
+        };
+        if self.sessions.is_empty() {
+            let files: Vec<String> =
+                self.targets.files().iter().map(|f| f.path.display().to_string()).collect();
+            eprintln!(
+                "WARNING: process {pid} has none of these files mapped, and no probe: {}",
+                files.join(", ")
+            );
+        }
+    }
+
     /// Leaves processes that have ended, so that their number says nothing.
     fn bury(&mut self) {
         let (alive, over): (Vec<Session>, Vec<Session>) =
@@ -331,10 +360,8 @@ impl Traced for Live<'_> {
             }
             return Err(why);
         }
-        if self.says {
-            for (name, why) in &self.left_out {
-                eprintln!("WARNING: {name} is left out: {why}");
-            }
+        if self.says && has_targets {
+            self.say_left_out();
         }
         if let Some(launched) = &self.launched {
             launched.go();
