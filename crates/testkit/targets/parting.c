@@ -37,6 +37,8 @@
 #define QUIT 7
 #define CORRUPT 99
 #define WORK_BYTES 32
+/* Of a child that is to be freed, 50 ms apart: on a busy machine its turn comes late. */
+#define LOOKS 1000
 
 static struct shared {
     _Atomic unsigned long calls, errors, born, clean, dirty;
@@ -161,14 +163,14 @@ static void chain(unsigned long n) {
             continue;
         }
         /* Lives on, long enough for everybody to come by; looks at itself at last. */
-        for (int k = 0; k < 100 && (has_ours() || memcmp((void *)work, as_built, WORK_BYTES)); k++) pause_ms(50);
+        for (int k = 0; k < LOOKS && (has_ours() || memcmp((void *)work, as_built, WORK_BYTES)); k++) pause_ms(50);
         int is_clean = !has_ours() && !memcmp((void *)work, as_built, WORK_BYTES);
         if (i > 0) *(is_clean ? &shared->clean : &shared->dirty) += 1;
         waitpid(child, 0, 0);
         _exit(0);
     }
     pause_ms(200);
-    for (int k = 0; k < 100 && (has_ours() || memcmp((void *)work, as_built, WORK_BYTES)); k++) pause_ms(50);
+    for (int k = 0; k < LOOKS && (has_ours() || memcmp((void *)work, as_built, WORK_BYTES)); k++) pause_ms(50);
     int is_clean = !has_ours() && !memcmp((void *)work, as_built, WORK_BYTES);
     *(is_clean ? &shared->clean : &shared->dirty) += 1;
     _exit(0);

@@ -132,7 +132,8 @@ fn what_cannot_be_read_is_not_called_ended() -> Result<()> {
 
 #[test]
 fn every_child_of_a_chain_of_forks_is_freed_or_named() -> Result<()> {
-    for _ in 0..rounds(2, 1000) {
+    for round in 0..rounds(2, 1000) {
+        eprintln!("round {round}");
         let (target, mut running) = parting()?;
         let tracing = count_work(&target, &running)?;
         ask(&mut running, "chain 60", "chaining")?;

@@ -84,9 +84,14 @@ impl<M: Access> Entries<M> {
 
     /// Removes every key that is there all the time.
     pub(crate) fn remove_all(&self, store: &impl Store) {
+        /// So many buckets are waited for. Nobody holds more of them for so long: what says so was not written by a map.
+        const AWAITED: u32 = 16;
         let mut steps = self.steps(self.mask + 1);
+        let mut awaited = AWAITED;
         for number in 0..=self.mask {
-            let Some(locked) = self.bucket(number).lock(TRIES) else {
+            let tries = if awaited > 0 { TRIES } else { 1 };
+            let Some(locked) = self.bucket(number).lock(tries) else {
+                awaited = awaited.saturating_sub(1);
                 self.said_busy();
                 continue;
             };
