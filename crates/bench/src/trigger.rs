@@ -17,6 +17,7 @@ mod functions;
 mod kernel;
 mod options;
 mod phase;
+mod price;
 mod producer;
 mod programs;
 mod report;
@@ -24,6 +25,7 @@ mod run;
 mod scripts;
 mod shared;
 
+pub use price::{Price, price};
 pub use producer::target_main;
 pub use scripts::main as scripts_main;
 pub use session::Flavour;

@@ -56,6 +56,9 @@ Examples:
   nanoprobe trace --tree 'u::*' --over 10ms -p 4242   slow calls, inside of one another
   nanoprobe lat 'u:libsqlite3:sqlite3_step' -p 4242   how long calls take
   nanoprobe top 'u:libc:*' -p 4242                   what its functions do, live
+  nanoprobe record run.json 'u:libc:*' --stack --calls -p 4242 --for 10s   keep a run
+  nanoprobe report run.json                          a page of it: tables, latency over time, flame graph
+  nanoprobe report run.json -f perfetto              for another viewer
   nanoprobe watch 'w:./server:connections:8:w' -p 4242     how often a variable is written
   nanoprobe watch --stack 'w:./server:state:4:w' -p 4242   by whom, and its value before and after
   nanoprobe list 'u:libc:*alloc*'                   what would match; touches nothing
@@ -87,6 +90,10 @@ pub enum Command {
     Top(TopArgs),
     /// Count accesses to data, by debug registers or page protection
     Watch(WatchArgs),
+    /// Keep a run in a file: times; with --stack by whom, with --calls each call
+    Record(RecordArgs),
+    /// Make a page, or another viewer's file, of a run that was kept
+    Report(ReportArgs),
     /// Show what specifications match; touches nothing
     List(LookArgs),
     /// Show how each site would be probed, and why not on a higher rung; touches nothing
@@ -228,6 +235,8 @@ pub struct Shown {
     pub shape: Shape,
     /// Shorter ones are left out.
     pub over: Option<Duration>,
+    /// With the time of day.
+    pub has_times: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -278,6 +287,69 @@ pub struct WatchArgs {
     pub children: bool,
 }
 
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, mut_arg("output", |arg| arg.hide(true)), mut_arg("format", |arg| arg.hide(true)))]
+pub struct RecordArgs {
+    /// Write the run into this file, one JSON object a line
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Whose calls to time, for example 'u:libc:*'
+    #[arg(required = true, value_name = "SPEC")]
+    pub specs: Vec<String>,
+    /// Record by which calls each was called: a walk of the stack at each hit
+    #[arg(long)]
+    pub stack: bool,
+    /// Record each call with its thread, its first arguments and its result; calls that come too fast are lost, and counted
+    #[arg(long)]
+    pub calls: bool,
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ReportArgs {
+    /// What `record` wrote, or any command with -f json -o FILE
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// As what
+    #[arg(short, long, value_enum, default_value_t = ReportFormat::Html)]
+    pub format: ReportFormat,
+    /// Write it to this file; without it beside the recording
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// What `report` makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ReportFormat {
+    /// One page, which needs no network
+    Html,
+    /// A flame graph, one SVG file
+    Flame,
+    /// Folded stacks, one a line
+    Folded,
+    /// For speedscope.app: stacks and calls
+    Speedscope,
+    /// For go tool pprof: stacks, or functions with their times
+    Pprof,
+    /// For profiler.firefox.com: stacks and calls
+    Firefox,
+    /// For chrome://tracing: calls
+    Chrome,
+    /// For ui.perfetto.dev: calls as tracks of threads
+    Perfetto,
+    /// OpenMetrics text, for collectors
+    Openmetrics,
+}
+
+/// What is recorded beside times.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Recorded {
+    pub has_stacks: bool,
+    pub has_calls: bool,
+}
+
 #[derive(Debug, Args, Clone)]
 pub struct RunArgs {
     /// Attach to this process
@@ -292,6 +364,12 @@ pub struct RunArgs {
     /// Print results so far at this interval
     #[arg(short, long, value_name = "TIME", value_parser = duration)]
     pub interval: Option<Duration>,
+    /// With -i, print what came in each interval in the place of results so far
+    #[arg(long, requires = "interval")]
+    pub deltas: bool,
+    /// Say when: the time of day (UTC) before each result of -i and each call of trace
+    #[arg(long)]
+    pub timestamps: bool,
     /// How to print results
     #[arg(short, long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
@@ -325,6 +403,9 @@ pub struct RunArgs {
     /// What `trace` shows.
     #[arg(skip)]
     pub shown: Shown,
+    /// For `record`.
+    #[arg(skip)]
+    pub recorded: Option<Recorded>,
     /// What `count` does with stacks.
     #[arg(skip)]
     pub stacks: StackArgs,
@@ -415,7 +496,7 @@ mod tests {
             Cli::try_parse_from(line.split_whitespace()).unwrap_or_else(|e| panic!("{line}: {e}"));
             seen += 1;
         }
-        assert_eq!(seen, 20);
+        assert_eq!(seen, 23);
     }
 
     #[test]

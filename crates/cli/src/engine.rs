@@ -12,11 +12,13 @@ use crate::args::{Format, RunArgs};
 use crate::aside::{Aside, Output};
 use crate::guard::Guard;
 use crate::probes::Probes;
-use crate::render::{Report, Writer, cpu_ticks, open_calls};
+use crate::recording;
+use crate::render::{Part, Report, Writer, cpu_ticks, open_calls};
 use crate::stacks::{self, Stacks};
 use crate::stop::{Due, Stop, Woke};
 use crate::top::{Top, Tty, Turn};
 use crate::trace::{self, Calls};
+use bench::Price;
 use image::Spec;
 use session::{Broken, Ending, Launched, Pace, Receipt, Verb};
 use std::collections::BTreeSet;
@@ -65,9 +67,14 @@ fn with(job: Job, mut stop: Stop, guard: &mut Guard, view: Option<(Option<Tty>, 
     guard.tell(pid);
     let pace = Pace::new(stop.asker(), crate::look::tell);
     // Before the process can go, and its files be replaced.
-    let stacks = (job.verb == Verb::CountStack).then(|| Stacks::hold(pid, job.args.stacks.clone()));
-    match Probes::attach(&job, pid, &mut writer, pace) {
+    let has_stacks = job.verb == Verb::CountStack || job.args.recorded.is_some_and(|r| r.has_stacks);
+    let stacks = has_stacks.then(|| Stacks::hold(pid, job.args.stacks.clone()));
+    let head = job.args.recorded.map(|_| recording::head(pid));
+    let attached =
+        Probes::attach(&job, pid, &mut writer, pace).and_then(|probes| recording::beside(probes, &job));
+    match attached {
         Ok(probes) => {
+            writer.lines(head.as_slice());
             let top = view.map(|(tty, rows)| Top::open(tty, &job, rows));
             Engine {
                 job,
@@ -82,6 +89,9 @@ fn with(job: Job, mut stop: Stop, guard: &mut Guard, view: Option<(Option<Tty>, 
                 calls: Vec::new(),
                 top,
                 output,
+                before: None,
+                began: Instant::now(),
+                price: None,
             }
             .run()
         }
@@ -132,6 +142,11 @@ struct Engine<'g> {
     top: Option<Top>,
     /// What the command prints while a view is on the terminal.
     output: Option<Output>,
+    /// What was counted at the end of the last interval, and when that was.
+    before: Option<(Instant, Report)>,
+    began: Instant,
+    /// For `record`.
+    price: Option<Price>,
 }
 
 impl Engine<'_> {
@@ -139,6 +154,11 @@ impl Engine<'_> {
         let cpu_before = cpu_ticks(self.pid);
         let others: BTreeSet<i32> = self.probes.sessions().iter().map(|s| s.pid()).collect();
         others.into_iter().filter(|pid| *pid != self.pid).for_each(|pid| self.guard.tell(pid));
+        if self.job.args.recorded.is_some() {
+            self.price = bench::price(&recording::verbs(&self.job));
+            recording::say_begun(&self.job);
+        }
+        self.began = Instant::now();
         if let Some(launched) = &self.launched {
             launched.go();
         }
@@ -203,8 +223,11 @@ impl Engine<'_> {
                 let entered = self.probes.follow_execs(&self.job, &mut self.writer, &mut || stop.is_asked());
                 entered.into_iter().for_each(|pid| self.guard.tell(pid));
             }
-            if let Some(stacks) = &mut self.stacks {
+            if let Some(stacks) = self.stacks.as_mut().filter(|_| self.job.verb == Verb::CountStack) {
                 stacks.hold_all(self.probes.sessions());
+                self.probes.look_for_tables();
+            }
+            if self.job.args.recorded.is_some() {
                 self.probes.look_for_tables();
             }
             session::tidy();
@@ -222,7 +245,7 @@ impl Engine<'_> {
                 return Woke::Time;
             }
             if due.take_tick() {
-                self.results();
+                self.interval();
             }
         }
     }
@@ -231,15 +254,31 @@ impl Engine<'_> {
     fn pause(&self) -> Duration {
         match self.job.verb {
             _ if self.job.args.follow => EXEC_LOOK,
+            _ if self.job.args.recorded.is_some_and(|r| r.has_calls) => trace::LOOK,
             Verb::Trace => trace::LOOK,
             _ => LOOK,
         }
     }
 
+    /// Prints what was counted so far, and what of it is new.
+    fn interval(&mut self) {
+        if self.job.verb == Verb::CountStack {
+            return self.results();
+        }
+        let (now, report) = (Instant::now(), Report::of(self.probes.sessions(), &self.job));
+        let (then, since) = match &self.before {
+            Some((then, before)) => (*then, report.since(before)),
+            None => (self.began, report.clone()),
+        };
+        let part = Part { at: now - self.began, took: now - then, since };
+        self.writer.interval(&report, &part);
+        self.before = Some((now, report));
+    }
+
     /// Prints what was counted so far.
     fn results(&mut self) {
         let sessions = self.probes.sessions();
-        match &mut self.stacks {
+        match self.stacks.as_mut().filter(|_| self.job.verb == Verb::CountStack) {
             Some(stacks) => self.writer.lines(&stacks.lines(sessions, self.job.args.format)),
             None => self.writer.results(&Report::of(sessions, &self.job)),
         }
@@ -247,7 +286,7 @@ impl Engine<'_> {
 
     /// Writes pictures, and says what stacks lack.
     fn say_of_stacks(&mut self) {
-        let Some(stacks) = &mut self.stacks else { return };
+        let Some(stacks) = self.stacks.as_mut().filter(|_| self.job.verb == Verb::CountStack) else { return };
         let sessions = self.probes.sessions();
         let names: Vec<&str> = self.job.specs.iter().map(|spec| spec.text.as_str()).collect();
         if let Err(why) = stacks.write(sessions, &format!("{} by stack", names.join(" "))) {
@@ -259,11 +298,17 @@ impl Engine<'_> {
 
     /// Prints calls that have ended since the last time.
     fn show_calls(&mut self, is_last: bool) {
-        if self.job.verb != Verb::Trace {
+        let is_recorded = self.job.args.recorded.is_some_and(|r| r.has_calls);
+        if self.job.verb != Verb::Trace && !is_recorded {
             return;
         }
         let (shown, format) = (self.job.args.shown, self.job.args.format);
-        for (i, session) in self.probes.sessions().iter().enumerate() {
+        // What is recorded has the calls in a session of their own, which came last.
+        let sessions = match is_recorded {
+            true => self.probes.beside().last().map(std::slice::from_ref).unwrap_or_default(),
+            false => self.probes.sessions(),
+        };
+        for (i, session) in sessions.iter().enumerate() {
             if self.calls.len() <= i {
                 self.calls.push(Calls::of(session, shown, format));
             }
@@ -322,6 +367,10 @@ impl Engine<'_> {
     }
 
     fn report(&mut self, receipt: Receipt, cpu: Option<u64>) {
+        if self.job.args.recorded.is_some() {
+            // The last part of an interval has its column too.
+            self.interval();
+        }
         let sessions = self.probes.sessions();
         let report = Report::of(sessions, &self.job);
         let open = (self.job.verb == Verb::Latency).then(|| open_calls(sessions));
@@ -330,6 +379,10 @@ impl Engine<'_> {
             _ => self.results(),
         }
         self.say_of_stacks();
+        if self.job.args.recorded.is_some() {
+            let lines = recording::rest(&self.probes, &mut self.stacks, self.price.as_ref(), &self.job, cpu);
+            self.writer.lines(&lines);
+        }
         self.writer.unheard(self.probes.unheard());
         let not_kept = self.calls.iter().map(Calls::not_kept).fold(0, u64::saturating_add);
         self.writer.damaged = self.probes.damaged().saturating_add(not_kept);

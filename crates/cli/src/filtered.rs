@@ -85,6 +85,8 @@ fn unkept(args: &RunArgs) -> Option<&'static str> {
         (args.follow, "--follow"),
         (args.wait, "--wait"),
         (args.hit_only, "--hit-only"),
+        (args.deltas, "--deltas"),
+        (args.timestamps, "--timestamps"),
     ];
     all.into_iter().find(|(is_given, _)| *is_given).map(|(_, name)| name)
 }

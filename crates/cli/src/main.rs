@@ -18,6 +18,7 @@ mod manual;
 mod names;
 mod out;
 mod probes;
+mod recording;
 mod render;
 mod run;
 mod script;
@@ -59,6 +60,8 @@ fn main() {
         Command::Trace(args) => run::trace(args),
         Command::Top(args) => top::top(args),
         Command::Watch(args) => watch::watch(args),
+        Command::Record(args) => recording::record(args),
+        Command::Report(args) => recording::report(&args),
         Command::List(args) => look::list(&args),
         Command::Explain(args) => look::explain(&args),
         Command::Recover(args) => look::recover(args.pid),

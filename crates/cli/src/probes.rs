@@ -49,6 +49,8 @@ pub struct Probes {
     damaged: u64,
     /// Rings of closed bells that cannot be true.
     forged: u64,
+    /// Other sets of probes at the same functions, for other verbs.
+    beside: Vec<Session>,
     /// What listened, once it is closed.
     closed: Vec<Session>,
     seen: Modules,
@@ -76,6 +78,7 @@ impl Probes {
             unheard: 0,
             damaged: 0,
             forged: 0,
+            beside: Vec::new(),
             closed,
             seen,
             receipt: None,
@@ -94,7 +97,7 @@ impl Probes {
 
     /// Makes tables of what was loaded since, for walks of stacks.
     pub fn look_for_tables(&mut self) {
-        self.sessions.iter_mut().for_each(Session::look_for_tables);
+        self.sessions.iter_mut().chain(&mut self.beside).for_each(Session::look_for_tables);
     }
 
     fn attach_first(&mut self, job: &Job, writer: &mut Writer) -> Result<(), i32> {
@@ -275,6 +278,35 @@ impl Probes {
         }
     }
 
+    /// Puts probes for another verb at the same functions, in a session of their own, which is not among
+    /// [`sessions`](Self::sessions) and leaves before them.
+    pub fn attach_beside(&mut self, job: &Job, verb: Verb) -> Result<(), String> {
+        let plan =
+            session::plan_with(&mut self.images, self.pid, &job.specs, verb).map_err(|e| e.to_string())?;
+        let is_known =
+            |site: &SitePlan| self.sessions.iter().flat_map(Session::sites).any(|s| s.plan.name == site.name);
+        let sites: Vec<SitePlan> =
+            plan.sites.into_iter().filter(|site| is_wanted(job, site) && is_known(site)).collect();
+        if sites.is_empty() {
+            return Err("no jump fits any of the sites".into());
+        }
+        self.beside.push(Session::attach(self.pid, sites).map_err(|broken| broken.to_string())?);
+        Ok(())
+    }
+
+    /// Switches a function's probes off or on, in one of the sessions; why not.
+    pub fn switch(&mut self, session: usize, addr: u64, is_on: bool) -> Result<(), String> {
+        let session = self.sessions.get_mut(session).ok_or("its process is gone")?;
+        session
+            .switch(addr, is_on)
+            .map_err(|_| "its hits are counted in the jump itself, or by the kernel".to_owned())
+    }
+
+    /// The sessions of other verbs.
+    pub fn beside(&self) -> &[Session] {
+        &self.beside
+    }
+
     fn listen_to_execs(&mut self, pid: i32, writer: &mut Writer) {
         match Execs::listen(&mut self.images, pid) {
             Ok(execs) => self.execs.push(execs),
@@ -378,7 +410,9 @@ impl Probes {
         }
         self.forget_execs(|_| true);
         let mut failed = None;
-        for session in self.closed.iter_mut().chain(&mut self.sessions).filter(|s| !s.has_left()) {
+        // The last that came is the first that goes.
+        let all = self.beside.iter_mut().rev().chain(&mut self.closed).chain(&mut self.sessions);
+        for session in all.filter(|s| !s.has_left()) {
             match session.detach() {
                 Ok(receipt) => {
                     self.receipt = Some(match self.receipt.take() {

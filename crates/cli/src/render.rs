@@ -14,8 +14,8 @@ use crate::stop::Stop;
 use image::Spec;
 use serde_json::{Map, Value, json};
 use session::{OpenCalls, Receipt, Residue, Rung, Session, SiteView, Verb};
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::{Duration, Instant, SystemTime};
 
 mod histogram;
 mod latency;
@@ -23,6 +23,7 @@ mod latency;
 pub use latency::{Timed, nanoseconds, octaves, time as time_of};
 
 /// Counts of one site.
+#[derive(Clone)]
 pub struct Row {
     pub name: String,
     pub hits: u64,
@@ -45,7 +46,21 @@ impl Row {
     }
 }
 
+impl Row {
+    /// What was counted before.
+    fn take_off(&mut self, old: &Row) {
+        self.hits = self.hits.saturating_sub(old.hits);
+        for (now, then) in self.buckets.iter_mut().zip(&old.buckets) {
+            *now = now.saturating_sub(*then);
+        }
+        if let Some((now, then)) = self.timed.as_mut().zip(old.timed.as_ref()) {
+            now.take_off(then);
+        }
+    }
+}
+
 /// All counts at one moment.
+#[derive(Clone)]
 pub struct Report {
     pub rows: Vec<Row>,
     pub hits: u64,
@@ -60,13 +75,23 @@ pub struct Report {
 
 impl Report {
     pub fn of(sessions: &[Session], job: &Job) -> Report {
-        let is_hist = matches!(job.verb, Verb::HistogramOfArgument(_) | Verb::HistogramOfReturn);
+        Report::by(sessions, job.verb, job.args.hit_only)
+    }
+
+    /// Of sessions that were attached for this verb.
+    pub fn by(sessions: &[Session], verb: Verb, is_hit_only: bool) -> Report {
+        // First of all: what is read after it has all that these hits have done, but for hits that are inside. So hits that
+        // come while this reads are not taken for skipped.
+        let entered = sum(sessions.iter().map(Session::entered));
+        let is_hist = matches!(verb, Verb::HistogramOfArgument(_) | Verb::HistogramOfReturn);
         let mut rows: Vec<Row> = Vec::new();
-        let mut known: BTreeMap<Key, usize> = BTreeMap::new();
+        let (mut known, mut plain): (BTreeMap<Key, usize>, u64) = (BTreeMap::new(), 0);
         for (site, name) in rows_of(sessions).zip(names(sessions)) {
+            let hits = site.hits();
+            plain = plain.saturating_add(if site.plan.is_compiled_count() { hits } else { 0 });
             let row = Row {
                 name,
-                hits: site.hits(),
+                hits,
                 buckets: if is_hist { site.cells() } else { Vec::new() },
                 timed: site.calls().map(Timed::of),
             };
@@ -83,7 +108,7 @@ impl Report {
         let exits = sum(rows.iter().filter_map(|r| r.timed.as_ref()).map(exits));
         let events: Vec<(u64, u64)> = sessions.iter().map(Session::events).collect();
         let (written, lost) = (sum(events.iter().map(|e| e.0)), sum(events.iter().map(|e| e.1)));
-        let handled = match job.verb {
+        let handled = match verb {
             Verb::Trace => written,
             Verb::CountStack => {
                 let hits = sum(rows.iter().map(|r| r.hits));
@@ -92,18 +117,37 @@ impl Report {
             _ => sum(rows.iter().map(|r| r.hits)).saturating_add(exits),
         };
         // A compiled count has no way to lose a hit between its entry and its end.
-        let sites = || sessions.iter().flat_map(Session::sites);
-        let plain = sum(sites().filter(|s| s.plan.is_compiled_count()).map(|s| s.hits()));
-        let hits = sum(sessions.iter().map(Session::entered)).saturating_add(plain);
-        if job.args.hit_only {
+        let hits = entered.saturating_add(plain);
+        if is_hit_only {
             rows.retain(|r| r.hits > 0);
         }
         let children = sum(rows_of(sessions).map(|s| s.children_hits()));
-        let without_stack = match job.verb {
+        let without_stack = match verb {
             Verb::CountStack => crate::stacks::losses(sessions).0.skipped(),
             _ => 0,
         };
-        Report { rows, hits, handled, lost, children, without_stack, verb: job.verb }
+        Report { rows, hits, handled, lost, children, without_stack, verb }
+    }
+
+    /// What has come since an earlier moment.
+    pub fn since(&self, before: &Report) -> Report {
+        let mut rows = self.rows.clone();
+        let old: HashMap<&str, &Row> = before.rows.iter().map(|row| (row.name.as_str(), row)).collect();
+        for row in &mut rows {
+            if let Some(old) = old.get(row.name.as_str()) {
+                row.take_off(old);
+            }
+        }
+        let less = |now: u64, then: u64| now.saturating_sub(then);
+        Report {
+            rows,
+            hits: less(self.hits, before.hits),
+            handled: less(self.handled, before.handled),
+            children: less(self.children, before.children),
+            lost: less(self.lost, before.lost),
+            without_stack: less(self.without_stack, before.without_stack),
+            verb: self.verb,
+        }
     }
 
     /// What the histograms are of.
@@ -123,6 +167,13 @@ fn sum(all: impl Iterator<Item = u64>) -> u64 {
 /// The sites that have a row: all but the exits of functions whose calls are timed.
 pub fn rows_of(sessions: &[Session]) -> impl Iterator<Item = SiteView<'_>> {
     sessions.iter().flat_map(Session::sites).filter(|site| !site.plan.is_exit())
+}
+
+/// What came between two moments, and how long that was.
+pub struct Part {
+    pub at: Duration,
+    pub took: Duration,
+    pub since: Report,
 }
 
 /// What tells one row from another: name, file, and address in the file.
@@ -184,6 +235,23 @@ pub struct Writer {
     pub children: usize,
     /// Records of the target that could not be believed.
     pub damaged: u64,
+    has_deltas: bool,
+    has_timestamps: bool,
+}
+
+/// The time of day.
+pub fn now() -> String {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    report::moment(since.unwrap_or_default(), 3)
+}
+
+/// What is new, and how much of it a second.
+fn rate(new: u64, took: Duration, is_alone: bool) -> String {
+    let per_second = new as f64 / took.as_secs_f64().max(1e-9);
+    match is_alone {
+        true => format!("  {per_second:.0}/s"),
+        false => format!("  +{new}, {per_second:.0}/s"),
+    }
 }
 
 impl Writer {
@@ -198,6 +266,8 @@ impl Writer {
             left_out: 0,
             children: 0,
             damaged: 0,
+            has_deltas: args.deltas,
+            has_timestamps: args.timestamps,
         })
     }
 
@@ -419,18 +489,57 @@ impl Writer {
         }
     }
 
+    /// Counts of an interval: those so far with what is new, or with `--deltas` what is new alone.
+    pub fn interval(&mut self, report: &Report, part: &Part) {
+        if self.has_timestamps && self.format == Format::Text {
+            self.line(&format!("{}:", now()));
+        }
+        let mut part_rows = part.since.clone();
+        if self.has_deltas {
+            part_rows
+                .rows
+                .retain(|row| row.hits > 0 || row.timed.as_ref().is_some_and(|t| t.calls.returns() > 0));
+            self.results_of(&part_rows, Some(part));
+        } else {
+            self.results_of(report, Some(part));
+        }
+    }
+
     /// The counts.
     pub fn results(&mut self, report: &Report) {
+        self.results_of(report, None);
+    }
+
+    /// A line of JSON; of an interval with when it ended, and how long it was if it is of that alone.
+    fn object(&self, kind: &str, data: Value, part: Option<&Part>) -> String {
+        let mut line = json!({"type": kind});
+        if let Some(part) = part {
+            line["at_ms"] = json!(part.at.as_millis() as u64);
+            if self.has_deltas {
+                line["interval_ms"] = json!(part.took.as_millis() as u64);
+            }
+            if self.has_timestamps {
+                line["time"] = json!(now());
+            }
+        }
+        line["data"] = data;
+        line.to_string()
+    }
+
+    fn results_of(&mut self, report: &Report, part: Option<&Part>) {
         match report.verb {
-            Verb::Latency => return self.latencies(report),
+            Verb::Latency => return self.latencies(report, part),
             // What there is to see was shown when it happened.
             Verb::Trace => return,
             _ => {}
         }
         match (self.format, report.what()) {
             (Format::Text, None) => {
+                let new = |name: &str| part.and_then(|p| p.since.rows.iter().find(|row| row.name == name));
                 for row in &report.rows {
-                    self.line(&format!("@[{}]: {}", row.name, row.hits));
+                    let rate =
+                        part.zip(new(&row.name)).map(|(p, new)| rate(new.hits, p.took, self.has_deltas));
+                    self.line(&format!("@[{}]: {}{}", row.name, row.hits, rate.unwrap_or_default()));
                 }
             }
             (Format::Text, Some(what)) => {
@@ -444,21 +553,21 @@ impl Writer {
             (Format::Json, None) => {
                 let map: Map<String, Value> =
                     report.rows.iter().map(|r| (r.name.clone(), json!(r.hits))).collect();
-                self.line(&json!({"type": "map", "data": {"@": map}}).to_string());
+                self.line(&self.object("map", json!({"@": map}), part));
             }
             (Format::Json, Some(_)) => {
                 let map: Map<String, Value> =
                     report.rows.iter().map(|r| (r.name.clone(), histogram::json(&r.buckets))).collect();
-                self.line(&json!({"type": "hist", "data": {"@": map}}).to_string());
+                self.line(&self.object("hist", json!({"@": map}), part));
             }
         }
     }
 
-    fn latencies(&mut self, report: &Report) {
+    fn latencies(&mut self, report: &Report, part: Option<&Part>) {
         let timed = || report.rows.iter().filter_map(|r| Some((&r.name, r.timed.as_ref()?)));
         if self.format == Format::Json {
             let map: Map<String, Value> = timed().map(|(name, t)| (name.clone(), t.json())).collect();
-            self.line(&json!({"type": "latency", "data": {"@": map}}).to_string());
+            self.line(&self.object("latency", json!({"@": map}), part));
             return;
         }
         for (name, timed) in timed() {
@@ -565,7 +674,7 @@ pub fn by_cause<'a>(reasons: impl Iterator<Item = &'a str>) -> String {
 }
 
 /// Skipped hits by cause.
-fn causes(skipped: u64, lost: u64, without_stack: u64) -> Value {
+pub fn causes(skipped: u64, lost: u64, without_stack: u64) -> Value {
     let inside = skipped.saturating_sub(lost).saturating_sub(without_stack);
     let all = [("ring_full", lost), ("no_stack", without_stack), ("ended_inside", inside)];
     let map: Map<String, Value> =

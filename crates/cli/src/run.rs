@@ -46,12 +46,17 @@ pub fn trace(args: TraceArgs) -> i32 {
         (false, true) => Shape::Graph,
         (false, false) => Shape::Flat,
     };
-    let shown = Shown { arguments: usize::from(args.arguments), shape, over: args.over };
+    let shown = Shown {
+        arguments: usize::from(args.arguments),
+        shape,
+        over: args.over,
+        has_times: args.run.timestamps,
+    };
     let run_args = RunArgs { shown, ..args.run };
     run(&args.specs, Verb::Trace, run_args)
 }
 
-fn run(specs: &[String], verb: Verb, args: RunArgs) -> i32 {
+pub fn run(specs: &[String], verb: Verb, args: RunArgs) -> i32 {
     let mut parsed = Vec::new();
     for text in specs {
         match Spec::parse(text) {

@@ -6,11 +6,10 @@
 //! Keeps:   S1 counts of stacks that look the same are one; their sum is that of the hits that have a stack.
 //! Checked: tests below; testkit `stacks`.
 
-mod flame;
-
 use crate::args::Format;
 use crate::names::{Files, Frame, Names};
 use crate::shown::shown;
+use report::{Folded, flame};
 use serde_json::{Value, json};
 use session::{Session, StackLosses};
 use std::collections::BTreeMap;
@@ -119,9 +118,7 @@ fn block(stack: &[Frame], count: u64) -> Vec<String> {
     std::iter::once("@[".to_owned()).chain(frames).chain([format!("]: {count}")]).collect()
 }
 
-/// Names from the outermost to the probed function, without offsets, as tools that read stacks want them.
-type Folded = BTreeMap<Vec<String>, u64>;
-
+/// Names without offsets, as tools that read stacks want them.
 fn folded(named: &[Named]) -> Folded {
     let mut sums = Folded::new();
     for (stack, n) in named {

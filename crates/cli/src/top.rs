@@ -120,7 +120,7 @@ impl Top {
             functions: Functions::default(),
             view: View { is_utf8, ..View::default() },
             heat: Heat::default(),
-            health: Health::default(),
+            health: Health::of(bench::price(&[job.verb])),
             tail: None,
             shot: Shot::default(),
             report: None,
@@ -207,7 +207,8 @@ impl Top {
         {
             self.heat.choose(chosen, &lines[chosen].name);
         }
-        let mut health = self.health.rows(probes, &self.functions, report);
+        let per_second = lines.iter().map(|line| line.per_second).sum();
+        let mut health = self.health.rows(probes, &self.functions, report, per_second);
         if let Some(tail) = &self.tail {
             let (written, lost) = tail.events();
             health.push(("events", format!("of {}: {written} written, {lost} lost", tail.name)));
@@ -247,6 +248,7 @@ impl Top {
             }
             Wish::Snapshot => self.view.note = self.snapshot(),
             Wish::Trace => self.view.note = self.trace(probes, job),
+            Wish::Switch => self.view.note = self.switch(probes),
             Wish::Redraw => {
                 if let Some(screen) = &mut self.screen {
                     screen.forget();
@@ -293,6 +295,20 @@ impl Top {
                 note
             }
             Err(why) => format!("calls of {} cannot be shown: {why}", place.name),
+        }
+    }
+
+    /// Switches the probes of the chosen function off, or on again; what to say of it.
+    fn switch(&mut self, probes: &mut Probes) -> String {
+        let Some(chosen) = self.view.chosen() else { return "choose a function first".into() };
+        self.view.selected = Some(chosen);
+        let name = self.shot.lines.get(chosen).map(|line| line.name.clone()).unwrap_or_default();
+        match self.functions.switch(chosen, probes) {
+            Ok(true) => format!("the probes of {name} are on again"),
+            Ok(false) => {
+                format!("the probes of {name} are off: its hits are skipped; o switches them on again")
+            }
+            Err(why) => format!("the probes of {name} cannot be switched off: {why}"),
         }
     }
 

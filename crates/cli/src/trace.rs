@@ -13,7 +13,7 @@ use image::{Addr, ImageAddr, Kind, Process, Signature};
 use serde_json::{Value, json};
 use session::{Event, Session};
 use std::collections::{BTreeSet, HashMap};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// A thread writes its event this soon after it took the stamp, or is a little out of order.
 const SETTLED: Duration = Duration::from_millis(2);
@@ -41,6 +41,8 @@ pub struct Calls {
     begun: HashMap<(u64, u32), Event>,
     waiting: Vec<Event>,
     first: Option<u64>,
+    /// When that was, since 1970.
+    first_time: Duration,
     shown: Shown,
     /// Shorter calls are not shown.
     over: u64,
@@ -62,6 +64,7 @@ impl Calls {
             begun: HashMap::new(),
             waiting: Vec::new(),
             first: None,
+            first_time: Duration::ZERO,
             shown,
             over,
             nest: Nest::new(session.ticks(over)),
@@ -104,7 +107,7 @@ impl Calls {
         }
         let mut steps = Vec::new();
         for event in events {
-            self.first.get_or_insert(event.stamp);
+            self.begin(session, event);
             self.nest.take(event, |step| steps.push(step));
         }
         steps.iter().filter_map(|step| self.step(session, step)).collect()
@@ -137,10 +140,24 @@ impl Calls {
         }
     }
 
+    /// Of the first event, notes when it was.
+    fn begin(&mut self, session: &Session, event: &Event) {
+        if self.first.is_none() {
+            let ago = Duration::from_nanos(session.nanoseconds(session.now().saturating_sub(event.stamp)));
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            (self.first, self.first_time) = (Some(event.stamp), now.saturating_sub(ago));
+        }
+    }
+
+    /// The time of day of an event.
+    fn time(&self, session: &Session, event: &Event, digits: usize) -> String {
+        report::moment(self.first_time + Duration::from_nanos(self.at(session, event)), digits)
+    }
+
     /// Notes an entry; gives the line of a call that ends, and of one of which that is now known that its end was
     /// not seen.
     fn end(&mut self, session: &Session, event: &Event) -> Vec<String> {
-        self.first.get_or_insert(event.stamp);
+        self.begin(session, event);
         let key = (event.place, event.function);
         if !event.is_exit && self.begun.len() >= BEGUN_MAX && !self.begun.contains_key(&key) {
             self.not_kept += 1;
@@ -215,6 +232,9 @@ impl Calls {
             "ret": exit.filter(|x| !self.is_unknown(x)).map(|x| number(x.values[0], returns)), "ns": self.took(session, entry, exit),
             "entry_seen": !entry.is_exit,
         });
+        if self.shown.has_times {
+            data["time"] = json!(self.time(session, entry, 9));
+        }
         if let Some(depth) = depth {
             data["depth"] = json!(depth);
         }
@@ -226,6 +246,10 @@ impl Calls {
         let at = self.at(session, event) as f64 / 1e9;
         let tid = if event.tid == 0 { "-".into() } else { event.tid.to_string() };
         let indent = "  ".repeat(depth.min(DEPTH_MAX));
+        if self.shown.has_times {
+            let time = self.time(session, event, 6);
+            return format!("{time} {tid:>7} {indent}{text}");
+        }
         format!("{at:>12.6} {tid:>7} {indent}{text}")
     }
 

@@ -14,6 +14,7 @@
 //! - [`runs`] counting consumers in a row
 //! - [`stacks`] the stacks that were counted
 //! - [`slots`] places that are given out and taken back
+//! - [`switch`] probes that are off for a while
 
 pub(crate) mod change;
 pub(crate) mod events;
@@ -23,3 +24,4 @@ mod runs;
 pub(crate) mod session;
 mod slots;
 pub(crate) mod stacks;
+mod switch;

@@ -135,6 +135,12 @@ impl Tracing {
         Ok(Attached { line, probes, after })
     }
 
+    /// Waits for a line of talk with this in it.
+    pub fn says(&mut self, what: &str) -> Result<String> {
+        let waited_for = format!("`{what}` of {}", self.name);
+        self.talk.find(&waited_for, STEP, |line| line.contains(what))
+    }
+
     /// Writes a line to its input, which a launched command inherits.
     pub fn command(&mut self, line: &str) -> Result<()> {
         use std::io::Write;

@@ -13,6 +13,7 @@ use session::{Calls, OpenCalls};
 use wire::latency::BUCKETS_LEN;
 
 /// One function's calls.
+#[derive(Clone)]
 pub struct Timed {
     pub calls: Calls,
 }
@@ -30,6 +31,17 @@ impl Timed {
         calls.unmatched = calls.unmatched.saturating_add(other.calls.unmatched);
         for (sum, more) in calls.buckets.iter_mut().zip(&other.calls.buckets) {
             *sum = sum.saturating_add(*more);
+        }
+    }
+
+    /// What was counted before.
+    pub fn take_off(&mut self, old: &Timed) {
+        let (calls, old) = (&mut self.calls, &old.calls);
+        calls.entries = calls.entries.saturating_sub(old.entries);
+        calls.total_ns = calls.total_ns.saturating_sub(old.total_ns);
+        calls.unmatched = calls.unmatched.saturating_sub(old.unmatched);
+        for (now, then) in calls.buckets.iter_mut().zip(&old.buckets) {
+            *now = now.saturating_sub(*then);
         }
     }
 

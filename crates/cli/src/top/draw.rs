@@ -24,7 +24,7 @@ const CHOSEN: Style = PLAIN.add_modifier(Modifier::REVERSED);
 const ACCENT: Style = PLAIN.fg(Color::Cyan);
 const WARNING: Style = PLAIN.fg(Color::Yellow);
 
-const HELP: [&str; 15] = [
+const HELP: [&str; 16] = [
     "1 to 4, Tab     functions, latency over time, events, health",
     "up down j k     choose a function; PgUp PgDn Home End",
     "Enter           latency of the chosen function over time, and back",
@@ -33,6 +33,7 @@ const HELP: [&str; 15] = [
     "p, space        pause: what is shown stays, counting goes on",
     "z               counts begin at 0 here; the closing report has all",
     "t               show calls of the chosen function as they happen",
+    "o               switch the probes of the chosen function off, or on again",
     "s               write all that is shown to a file",
     "q, Ctrl-C       leave; the probes go, the closing report is printed",
     "",
@@ -95,7 +96,7 @@ fn last_line(view: &View) -> Text<'static> {
     if !view.note.is_empty() {
         return Text::styled(view.note.clone(), WARNING);
     }
-    Text::styled("? help  q quit  < > sort  / filter  p pause  z zero  t trace  s snapshot", DIM)
+    Text::styled("? help  q quit  < > sort  / filter  p pause  z zero  t trace  o off", DIM)
 }
 
 fn functions(frame: &mut Frame<'_>, area: Rect, shot: &Shot, view: &View) {

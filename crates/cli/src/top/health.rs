@@ -1,7 +1,7 @@
 //! How the tracing itself is doing.
 //!
 //! For:     the live view and the plain print.
-//! State:   processor time of the target and of us at the last look.
+//! State:   what a call costs, as it was measured beside the run; processor time of the target and of us at the last look.
 //! Context: control.
 //! Keeps:   B1 what is not known is said to be not known; no figure stands in for a measurement.
 //!          B2 hits = handled + skipped, up to those that are inside at this moment.
@@ -13,6 +13,7 @@ use crate::args::Format;
 use crate::probes::Probes;
 use crate::render::{self, Report};
 use crate::shown::shown;
+use bench::Price;
 use session::Session;
 use std::time::Instant;
 
@@ -24,6 +25,8 @@ const WINDOW_MS: u128 = 900;
 
 #[derive(Default)]
 pub struct Health {
+    /// Of a timed or counted call, in a loop of ours.
+    price: Option<Price>,
     before: Option<Cpu>,
     /// Parts of a CPU: the target, and us.
     used: Option<(f64, f64)>,
@@ -37,6 +40,10 @@ struct Cpu {
 }
 
 impl Health {
+    pub fn of(price: Option<Price>) -> Health {
+        Health { price, ..Health::default() }
+    }
+
     pub fn look(&mut self, pid: i32, now: Instant) {
         if self.ticks == 0.0 {
             // SAFETY: it takes a number and gives one.
@@ -60,15 +67,15 @@ impl Health {
     }
 
     /// `report`: what takes longer to find out.
-    pub fn rows(&self, probes: &Probes, functions: &Functions, report: Option<&Report>) -> Rows {
+    pub fn rows(
+        &self,
+        probes: &Probes,
+        functions: &Functions,
+        report: Option<&Report>,
+        per_second: f64,
+    ) -> Rows {
         let sessions = probes.sessions();
-        let mut rows: Rows = vec![
-            (
-                "price",
-                "not known: ns a hit are not measured in this process; nanoprobe bench measures them".into(),
-            ),
-            ("overhead", "not known".into()),
-        ];
+        let mut rows: Rows = vec![("price", self.price_of_a_call()), ("overhead", self.overhead(per_second))];
         if let Some((target, own)) = self.used {
             rows.push((
                 "processor",
@@ -93,13 +100,41 @@ impl Health {
     }
 }
 
+impl Health {
+    fn price_of_a_call(&self) -> String {
+        match &self.price {
+            Some(price) => format!(
+                "{:.1} ns a call, measured in a loop beside the process ({:.1} ns without probes); caches of the process not in it",
+                price.ns, price.bare_ns
+            ),
+            None => "not known: it could not be measured".into(),
+        }
+    }
+
+    /// Of the processor time that the process would use without us.
+    fn overhead(&self, per_second: f64) -> String {
+        let Some((price, (target, _))) = self.price.as_ref().zip(self.used) else {
+            return "not known".into();
+        };
+        let cost = per_second * price.ns / 1e9;
+        match target > cost {
+            _ if per_second <= 0.0 => "0 %".into(),
+            true => format!("{:.2} %", cost / (target - cost) * 100.0),
+            // Processor time is counted in ticks.
+            false => "not known".into(),
+        }
+    }
+}
+
 fn hits(sessions: &[Session], report: Option<&Report>) -> String {
     let Some(report) = report else {
         let entered = sessions.iter().map(Session::entered).fold(0, u64::saturating_add);
         return format!("{} of the general path", count(entered));
     };
     let skipped = report.hits.saturating_sub(report.handled);
-    let mut text = format!("{} = {} handled + {skipped} skipped or inside", report.hits, report.handled);
+    // Hits that were over when the sums were read, and those that came meanwhile and are in some of them.
+    let hits = report.hits.max(report.handled);
+    let mut text = format!("{hits} = {} handled + {skipped} skipped or inside", report.handled);
     if report.lost > 0 {
         text += &format!(" ({} found their ring full)", report.lost);
     }
@@ -126,6 +161,9 @@ fn placed(sessions: &[Session], functions: &Functions) -> String {
     let rungs: Vec<String> =
         render::by_rung(sessions).values().map(|(rung, n)| format!("{n} {rung}")).collect();
     let mut text = format!("{} functions at {sites} sites: {}", functions.len(), rungs.join(", "));
+    if functions.off() > 0 {
+        text += &format!("; {} functions are switched off", functions.off());
+    }
     if missed > 0 {
         text += &format!("; {missed} missed");
     }

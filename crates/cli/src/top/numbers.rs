@@ -3,11 +3,12 @@
 //! For:     the live view and the plain print.
 //! State:   where each function's cells are; their counts of the last second; what they were when they were zeroed.
 //! Context: control, while hits write; the target is only read.
-//! Keeps:   N1 a look reads two cells a function, and buckets only of those that are shown or sorted by: `DETAILS_MAX` at most.
+//! Keeps:   N1 a look reads two cells a function at most, and buckets only of those that are shown or sorted by: `DETAILS_MAX` at most.
 //!          N2 zeroing changes nothing in the target: the closing report has all.
 //! Checked: tests below; testkit `view`.
 
 use crate::args::Format;
+use crate::probes::Probes;
 use crate::render::{Key, Timed, key, names, rows_of};
 use crate::shown::shown;
 use session::{Calls, Session};
@@ -21,6 +22,10 @@ const WINDOW: Duration = Duration::from_secs(1);
 /// Buckets of so many functions are read at a look, beside those that are shown.
 const DETAILS_MAX: usize = 256;
 
+/// A function that was not called for so many looks is idle; an idle one is read at one look of so many.
+const IDLE: u32 = 4;
+const IN_TURN: usize = 4;
+
 /// All functions.
 #[derive(Default)]
 pub struct Functions {
@@ -30,6 +35,7 @@ pub struct Functions {
     samples: VecDeque<Sample>,
     /// Whose buckets were read last.
     turn: usize,
+    looks: usize,
 }
 
 struct Function {
@@ -40,6 +46,12 @@ struct Function {
     zero: Calls,
     /// With how many calls it was read.
     detail: Option<(u64, Detail)>,
+    /// Its probes call nobody.
+    is_off: bool,
+    /// Its place among all names.
+    rank: u32,
+    /// For so many looks it was not called.
+    idle: u32,
 }
 
 struct Sample {
@@ -64,6 +76,10 @@ pub struct Line {
     /// Of the time of all, or of the calls of all where they are not timed; 0 to 1.
     pub share: f64,
     pub detail: Option<Detail>,
+    /// Its probes are switched off.
+    pub is_off: bool,
+    /// Its place among all names: who is called equally often is sorted by it, which is most of them.
+    pub rank: u32,
 }
 
 /// What the buckets say.
@@ -83,13 +99,31 @@ impl Functions {
             self.find(sessions);
             self.found_in = here;
         }
-        let counts = self.functions.iter().map(|f| f.counts(sessions)).collect();
+        let counts = self.counts(sessions);
         self.samples.push_back(Sample { at: now, counts });
         let is_old = |s: &Sample| now.saturating_duration_since(s.at) >= WINDOW;
         // One that is old enough is kept, to compare with.
         while self.samples.get(1).is_some_and(is_old) {
             self.samples.pop_front();
         }
+    }
+
+    /// Of all functions. Each one's cells are lines of memory of their own: of those that nobody has called for a while some are
+    /// read at each look, in turn.
+    fn counts(&mut self, sessions: &[Session]) -> Vec<Counts> {
+        self.looks += 1;
+        let before = self.samples.back().map(|sample| sample.counts.as_slice()).unwrap_or_default();
+        let count = |(i, function): (usize, &mut Function)| {
+            let known =
+                before.get(i).filter(|_| function.idle >= IDLE && !(i + self.looks).is_multiple_of(IN_TURN));
+            if let Some(known) = known {
+                return *known;
+            }
+            let now = function.counts(sessions);
+            function.idle = if before.get(i) == Some(&now) { function.idle.saturating_add(1) } else { 0 };
+            now
+        };
+        self.functions.iter_mut().enumerate().map(count).collect()
     }
 
     fn find(&mut self, sessions: &[Session]) {
@@ -105,11 +139,17 @@ impl Functions {
             let at = *known.entry(key.clone()).or_insert(self.functions.len());
             if at == self.functions.len() {
                 let name = Rc::from(shown(&name, Format::Text));
-                let (zero, detail) =
-                    before.remove(&key).map_or_else(Default::default, |f| (f.zero, f.detail));
-                self.functions.push(Function { key, name, sites: Vec::new(), zero, detail });
+                let (zero, detail, is_off) =
+                    before.remove(&key).map_or_else(Default::default, |f| (f.zero, f.detail, f.is_off));
+                let (sites, rank, idle) = (Vec::new(), 0, 0);
+                self.functions.push(Function { key, name, sites, zero, detail, is_off, rank, idle });
             }
             self.functions[at].sites.push(place);
+        }
+        let mut by_name: Vec<usize> = (0..self.functions.len()).collect();
+        by_name.sort_by(|a, b| self.functions[*a].name.cmp(&self.functions[*b].name));
+        for (rank, function) in (0..).zip(by_name) {
+            self.functions[function].rank = rank;
         }
         self.samples.clear();
     }
@@ -145,6 +185,8 @@ impl Functions {
                     .then(|| now.total_ns.saturating_sub(function.zero.total_ns)),
                 share: 0.0,
                 detail: function.detail.filter(|_| calls > 0).map(|(_, detail)| detail),
+                is_off: function.is_off,
+                rank: function.rank,
             });
         }
         let weight = |line: &Line| line.total_ns.unwrap_or(line.calls) as f64;
@@ -193,6 +235,23 @@ impl Functions {
         Some(Place { pid: session.pid(), name: plan.name, module: plan.module })
     }
 
+    /// Switches a function's probes off, or on again; whether they are on now, or why that cannot be.
+    pub fn switch(&mut self, function: usize, probes: &mut Probes) -> Result<bool, String> {
+        let function = self.functions.get_mut(function).ok_or("it is gone")?;
+        let is_on = function.is_off;
+        for (session, site) in &function.sites {
+            let addr = probes.sessions().get(*session).and_then(|s| Some(s.site(*site)?.plan.addr()));
+            probes.switch(*session, addr.ok_or("it is gone")?, is_on)?;
+        }
+        function.is_off = !is_on;
+        Ok(is_on)
+    }
+
+    /// How many are switched off.
+    pub fn off(&self) -> usize {
+        self.functions.iter().filter(|function| function.is_off).count()
+    }
+
     pub fn len(&self) -> usize {
         self.functions.len()
     }
@@ -205,6 +264,7 @@ impl Functions {
     /// Counts are those since the attach again.
     pub fn forget_zero(&mut self) {
         for function in &mut self.functions {
+            function.idle = 0;
             function.zero = Calls::default();
             function.detail = None;
         }

@@ -87,6 +87,9 @@ fn line_json(line: &Line) -> Value {
         data["p99_below_ns"] = json!(detail.p99_ns);
     }
     data["share"] = json!(line.share);
+    if line.is_off {
+        data["off"] = json!(true);
+    }
     data
 }
 
@@ -103,7 +106,7 @@ pub fn cells(line: &Line) -> [String; 8] {
     let of = |what: fn(&super::numbers::Detail) -> String| line.detail.as_ref().map_or_else(nothing, what);
     [
         line.name.to_string(),
-        rate(line.per_second),
+        if line.is_off { "off".into() } else { rate(line.per_second) },
         count(line.calls),
         line.total_ns.map_or_else(nothing, time_of),
         of(|d| time_of(d.average_ns)),

@@ -76,7 +76,7 @@ impl Column {
     fn compare(self, a: &Line, b: &Line) -> Ordering {
         let detail = |line: &Line| line.detail.unwrap_or_default();
         match self {
-            Column::Name => a.name.cmp(&b.name),
+            Column::Name => by_name(a, b),
             Column::Rate => b.per_second.total_cmp(&a.per_second),
             Column::Calls => b.calls.cmp(&a.calls),
             Column::Total => b.total_ns.cmp(&a.total_ns),
@@ -86,6 +86,10 @@ impl Column {
             Column::Share => b.share.total_cmp(&a.share),
         }
     }
+}
+
+fn by_name(a: &Line, b: &Line) -> Ordering {
+    a.rank.cmp(&b.rank).then_with(|| a.name.cmp(&b.name))
 }
 
 /// What a key asks for that the view cannot do by itself.
@@ -98,6 +102,8 @@ pub enum Wish {
     Snapshot,
     /// Calls of the selected function are shown as they happen, or not any more.
     Trace,
+    /// The probes of the selected function are switched off, or on again.
+    Switch,
     /// All of the screen anew.
     Redraw,
 }
@@ -134,7 +140,7 @@ impl View {
         self.order = (0..lines.len()).filter(fits).collect();
         let sort = self.sort;
         self.order.sort_by(|a, b| {
-            sort.compare(&lines[*a], &lines[*b]).then_with(|| lines[*a].name.cmp(&lines[*b].name))
+            sort.compare(&lines[*a], &lines[*b]).then_with(|| by_name(&lines[*a], &lines[*b]))
         });
         if self.is_reversed {
             self.order.reverse();
@@ -193,6 +199,7 @@ impl View {
             'z' => return Some(Wish::Zero),
             's' => return Some(Wish::Snapshot),
             't' => return Some(Wish::Trace),
+            'o' => return Some(Wish::Switch),
             'p' | ' ' => self.is_paused = !self.is_paused,
             'r' => self.is_reversed = !self.is_reversed,
             '/' => self.is_typing = true,

@@ -429,12 +429,17 @@ impl Arena {
     /// The sum of a cell over all copies that belong to the target itself, and to its children if they are followed.
     pub fn sum(&self, cell: u32) -> u64 {
         let copies = (0..COPY_CPU0 + self.layout.cpus).filter(|c| *c != COPY_CHILDREN || self.follows_forks);
-        copies.fold(0u64, |sum, copy| sum.saturating_add(self.count(copy, cell)))
+        let counts = self.counts();
+        copies.fold(0u64, |sum, copy| sum.saturating_add(self.count_in(&counts, copy, cell)))
     }
 
     /// What one copy has; what cannot be a count is none.
     fn count(&self, copy: usize, cell: u32) -> u64 {
-        let found = self.counts().get(copy, cell as usize);
+        self.count_in(&self.counts(), copy, cell)
+    }
+
+    fn count_in(&self, counts: &Copies<Checked<'_>>, copy: usize, cell: u32) -> u64 {
+        let found = counts.get(copy, cell as usize);
         if found > COUNT_MAX {
             self.mark_damaged(copy, cell);
             return 0;

@@ -264,7 +264,8 @@ impl Session {
                 std::mem::swap(&mut list.place, &mut now.place);
             }
             now.write(arena, list.place.start, &list.members);
-            publish(arena, hook, (!list.members.is_empty()).then_some(list.place.start));
+            let is_called = !list.members.is_empty() && !self.lists.off.contains(&hook);
+            publish(arena, hook, is_called.then_some(list.place.start));
             lists.push(std::mem::replace(&mut now.place, list.place));
             for member in &list.gone {
                 self.lists.places.remove(&member.id);

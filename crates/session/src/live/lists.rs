@@ -140,6 +140,8 @@ pub(crate) struct Lists {
     pub descriptors: Slots,
     pub cells: Slots,
     pub retired: VecDeque<Retired>,
+    /// Hooks whose hits call nobody for now.
+    pub off: BTreeSet<HookId>,
     /// Trampolines are built for consumers that come later, too.
     pub is_open: bool,
     last: u64,

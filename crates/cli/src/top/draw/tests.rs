@@ -17,6 +17,8 @@ fn shot() -> Shot {
             p50_ns: average_ns + 12,
             p99_ns: average_ns * 30,
         }),
+        is_off: name == "malloc",
+        rank: 0,
     };
     let mut heat = Heat::default();
     heat.choose(1, "handle_get");

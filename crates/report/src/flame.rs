@@ -1,13 +1,13 @@
 //! Folded stacks as a picture that can be searched and zoomed into: one SVG file that needs nothing else.
 //!
-//! For:     `--flame`.
+//! For:     `count --flame`, `report`; the page, which has it inside.
 //! State:   none.
 //! Context: control.
 //! Keeps:   P1 a box is as wide as its share of all counts, and stands on that of its caller.
 //!          P2 the file is well-formed, whatever names there are.
 //! Checked: tests below.
 
-use super::Folded;
+use crate::Folded;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -48,7 +48,15 @@ impl Node {
 }
 
 /// The picture; with an older run's stacks each box says by colour whether its share has grown.
-pub(super) fn svg(stacks: &Folded, before: Option<&Folded>, title: &str) -> String {
+pub fn svg(stacks: &Folded, before: Option<&Folded>, title: &str) -> String {
+    format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\" standalone=\"no\"?>\n{}",
+        element(stacks, before, title)
+    )
+}
+
+/// The same as an element of a page.
+pub fn element(stacks: &Folded, before: Option<&Folded>, title: &str) -> String {
     let mut root = Node::default();
     stacks.iter().for_each(|(stack, n)| root.add(&stack[..stack.len().min(DEPTH_MAX)], *n, 0));
     for (stack, n) in before.into_iter().flatten() {
@@ -76,8 +84,7 @@ impl Picture {
         let (height, title) = (self.height, escaped(title));
         let _ = write!(
             self.out,
-            r##"<?xml version="1.0" encoding="UTF-8" standalone="no"?>
-<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="100%" font-family="ui-monospace, monospace" font-size="12">
+            r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="100%" font-family="ui-monospace, monospace" font-size="12">
 <style>{STYLE}</style>
 <rect class="ground" width="100%" height="100%"/>
 <text class="title" x="{middle}" y="22" text-anchor="middle" font-size="15">{title}</text>
@@ -155,7 +162,7 @@ fn changed(share: f64, was: f64) -> String {
 }
 
 /// A text as XML has it; what XML cannot have is a question mark.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -1,0 +1,201 @@
+//! What a call costs more with probes of a kind in it, on this machine, now.
+//!
+//! For:     `record`, `top` and budgets: a figure beside a run, not a bench.
+//! State:   a child that calls a function of ours over and over, and tells how long it takes by its processor time.
+//! Context: control. The child is forked, not started: it takes a millisecond.
+//! Keeps:   P1 the child ends with this call, or with us.
+//!          P2 what could not be measured is `None`, not a guess: in `PATIENCE` at most.
+//! Checked: tests below; cli `tests/record.rs`.
+//!
+//! It is the price in a loop whose code and data are in the caches. What probes push out of the caches of the traced program
+//! comes on top, and is not measured.
+
+use super::functions::trig_nop;
+use image::Spec;
+use session::{Session, Verb};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Calls that are measured together.
+const BATCH: u64 = 2048;
+/// Batches that meet cold caches, or were begun before a change.
+const COLD: u64 = 4;
+/// How many of our frames are below the call, for walks of the stack.
+const DEPTH: u32 = 8;
+const PATIENCE: Duration = Duration::from_millis(500);
+const PLACES: u64 = 64;
+
+/// What was measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Price {
+    /// Nanoseconds that a call takes longer.
+    pub ns: f64,
+    /// Nanoseconds of a call without probes.
+    pub bare_ns: f64,
+    /// Frames of the stacks that were counted meanwhile, if any were: how deep a walk the price has.
+    pub frames: Option<usize>,
+}
+
+/// The median of a call with probes of these kinds, less that of one without.
+pub fn price(verbs: &[Verb]) -> Option<Price> {
+    let caller = Caller::start()?;
+    let bare_ns = caller.median()?;
+    let exe = std::fs::read_link("/proc/self/exe").ok()?;
+    let spec = Spec::parse(&format!("u:{}:trig_nop", exe.display())).ok()?;
+    let mut sessions = Vec::new();
+    for verb in verbs {
+        let plan = session::plan(caller.pid, std::slice::from_ref(&spec), *verb).ok()?;
+        sessions.push(Session::attach(caller.pid, plan.sites).ok()?);
+    }
+    // Tables for walks are made when a hit has met a file without.
+    for _ in 0..2 {
+        caller.median()?;
+        sessions.iter_mut().for_each(Session::look_for_tables);
+    }
+    let probed_ns = caller.median();
+    let stacks = sessions.iter().flat_map(Session::stacks).max_by_key(|stack| stack.count);
+    let frames = stacks.map(|stack| stack.frames.len());
+    // The child ends now: what does not leave it goes with it.
+    sessions.iter_mut().rev().for_each(|session| drop(session.detach()));
+    Some(Price { ns: (probed_ns? - bare_ns).max(0.0), bare_ns, frames })
+}
+
+/// Nanoseconds of the last batches, and how many batches there were.
+#[repr(C)]
+struct Told {
+    batches: AtomicU64,
+    ns: [AtomicU64; PLACES as usize],
+}
+
+struct Caller {
+    pid: i32,
+    told: NonNull<Told>,
+}
+
+impl Caller {
+    fn start() -> Option<Caller> {
+        let len = size_of::<Told>();
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // SAFETY: needs nothing: a new mapping at a place that the kernel chooses; it is ours until `drop`.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
+        if at == libc::MAP_FAILED {
+            return None;
+        }
+        let told = NonNull::new(at.cast::<Told>())?;
+        // SAFETY: the mapping above is as long as `Told`, zeros are one, and nobody unmaps it before `drop`.
+        let place: &Told = unsafe { told.as_ref() };
+        let parent = std::process::id().cast_signed();
+        // SAFETY: the child makes system calls and calls of `trig_nop`, and nothing else: it needs no lock and no memory of
+        // another thread's.
+        match unsafe { libc::fork() } {
+            0 => child(place, parent),
+            pid if pid > 0 => Some(Caller { pid, told }),
+            _ => {
+                unmap(told);
+                None
+            }
+        }
+    }
+
+    /// The median of a call, of batches from now on.
+    fn median(&self) -> Option<f64> {
+        let end = Instant::now() + PATIENCE;
+        // SAFETY: mapped until `drop`; written by the child by atomic stores alone.
+        let told = unsafe { self.told.as_ref() };
+        // Pairs with the child's release: a batch that is counted is there.
+        let batches = || told.batches.load(Ordering::Acquire);
+        let wanted = batches() + COLD + PLACES;
+        while batches() < wanted {
+            if Instant::now() > end {
+                return None;
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        // Those that are overwritten meanwhile by newer ones are as good.
+        let mut all: Vec<u64> = told.ns.iter().map(|ns| ns.load(Ordering::Relaxed)).collect();
+        all.sort_unstable();
+        all.get(all.len() / 2).map(|ns| *ns as f64 / BATCH as f64)
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        let mut status = 0;
+        // SAFETY: a child of ours that nobody else waits for, so the number is still its own.
+        unsafe { libc::kill(self.pid, libc::SIGKILL) };
+        // SAFETY: waitpid writes one int to `status`.
+        unsafe { libc::waitpid(self.pid, &raw mut status, 0) };
+        unmap(self.told);
+    }
+}
+
+fn unmap(told: NonNull<Told>) {
+    // SAFETY: the mapping of `start`, as long as that, which nobody uses any more.
+    unsafe { libc::munmap(told.as_ptr().cast(), size_of::<Told>()) };
+}
+
+/// Calls until it is killed.
+fn child(told: &Told, parent: i32) -> ! {
+    // SAFETY: it takes numbers.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    // SAFETY: it takes numbers. Whoever waits for the end of a pipe of ours must not wait for this process.
+    unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0) };
+    // SAFETY: it takes nothing.
+    if unsafe { libc::getppid() } == parent {
+        deeper(told, DEPTH);
+    }
+    // SAFETY: it takes a number, and does not return.
+    unsafe { libc::_exit(0) }
+}
+
+#[inline(never)]
+fn deeper(told: &Told, left: u32) {
+    match left {
+        0 => call(told),
+        _ => deeper(told, std::hint::black_box(left) - 1),
+    }
+    // So that this is no tail call.
+    std::hint::black_box(told);
+}
+
+#[inline(never)]
+fn call(told: &Told) {
+    for batch in 0.. {
+        let began = processor_time();
+        for _ in 0..BATCH {
+            trig_nop();
+        }
+        let took = processor_time().saturating_sub(began);
+        told.ns[(batch % PLACES) as usize].store(took, Ordering::Relaxed);
+        // Pairs with the reader's acquire.
+        told.batches.store(batch + 1, Ordering::Release);
+    }
+}
+
+fn processor_time() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: it writes one `timespec` to `now`.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) };
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caller_tells_a_time_and_ends_with_us() {
+        let caller = Caller::start().unwrap();
+        let pid = caller.pid;
+        let ns = loop {
+            // On a machine that is busy it may take a while.
+            if let Some(ns) = caller.median() {
+                break ns;
+            }
+        };
+        assert!(ns > 0.0, "{ns}");
+        drop(caller);
+        assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+    }
+}
