@@ -443,6 +443,38 @@ fn an_interrupted_count_does_not_begin_again_but_makes_a_locked_add() {
     }
 }
 
+/// As of a count: what the kernel is told of the section of who is turned down, and where it sends who it interrupts there.
+#[test]
+fn an_interrupted_count_of_who_is_turned_down_makes_a_locked_add() {
+    let mut checked = 0;
+    for case in cases().iter().filter(|c| c.is_guarded && c.name.starts_with("rseq")) {
+        let t = &case.trampoline;
+        for stage in 0..case.placement.hooks.len() {
+            let way = guard::room(case.placement.hooks.len(), true).0 + stage * 192;
+            let word =
+                |i: usize| u64::from_le_bytes(t.bytes[way + i * 8..way + i * 8 + 8].try_into().unwrap());
+            let (start, end, abort) = (word(1), word(1) + word(2), (word(3) - t.at) as usize);
+            assert_eq!(
+                (way % 32, t.bytes[abort - 4..abort].to_vec()),
+                (0, RSEQ_SIGNATURE.to_le_bytes().to_vec())
+            );
+            let named = decode(t, way + 56, way + 192)
+                .iter()
+                .filter(|i| i.ip_rel_memory_address() == t.at + way as u64)
+                .count();
+            assert_eq!(named, 1, "the section's descriptor is named where it is entered");
+            let slow = decode(t, abort, abort + 15);
+            assert_eq!(slow[0].to_string(), "mov ecx,190h");
+            assert_eq!((slow[1].near_branch_target(), slow[2].near_branch_target()), (SLOW_AT, end));
+            let inside = decode(t, (start - t.at) as usize, (end - t.at) as usize);
+            let store = inside.last().unwrap();
+            assert!(store.op0_kind() == iced_x86::OpKind::Memory && store.memory_displacement64() == 0x190);
+            checked += 1;
+        }
+    }
+    assert!(checked >= 10, "{checked}");
+}
+
 /// No thread pointer, or one that leads to another runtime's block: nothing is written there.
 #[test]
 fn an_area_is_named_only_behind_the_check_of_the_thread_pointer() {
