@@ -4,7 +4,7 @@
 //! Keeps:   what a script prints does not depend on who runs it; what the kernel does not run it refuses by name.
 //!
 //! Takes the right to load programs of the kernel. Where a machine has it not, each test says so by name and shows nothing;
-//! NANOPROBE_NO_KERNEL=1 has to be set there, or the test fails.
+//! NANOPROBE_NO_KERNEL=1 has to be set there, or the test fails: no run is green in silence.
 
 use testkit::{Link, Nanoprobe, Outcome, Program, Result, Target};
 
