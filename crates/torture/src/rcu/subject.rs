@@ -7,7 +7,7 @@
 //! Checked: by the runs.
 
 use super::options::Options;
-use rcu::{Domain, Fast, Flavour, FlavourSet, Lite, Normal, Rank, Sigsafe, UpDown, tasks};
+use rcu::{Domain, Fast, Fences, Flavour, FlavourSet, Lite, Normal, Rank, Sigsafe, UpDown, tasks};
 use std::cell::Cell;
 
 /// A kind of reader.
@@ -45,6 +45,14 @@ pub struct Subject {
 }
 
 impl Subject {
+    /// Whether a grace period that begins behind readers without fences of their own makes one in their stead, where it is to.
+    pub fn makes_fences(&self) -> bool {
+        let (domain, before) = (self.domain, self.domain.block().heavy_fences());
+        let is_fenceless = self.kinds.iter().any(|kind| matches!(kind, Kind::Lite | Kind::Fast));
+        domain.synchronize();
+        !is_fenceless || domain.fences() != Fences::Membarrier || domain.block().heavy_fences() > before
+    }
+
     /// The subject of the options.
     pub fn new(options: &Options) -> Result<Subject, rcu::BuildError> {
         let made = |flavours: &[Flavour], kinds| {
