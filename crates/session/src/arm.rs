@@ -8,8 +8,10 @@
 //!
 //! - [`attach`] the attach: from the first look to the last patch
 //! - [`numbers`] places in the arena, given out in order
+//! - [`probes`] probes that come and go later
 //! - [`programs`] programs placed in each region
 
 pub(crate) mod attach;
 pub(crate) mod numbers;
+pub(crate) mod probes;
 pub(crate) mod programs;

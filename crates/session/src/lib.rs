@@ -13,6 +13,7 @@ mod patch;
 mod plan;
 pub mod watch;
 
+pub use arm::probes::{Came, NotDone, SettledProbes, Went};
 pub use enter::arena::{MapsGround, SeenStacks};
 pub use enter::fence::Fence;
 pub use enter::guest::Guest;

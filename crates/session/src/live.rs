@@ -22,6 +22,6 @@ pub(crate) mod lists;
 pub(crate) mod readers;
 mod runs;
 pub(crate) mod session;
-mod slots;
+pub(crate) mod slots;
 pub(crate) mod stacks;
 mod switch;

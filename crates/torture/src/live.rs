@@ -6,13 +6,15 @@
 //! Keeps:   V1 the last line begins with PASS or FAIL, and agrees with the exit status.
 //!          V2 who stays counts every call; who comes and goes counts all calls that began after it came and were over
 //!             before it went, and no other; who is where nobody calls counts nothing.
-//!          V3 no thread of the target is stopped between attach and detach, and no memory is left in use.
+//!          V3 no thread of the target is stopped for consumers, and no memory is left in use.
+//!          V4 a whole probe counts every call that it stood for from its begin to its end.
 //! Checked: `--broken NAME` must end in FAIL: `tests/live.rs`.
 
 mod options;
 mod oracle;
 pub(crate) mod programs;
 pub mod target;
+mod whole;
 mod world;
 
 use std::io::Write;

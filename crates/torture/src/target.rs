@@ -9,6 +9,8 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -110,9 +112,18 @@ impl Drop for Target {
     }
 }
 
-/// Memory that a process has, in KiB.
-pub fn resident_kb(pid: u32) -> u64 {
+/// Memory that a process has for itself, in KiB.
+pub fn private_kb(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or("0");
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap_or("0");
     line.split_whitespace().next().and_then(|kb| kb.parse().ok()).unwrap_or(0)
+}
+
+/// Memory behind the mapped file of this name, in KiB, whoever has touched it.
+pub fn shared_kb(pid: u32, name: &str) -> u64 {
+    let files = fs::read_dir(format!("/proc/{pid}/map_files")).into_iter().flatten().flatten();
+    let is_it = |path: &Path| fs::read_link(path).is_ok_and(|to| to.to_string_lossy().contains(name));
+    let found = files.map(|file| file.path()).filter(|path| is_it(path));
+    let blocks = found.filter_map(|path| Some(fs::metadata(path).ok()?.blocks()));
+    blocks.max().unwrap_or(0) / 2
 }

@@ -221,7 +221,7 @@ fn sixty_four_consumers_are_changed_at_random_inside_calls() {
 
 fn what_cannot_be_changed_is_refused_and_changes_nothing() {
     let steps = Steps::start();
-    let (mut session, entry, exit) = attached(steps.pid(), Room { consumers: 6, cells: 3 });
+    let (mut session, entry, exit) = attached(steps.pid(), Room { consumers: 6, cells: 3, probes: 0 });
     let free = session.free_room();
     let count = |hook: HookId| (hook, Consumer::Count);
     let first = session.consumers(entry)[0].0;

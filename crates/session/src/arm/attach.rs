@@ -11,6 +11,7 @@
 
 use crate::arm::numbers::Numbers;
 use crate::enter::clock;
+use crate::enter::region::Region;
 use crate::enter::semaphore;
 use crate::enter::setup::{PUNS_MAX, SetUp, rseq_offset};
 use crate::enter::walks::{STACK_CELLS, Walks};
@@ -33,6 +34,7 @@ use crate::leave::receipt::Receipt;
 use crate::leave::recover::recover_quickly;
 use crate::live::lists::{HookId, HookLists, Member, publish};
 use crate::live::session::Session;
+use crate::live::slots::Slots;
 use crate::patch::chain;
 use crate::patch::chain::Leavers;
 use crate::patch::pages::Pages;
@@ -140,6 +142,7 @@ impl Session {
             Err(why) => return Err(session.give_up(why)),
         }
         session.lists.keep(&session.armed);
+        session.lists.blocks = session.regions.regions.iter().map(free_blocks).collect();
         session.longest_stall = stall;
         session.attach_time = began.elapsed();
         Ok(session)
@@ -155,12 +158,23 @@ const LATER: [Consumer; 5] = [
     Consumer::Log2Histogram { register: 48 },
 ];
 
+/// Blocks stand at multiples of it.
+pub(crate) const BLOCK_UNIT: u64 = 64;
+
 /// How long we wait for the last threads of a nanoprobe that leaves, before we miss the sites where they come out.
 const LEAVERS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What would not be seen whole without these sites.
 fn incomplete<'a>(missed: impl Iterator<Item = &'a SitePlan>) -> BTreeSet<Whole> {
     missed.flat_map(SitePlan::wholes).collect()
+}
+
+/// The room for blocks behind those of the attach.
+fn free_blocks(region: &Region) -> Slots {
+    let number = |at: u64| (at - region.blocks) / BLOCK_UNIT;
+    let mut free = Slots::default();
+    free.give(number(region.next.next_multiple_of(BLOCK_UNIT)) as u32..number(region.code.end) as u32);
+    free
 }
 
 pub(crate) enum ArmFailure {
@@ -247,14 +261,15 @@ impl Session {
         for plan in sites {
             self.build_site(plan, &mut numbers);
         }
-        let (descriptors, end) = self.regions.arena.layout.room();
+        let (hooks, descriptors, end) = self.regions.arena.layout.room();
+        self.lists.hook_places.give(numbers.hook as u32..hooks);
         self.lists.descriptors.give(numbers.consumer as u32..descriptors);
         self.lists.cells.give(numbers.cell / 8..end / 8);
         self.drop_incomplete();
         self.write_trampolines()
     }
 
-    fn build_site(&mut self, plan: SitePlan, numbers: &mut Numbers) {
+    pub(crate) fn build_site(&mut self, plan: SitePlan, numbers: &mut Numbers) {
         let region = self.regions.regions.iter().position(|r| r.reaches(&plan)).unwrap_or(0);
         let first_hook = numbers.hook as u32;
         let first_cell = plan.opens().map_or(numbers.cell, |f| numbers.functions[&f]);
@@ -292,7 +307,7 @@ impl Session {
 
     /// With an exit missing, calls would look unwound that left by it, and returns too few; with the entry missing, the
     /// exits would find calls that were never opened.
-    fn drop_incomplete(&mut self) {
+    pub(crate) fn drop_incomplete(&mut self) {
         let broken = incomplete(self.missed.iter().map(|(plan, _)| plan));
         let (dropped, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.armed)
             .into_iter()
@@ -413,7 +428,7 @@ impl Session {
     /// Stops the world and writes every patch. Returns the longest stall.
     ///
     /// Where another nanoprobe leaves at this moment, its last threads are let out first.
-    fn arm_all(&mut self) -> Result<Duration, ArmFailure> {
+    pub(crate) fn arm_all(&mut self) -> Result<Duration, ArmFailure> {
         let own = self.regions.arena.remote;
         let mut longest = Duration::ZERO;
         let end = Instant::now() + LEAVERS_PATIENCE;

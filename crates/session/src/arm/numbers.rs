@@ -28,6 +28,12 @@ impl Numbers {
         Numbers { cell, hook: 0, consumer: 0, functions }
     }
 
+    /// For one site whose place is known.
+    pub fn at(cell: u32, hook: u32, consumer: u32) -> Numbers {
+        let (hook, consumer) = (hook as usize, consumer as usize);
+        Numbers { cell: cell * 8, hook, consumer, functions: BTreeMap::new() }
+    }
+
     /// The first of `cells` new ones.
     pub fn take_cells(&mut self, cells: u32) -> u32 {
         self.cell += cells * 8;

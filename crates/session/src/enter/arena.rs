@@ -178,9 +178,9 @@ impl Layout {
         part(&self.consumers, index)
     }
 
-    /// How many consumers there is room for, and where the cells of a copy end, in bytes.
-    pub fn room(&self) -> (u32, u32) {
-        (self.consumers.count() as u32, self.counts.each as u32)
+    /// How many hooks and consumers there is room for, and where the cells of a copy end, in bytes.
+    pub fn room(&self) -> (u32, u32, u32) {
+        (self.sites.count() as u32, self.consumers.count() as u32, self.counts.each as u32)
     }
 }
 

@@ -25,14 +25,27 @@ impl Arena {
         found.as_ref().is_some_and(is_arena)
     }
 
-    /// True if no process but `target` maps it, for certain: one that cannot be looked at may, unless it is older.
+    /// True if no process but `target` maps it, for certain.
     pub fn has_no_heir(&self, target: i32) -> bool {
-        let Ok(entries) = std::fs::read_dir("/proc") else { return false };
+        self.heirs(target).is_some_and(|heirs| heirs.is_empty())
+    }
+
+    /// All processes but `target` that map it; `None` if that cannot be told: one that cannot be looked at may, unless it is
+    /// older.
+    pub fn heirs(&self, target: i32) -> Option<Vec<i32>> {
+        let entries = std::fs::read_dir("/proc").ok()?;
         let pids = entries.map_while(Result::ok).filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
         let began = start_time(target);
         let is_older = |pid| start_time(pid).zip(began).is_some_and(|(its, began)| its < began);
-        pids.filter(|pid| *pid != target)
-            .all(|pid| !self.is_mapped_by(pid) && (can_be_seen(pid) || is_older(pid)))
+        let mut heirs = Vec::new();
+        for pid in pids.filter(|pid| *pid != target) {
+            if self.is_mapped_by(pid) {
+                heirs.push(pid);
+            } else if !can_be_seen(pid) && !is_older(pid) {
+                return None;
+            }
+        }
+        Some(heirs)
     }
 }
 

@@ -33,6 +33,8 @@ const NEIGHBOURHOOD: u64 = 1 << 30;
 pub(crate) const PUNS_MAX: usize = wire::REGIONS_MAX / 2;
 /// Bytes of trampolines; a region has more than these.
 const CODE_BYTES_MAX: u64 = wire::REGIONS_BYTES_MAX / 4 * 3;
+/// Room for the trampoline of a probe that comes later: most take half of it, and places are given out in powers of two.
+const PROBE_BYTES: u64 = 2048;
 /// Room for the record of a site that the kernel probes.
 pub(crate) const RECORD_LEN: u64 = 64;
 /// The mode in which Linux takes the time stamp counter away too.
@@ -79,9 +81,10 @@ impl SetUp {
         let cells = cells + if made.is_some() { STACK_CELLS as usize } else { 0 };
         // Without a jump of ours, a region all the same: it has records of what the kernel places.
         let mut wishes = wishes(sites.iter().chain(by_kernel));
-        wishes.iter_mut().for_each(|wish| wish.bytes += programs.placed_len() as u64 + 64);
+        let later = programs.placed_len() as u64 + 64 + room.probes as u64 * PROBE_BYTES;
+        wishes.iter_mut().for_each(|wish| wish.bytes += later);
         let counts = Counts {
-            hooks: general,
+            hooks: general + room.hooks(),
             consumers,
             cell_bytes: cells * 8,
             has_frames,
@@ -119,7 +122,7 @@ impl SetUp {
             let mut remote = Remote::begin(&mut world, memory, &foothold)?;
             let room = programs.placed_len() as u64;
             let regions = Regions::map(&mut remote, memory, mappings, layout, &wishes, &puns.pages, room)?;
-            match fence(&mut remote, memory, &regions, general, threads) {
+            match fence(&mut remote, memory, &regions, general + attach.room.probes, threads) {
                 Ok(fence) => (regions, fence),
                 Err(why) => return Err(unmade(&mut remote, memory.pid, &regions, why)),
             }

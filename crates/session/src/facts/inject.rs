@@ -345,4 +345,30 @@ pub(crate) mod tests {
         sites[0].placement.rung = insn::Rung::Kernel;
         walk_through(&subject, &sites);
     }
+
+    #[test]
+    fn whichever_step_fails_while_probes_come_and_go_the_end_leaves_the_process_as_it_was() {
+        let subject = Subject::start();
+        let mut sites = sites(subject.pid(), &["u::injected_long", "u::injected_other"]);
+        sites[0].semaphore = Some(subject.1);
+        let addrs: Vec<u64> = sites.iter().map(SitePlan::addr).collect();
+        let before = subject.seen();
+        let mut failed = [0; 3];
+        for n in 1.. {
+            let room = crate::Room::for_counts(8).and_probes(4);
+            let mut session = Session::attach_with_room(subject.pid(), subject.idle_site(), room).unwrap();
+            fail_at(n);
+            // What did not come goes in vain.
+            failed[0] += u32::from(session.add_probes(sites.clone()).is_err());
+            failed[1] += u32::from(session.remove_probes(&addrs).is_err());
+            failed[2] += u32::from(session.settle_probes(Duration::from_secs(60)).is_err());
+            let is_over = was_not_reached();
+            leave(session);
+            assert!(subject.seen() == before, "step {n}");
+            if is_over {
+                assert!(failed.iter().all(|failed| *failed > 0), "of {n} steps {failed:?} failed");
+                return;
+            }
+        }
+    }
 }

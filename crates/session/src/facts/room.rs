@@ -20,22 +20,35 @@ pub struct Room {
     pub consumers: usize,
     /// Their cells, 8 bytes each in each CPU's copy. A count needs one, a histogram 65.
     pub cells: usize,
+    /// Whole probes, by [`Session::add_probes`](crate::Session::add_probes), near each of the modules that the session is
+    /// attached with; their consumers and cells are of the above.
+    pub probes: usize,
 }
 
 impl Room {
     /// For so many counting consumers in all, beside lists that are being replaced.
     pub fn for_counts(consumers: usize) -> Room {
-        Room { consumers: consumers * 4, cells: consumers * 2 }
+        Room { consumers: consumers * 4, cells: consumers * 2, probes: 0 }
+    }
+
+    /// The same, and so many whole probes, each with a consumer.
+    pub fn and_probes(self, probes: usize) -> Room {
+        Room { consumers: self.consumers + 4 * probes, cells: self.cells + 4 * probes, probes }
+    }
+
+    /// Hooks of the probes that come later: a site has two at most, an entry and an exit.
+    pub(crate) fn hooks(&self) -> usize {
+        self.probes * 2
     }
 
     /// For so many programs in all, beside lists that are being replaced.
     pub fn for_programs(consumers: usize) -> Room {
-        Room { consumers: consumers * 4, cells: consumers * 2 * PROGRAM_CELLS as usize }
+        Room { consumers: consumers * 4, cells: consumers * 2 * PROGRAM_CELLS as usize, probes: 0 }
     }
 
     /// For so many histograms in all, beside lists that are being replaced.
     pub fn for_histograms(consumers: usize) -> Room {
-        Room { consumers: consumers * 4, cells: consumers * 2 * HISTOGRAM_CELLS as usize }
+        Room { consumers: consumers * 4, cells: consumers * 2 * HISTOGRAM_CELLS as usize, probes: 0 }
     }
 }
 

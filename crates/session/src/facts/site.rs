@@ -311,6 +311,15 @@ impl SitePlan {
         })
     }
 
+    /// The bytes that its jumps and displaced instructions cover. The last instruction may reach beyond the jump: with another
+    /// jump there, our copy of it would go past that one's probe, and its detach would not find its jump.
+    pub(crate) fn covered(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        let (site, placement) = (self.addr(), &self.placement);
+        let len = u64::from(placement.patch_len.max(placement.displaced_len));
+        let island = placement.island.map(|island| island.wrapping_add(self.bias));
+        [Some(site..site + len), island.map(|at| at..at + JUMP_LEN as u64)].into_iter().flatten()
+    }
+
     /// What the file has where the 5-byte jump goes.
     fn jump_original(&self) -> [u8; JUMP_LEN] {
         let bytes = if self.placement.island.is_some() { &self.island_original } else { &self.original };
@@ -357,6 +366,13 @@ pub enum Missed {
     Unmapped,
     /// The process has no room left where alone the jump could lead.
     NoRoom,
+    /// Another probe of the same session covers its bytes.
+    Covered {
+        /// What that one is called.
+        by: String,
+    },
+    /// The session was attached with nothing near its module.
+    NoRegion,
     /// What it displaces refers to something too far away.
     TooFar(Unreachable),
 }
@@ -388,6 +404,8 @@ impl std::fmt::Display for Missed {
                 "a thread is still in the code of another nanoprobe that has left, and will come out inside the window"
             ),
             Missed::NoRoom => write!(f, "the process has no room left where alone the jump could lead"),
+            Missed::Covered { by } => write!(f, "the session's probe of {by} covers its bytes"),
+            Missed::NoRegion => write!(f, "the session was attached with nothing near its module"),
             Missed::LittleStack => write!(
                 f,
                 "it is Go code, whose stack may have some hundred bytes left, and the program calls helpers, which need more"
@@ -486,6 +504,11 @@ impl Armed {
     pub fn interior(&self) -> Range<u64> {
         let (site, placement) = (self.plan.addr(), &self.plan.placement);
         site + 1..site + u64::from(placement.patch_len.min(placement.displaced_len))
+    }
+
+    /// Where a thread goes on that has run the displaced instructions.
+    pub fn comes_out(&self) -> u64 {
+        self.plan.addr() + u64::from(self.plan.placement.displaced_len)
     }
 
     pub fn has_several_instructions(&self) -> bool {

@@ -116,6 +116,21 @@ impl Leaving<'_> {
         }
     }
 
+    /// Takes these probes out, in one stop, and leaves the memory: others of the same session go on.
+    pub fn take_out(&self, receipt: &mut Receipt) -> Result<(), Broken> {
+        self.memory.check()?;
+        let mut world = World::stop_to_leave(self.memory.pid, TRACER_PATIENCE)?;
+        self.memory.check()?;
+        let stands = self.footing.stands(&image_maps(self.memory.pid)?);
+        match stands {
+            true => self.disarm(&mut world, receipt)?,
+            false => receipt.residues.push(Residue::Displaced),
+        }
+        receipt.longest_stall = receipt.longest_stall.max(world.resume());
+        receipt.is_left(if stands { verify::text(self) } else { None }, None);
+        Ok(())
+    }
+
     fn unmap(&self, world: &mut World) -> Result<Unmapped, Broken> {
         let mut remote = Remote::begin(world, self.memory, self.foothold)?;
         self.footing.unmap(&mut remote)
@@ -287,7 +302,7 @@ fn give_way(pid: i32, tids: &[i32], pause: Duration) {
 /// The kernel reads the descriptor that a thread's rseq area names whenever it preempts the thread, and
 /// kills it if the descriptor is not mapped. A thread that stands in our code may be in the section that it
 /// names, and keeps it.
-fn forget_rseq(memory: &Memory, world: &World, footing: &Footing) -> Result<(), Broken> {
+pub(crate) fn forget_rseq(memory: &Memory, world: &World, footing: &Footing) -> Result<(), Broken> {
     let Some(offset) = footing.rseq_offset else { return Ok(()) };
     let outside = world.threads().filter(|t| !footing.contains(t.pc())).map(|t| t.regs.fs_base);
     for base in outside.chain(world.sleepers().filter_map(|s| s.fs_base)) {

@@ -55,7 +55,10 @@ impl Session {
             receipt.has_kernel_page = image_maps(self.pid())
                 .map_or(true, |mappings| mappings.iter().any(|m| m.path.as_os_str() == "[uprobes]"));
         }
-        heirs::free(&leaving, self.regions.arena.inode, &mut receipt);
+        // A child may have been forked when a probe was in that has gone since.
+        let gone = self.gone.iter().map(|gone| gone.armed.link());
+        let all: Vec<Link<'_>> = links.iter().cloned().chain(gone).collect();
+        heirs::free(&Leaving { links: &all, ..leaving }, self.regions.arena.inode, &mut receipt);
         self.longest_stall = self.longest_stall.max(receipt.longest_stall);
         receipt.longest_stall = self.longest_stall;
         receipt.took = began.elapsed();

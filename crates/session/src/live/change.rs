@@ -35,6 +35,8 @@ pub enum NotChanged {
     Twice(ConsumerId),
     /// What sees calls is at several sites together, and cannot come alone.
     NotAlone(Consumer),
+    /// This session has no probe of its own at this address.
+    NoProbe(u64),
     /// This session has no such program.
     NoProgram(u32),
     /// This program calls helpers, for which a goroutine has too little stack.
@@ -70,6 +72,7 @@ impl fmt::Display for NotChanged {
                     "the site is in Go code, which has too little stack for the helpers of program {number}"
                 )
             }
+            NotChanged::NoProbe(addr) => write!(f, "the session has no jump at {addr:#x}"),
             NotChanged::NoProgram(number) => write!(f, "the session has no program {number}"),
             NotChanged::Registers(_) => {
                 write!(f, "the site was armed for consumers that need fewer registers saved")
@@ -189,6 +192,17 @@ impl Session {
         Ok(leaving.into_iter().map(list).collect())
     }
 
+    /// Whether a consumer may come to this session, wherever.
+    pub(crate) fn check(&self, consumer: Consumer) -> Result<(), NotChanged> {
+        if !may_come_alone(consumer) {
+            return Err(NotChanged::NotAlone(consumer));
+        }
+        match consumer.program() {
+            Some((number, _)) if self.programs.get(number).is_none() => Err(NotChanged::NoProgram(number)),
+            _ => Ok(()),
+        }
+    }
+
     /// Plans a consumer at the end of its hook's list.
     fn put_on(
         &mut self,
@@ -196,14 +210,7 @@ impl Session {
         hook: HookId,
         consumer: Consumer,
     ) -> Result<ConsumerId, NotChanged> {
-        if !may_come_alone(consumer) {
-            return Err(NotChanged::NotAlone(consumer));
-        }
-        if let Some((number, _)) = consumer.program()
-            && self.programs.get(number).is_none()
-        {
-            return Err(NotChanged::NoProgram(number));
-        }
+        self.check(consumer)?;
         let is_go = self.armed.iter().any(|a| a.plan.is_go && a.hooks.contains(&hook.0));
         if let Some((number, _)) = consumer.program().filter(|_| is_go)
             && self.programs.get(number).is_some_and(|program| !program.suits_goroutine())

@@ -131,6 +131,16 @@ pub(crate) struct Retired {
     pub members: Vec<Member>,
 }
 
+/// A probe that was taken out, until no thread can be in its trampoline.
+#[derive(Debug)]
+pub(crate) struct Gone {
+    pub armed: Armed,
+    /// Its hooks' lists, which hits may still be on.
+    pub hooks: Vec<HookLists>,
+    /// Taken when it was out.
+    pub cookie: Cookie,
+}
+
 /// All lists of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Lists {
@@ -139,6 +149,10 @@ pub(crate) struct Lists {
     pub places: BTreeMap<ConsumerId, HookId>,
     pub descriptors: Slots,
     pub cells: Slots,
+    /// Hooks that no probe has.
+    pub hook_places: Slots,
+    /// In each region, the room for blocks that no probe has, by 64 bytes.
+    pub blocks: Vec<Slots>,
     pub retired: VecDeque<Retired>,
     /// Hooks whose hits call nobody for now.
     pub off: BTreeSet<HookId>,
@@ -170,6 +184,15 @@ impl Lists {
         let kept: BTreeSet<HookId> = armed.iter().flat_map(|a| a.hooks.clone().map(HookId)).collect();
         self.hooks.retain(|hook, _| kept.contains(hook));
         self.places.retain(|_, hook| kept.contains(hook));
+    }
+
+    /// Forgets a hook whose probe goes; what was on it.
+    pub fn take_off(&mut self, hook: HookId) -> Option<HookLists> {
+        let lists = self.hooks.remove(&hook)?;
+        for member in &lists.members {
+            self.places.remove(&member.id);
+        }
+        Some(lists)
     }
 
     /// Consumers that are off their lists and may still be called.

@@ -36,6 +36,8 @@ pub enum LiveBroken {
 pub enum Late {
     /// Its time was over: hits are inside, of a process that is stopped, or that says so.
     HitsInside,
+    /// A forked child has the jump of a probe that was taken out.
+    Children,
     /// The process is no more.
     Over,
     /// No fence could be made, or the rank not be changed.

@@ -22,7 +22,7 @@ use crate::find::process;
 use crate::hold::foothold::Foothold;
 use crate::kernel::KernelProbes;
 use crate::live::events::{Bounds, Reader};
-use crate::live::lists::{Lists, ProgramAt};
+use crate::live::lists::{Gone, Lists, ProgramAt};
 use crate::live::readers::Readers;
 use image::Mapping;
 use insn::Rung;
@@ -54,6 +54,8 @@ pub struct Session {
     /// First cell of the stacks that are counted.
     pub(crate) stack_cells: u32,
     pub(crate) armed: Vec<Armed>,
+    /// Probes that were taken out, with threads that may be inside.
+    pub(crate) gone: Vec<Gone>,
     pub(crate) kernel: Option<KernelProbes>,
     pub(crate) missed: Vec<(SitePlan, Missed)>,
     pub(crate) longest_stall: Duration,
@@ -237,6 +239,7 @@ impl Session {
             walks: Walks::default(),
             stack_cells: 0,
             armed: Vec::new(),
+            gone: Vec::new(),
             kernel: None,
             missed: Vec::new(),
             longest_stall: Duration::ZERO,
@@ -255,9 +258,7 @@ impl Session {
 
     /// The armed sites, in the order of their plans; those of the kernel last.
     pub fn sites(&self) -> impl Iterator<Item = SiteView<'_>> {
-        let own = Counts::Own(&self.regions.arena);
-        let armed =
-            self.armed.iter().map(move |a| SiteView { plan: &a.plan, first_cell: a.cell, counts: own });
+        let armed = self.armed.iter().map(|armed| self.view(armed));
         let kernel = self.kernel.iter().flat_map(|probes| {
             let counts = Counts::Kernel(probes);
             probes.sites.iter().map(move |(plan, cell)| SiteView { plan, first_cell: *cell, counts })
@@ -265,11 +266,15 @@ impl Session {
         armed.chain(kernel)
     }
 
+    /// A site of ours, with its counts.
+    pub(crate) fn view<'a>(&'a self, armed: &'a Armed) -> SiteView<'a> {
+        SiteView { plan: &armed.plan, first_cell: armed.cell, counts: Counts::Own(&self.regions.arena) }
+    }
+
     /// The site of a number, in the order of [`sites`](Self::sites).
     pub fn site(&self, number: usize) -> Option<SiteView<'_>> {
         if let Some(armed) = self.armed.get(number) {
-            let counts = Counts::Own(&self.regions.arena);
-            return Some(SiteView { plan: &armed.plan, first_cell: armed.cell, counts });
+            return Some(self.view(armed));
         }
         let kernel = self.kernel.as_ref()?;
         let (plan, cell) = kernel.sites.get(number - self.armed.len())?;

@@ -27,8 +27,10 @@ impl Slots {
     /// So many places in a row; `None` if there is no such room.
     pub fn take(&mut self, count: u32) -> Option<Range<u32>> {
         let order = count.checked_next_power_of_two()?.trailing_zeros() as usize;
-        let from = (order..self.free.len()).find(|k| !self.free[*k].is_empty())?;
-        let start = self.free[from].pop_first()?;
+        // The lowest there is, whatever that splits: pages that were in use are used again before others are touched.
+        let blocks = (order..self.free.len()).filter_map(|k| Some((*self.free[k].first()?, k)));
+        let (start, from) = blocks.min()?;
+        self.free[from].remove(&start);
         let end = start + count;
         self.give(end..start + (1 << from));
         Some(start..end)

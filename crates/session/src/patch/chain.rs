@@ -94,7 +94,7 @@ pub(crate) fn join(
         if let Some(found) = differs {
             return Ok(Some(changed(found, armed.short.as_ref().map_or(&[], |short| &short.old))));
         }
-        let mut covered = covered(armed);
+        let mut covered = armed.plan.covered();
         return Ok(covered.any(|range| is_anothers(memory, pages, range)).then_some(Missed::OtherHook));
     }
     let site = armed.plan.addr();
@@ -234,15 +234,6 @@ impl Leavers {
 /// Where a thread goes on that has run a trampoline's displaced instructions.
 fn end_of(header: &TrampolineHeader) -> u64 {
     header.site.wrapping_add(u64::from(header.window))
-}
-
-/// The bytes that a site's jumps and displaced instructions cover. The last instruction may reach beyond the jump: with
-/// another controller's jump there, our copy of it would go past that one's probe, and its detach would not find its jump.
-fn covered(armed: &Armed) -> impl Iterator<Item = Range<u64>> {
-    let (site, placement) = (armed.plan.addr(), &armed.plan.placement);
-    let len = u64::from(placement.patch_len.max(placement.displaced_len));
-    let island = placement.island.map(|_| armed.jump.addr..armed.jump.addr + JUMP_LEN as u64);
-    [Some(site..site + len), island].into_iter().flatten()
 }
 
 /// What became of one site when its probe was taken out.

@@ -24,6 +24,7 @@ nanoprobe torture live: consumers come and go in one session while hits run
 
   --changes N     consumers added and removed, each so many (default 100000)
   --many N        then so many are added, and removed in one change (default 50000)
+  --probes N      then whole probes come and go, so many rounds (default 100)
   --threads N     threads of the target that call the probed functions all the time (default 64)
   --forkers N     threads of it that fork children, of which some are killed in a hit (default 0)
   --hostile N     programs among the consumers that mean harm (default 100)
@@ -41,6 +42,7 @@ The last line is PASS or FAIL with counters; a run that tests nothing has none a
 pub struct Options {
     pub changes: u64,
     pub many: usize,
+    pub probes: usize,
     pub threads: usize,
     pub forkers: usize,
     pub hostile: usize,
@@ -57,6 +59,7 @@ pub fn parse(args: &[String]) -> Result<Option<Options>, lexopt::Error> {
     let mut o = Options {
         changes: 100_000,
         many: 50_000,
+        probes: 100,
         threads: 64,
         forkers: 0,
         hostile: 100,
@@ -71,6 +74,7 @@ pub fn parse(args: &[String]) -> Result<Option<Options>, lexopt::Error> {
         match arg {
             Long("changes") => o.changes = parser.value()?.parse()?,
             Long("many") => o.many = parser.value()?.parse()?,
+            Long("probes") => o.probes = parser.value()?.parse()?,
             Long("threads") => o.threads = parser.value()?.parse::<usize>()?.min(128),
             Long("forkers") => o.forkers = parser.value()?.parse()?,
             Long("hostile") => o.hostile = parser.value()?.parse::<usize>()?.min(10_000),
@@ -97,9 +101,10 @@ impl fmt::Display for Options {
         let broken = self.broken.map_or("none", |(name, _)| name);
         write!(
             f,
-            "changes {} many {} threads {} forkers {} hostile {} stop {} late {} seed {} broken {broken}",
+            "changes {} many {} probes {} threads {} forkers {} hostile {} stop {} late {} seed {} broken {broken}",
             self.changes,
             self.many,
+            self.probes,
             self.threads,
             self.forkers,
             self.hostile,

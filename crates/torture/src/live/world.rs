@@ -9,9 +9,10 @@
 use super::options::Options;
 use super::oracle::Oracle;
 use super::programs::{Made, tells};
-use super::target::{BUSY, FUNCTIONS, LEN, ROLE, Shared};
+use super::target::{BUSY, LEN, ROLE, Shared};
+use super::whole::function_of;
 use crate::rng::Rng;
-use crate::target::{Target, resident_kb};
+use crate::target::{Target, private_kb, shared_kb};
 use image::Spec;
 use session::{Attach, Consumer, ConsumerId, HookId, NotChanged, Room, Runs, Session, Verb};
 use std::collections::BTreeMap;
@@ -23,11 +24,18 @@ const GUESTS: usize = 256;
 /// Changes between two grace periods.
 const SETTLE_EVERY: u64 = 1024;
 /// Hits leave within so long, however many threads wait for a CPU.
-const SETTLE: Duration = Duration::from_secs(60);
-/// Memory may grow by so much after the first tenth of the changes, and three grace periods: what is counted in pages never
-/// is quite still, and what both map counts twice (5.9 MB in 100,000 changes, 2026-11-22). What is in use of the arena is
-/// compared to the last cell. A run that is too short for that measures nothing, and says 0.
-const GROWTH_MAX_KB: u64 = 16 << 10;
+pub(super) const SETTLE: Duration = Duration::from_secs(60);
+/// By then as many consumers are there as ever, and what waits for a grace period has been as much.
+const WARM: u64 = 8 * SETTLE_EVERY;
+/// Memory may grow by so much after a tenth of the changes, and when all is warm: how much waits for a grace period is the run's
+/// luck, and what is counted in pages never is quite still. What is in use of the arena is compared to the last cell. A run
+/// that is too short for that measures nothing, and says 0.
+const GROWTH_MAX_KB: u64 = 1 << 10;
+/// Functions that the session is attached with; the others' probes come later.
+const FIRST: [&str; 8] =
+    ["live_fn_0", "live_fn_1", "live_fn_2", "live_fn_3", "live_fn_5", "live_fn_6", "live_fn_7", "live_fn_8"];
+/// One that is called, and one that nobody calls.
+pub(super) const LATE: [&str; 2] = ["live_fn_4", "live_fn_9"];
 
 /// What happened so far.
 #[derive(Default)]
@@ -35,11 +43,12 @@ pub struct Tally {
     added: u64,
     removed: u64,
     calls: u64,
-    checked: u64,
+    pub(super) checked: u64,
     periods: u64,
     fences: u64,
     stops: u64,
     forks: u64,
+    pub(super) probes: u64,
     many: usize,
     many_periods: u64,
     many_ms: u64,
@@ -56,7 +65,7 @@ impl fmt::Display for Tally {
         let fence = self.fence.map_or_else(String::new, |fence| fence.to_string());
         write!(
             f,
-            "added {} removed {} checked {} calls {} changes_per_s {} grace {} fences {} stops {} forks {} many {} \
+            "added {} removed {} checked {} calls {} changes_per_s {} grace {} fences {} stops {} forks {} probes {} many {} \
              many_grace {} many_ms {} growth_kb {} programs: hostile {} refused {} ran {} nested {} no_workspace {} fuel {} \
              fault {} fence '{fence}'",
             self.added,
@@ -68,6 +77,7 @@ impl fmt::Display for Tally {
             self.fences,
             self.stops,
             self.forks,
+            self.probes,
             self.many,
             self.many_periods,
             self.many_ms,
@@ -83,11 +93,11 @@ impl fmt::Display for Tally {
     }
 }
 
-struct World<'a> {
-    options: &'a Options,
-    shared: &'static Shared,
-    target: Target,
-    session: Session,
+pub(super) struct World<'a> {
+    pub(super) options: &'a Options,
+    pub(super) shared: &'static Shared,
+    pub(super) target: Target,
+    pub(super) session: Session,
     /// Of each function, at the entry and at the exit.
     hooks: Vec<(HookId, usize)>,
     oracle: Oracle,
@@ -98,8 +108,8 @@ struct World<'a> {
     told: u64,
     /// Calls of each function that were over before the probes came, and those that had begun when they stood.
     early: [[u64; BUSY]; 2],
-    rng: Rng,
-    tally: &'a mut Tally,
+    pub(super) rng: Rng,
+    pub(super) tally: &'a mut Tally,
 }
 
 /// Runs it; why it failed.
@@ -113,11 +123,15 @@ pub fn run(options: &Options, tally: &mut Tally) -> Result<(), String> {
     if options.is_late {
         begin(&mut target)?;
     }
-    let plan = plan(target.pid())?;
+    let plan = plan(target.pid(), &FIRST)?;
     let made = Made::new(&mut Rng::new(options.seed, 1), options.hostile)?;
     (tally.hostile, tally.refused) = (made.hostile, made.refused);
-    let room =
-        Room { consumers: 4 * (options.many + 64 * GUESTS), cells: 2 * options.many + 65 * 8 * GUESTS };
+    let room = Room {
+        consumers: 4 * (options.many + 64 * GUESTS),
+        cells: 2 * options.many + 65 * 8 * GUESTS,
+        probes: 0,
+    };
+    let room = room.and_probes(4 * LATE.len());
     let over = Oracle::before(shared);
     let attach = Attach { room, programs: made.programs.clone(), ..Attach::default() };
     let mut session =
@@ -148,16 +162,17 @@ pub fn run(options: &Options, tally: &mut Tally) -> Result<(), String> {
         rng,
         tally,
     };
-    let verdict = world.changes().and_then(|()| world.many());
+    let verdict = world.changes().and_then(|()| world.many()).and_then(|()| world.whole());
     world.note();
     let ended = verdict.and_then(|()| world.last_look());
     world.note();
     ended
 }
 
-fn plan(pid: i32) -> Result<Vec<session::SitePlan>, String> {
-    let specs: Result<Vec<Spec>, _> =
-        ["u::live_fn_*", "ur::live_fn_*"].iter().map(|s| Spec::parse(s)).collect();
+/// The entries and exits of these functions.
+pub(super) fn plan(pid: i32, functions: &[&str]) -> Result<Vec<session::SitePlan>, String> {
+    let both = functions.iter().flat_map(|f| [format!("u::{f}"), format!("ur::{f}")]);
+    let specs: Result<Vec<Spec>, _> = both.map(|s| Spec::parse(&s)).collect();
     let specs = specs.map_err(|e| e.to_string())?;
     let plan = session::plan(pid, &specs, Verb::CountByHandler).map_err(|e| e.to_string())?;
     match plan.refused.first() {
@@ -170,13 +185,12 @@ fn plan(pid: i32) -> Result<Vec<session::SitePlan>, String> {
 fn hooks(session: &Session) -> Result<Vec<(HookId, usize)>, String> {
     let mut hooks = Vec::new();
     for site in session.sites() {
-        let digit = site.plan.name.split_once("live_fn_").and_then(|(_, number)| number.chars().next());
-        let function = digit.and_then(|d| d.to_digit(10)).ok_or("a site without a number")? as usize;
+        let function = function_of(site.plan)?;
         hooks.extend(session.hooks(site.plan.addr()).into_iter().map(|hook| (hook, function)));
     }
-    match hooks.len() >= 2 * FUNCTIONS {
+    match hooks.len() >= 2 * FIRST.len() {
         true => Ok(hooks),
-        false => Err(format!("{} hooks of {}: {:?}", hooks.len(), 2 * FUNCTIONS, session.missed())),
+        false => Err(format!("{} hooks of {}: {:?}", hooks.len(), 2 * FIRST.len(), session.missed())),
     }
 }
 
@@ -201,10 +215,8 @@ impl World<'_> {
             if self.options.broken.is_some() || steps % SETTLE_EVERY == 0 {
                 self.settle(SETTLE)?;
             }
-            // By then what waits for a grace period has been as much as it ever is.
-            if memory.is_none() && steps > 3 * SETTLE_EVERY && self.tally.removed >= self.options.changes / 10
-            {
-                memory = Some(self.memory_kb());
+            if memory.is_none() && steps > WARM && self.tally.removed >= self.options.changes / 10 {
+                memory = Some(self.memory_kb()?);
             }
             if said.elapsed() > Duration::from_secs(5) {
                 said = Instant::now();
@@ -216,7 +228,7 @@ impl World<'_> {
         self.tally.stops = session::stops() - stops;
         self.tally.changes_per_s =
             ((self.tally.added + self.tally.removed) as f64 / began.elapsed().as_secs_f64()) as u64;
-        let now = self.memory_kb();
+        let now = self.memory_kb()?;
         self.tally.growth_kb = now.saturating_sub(memory.unwrap_or(now));
         if self.tally.growth_kb > GROWTH_MAX_KB {
             return Err(format!("the memory grew by {} KiB", self.tally.growth_kb));
@@ -227,9 +239,13 @@ impl World<'_> {
         if self.tally.stops > 0 { Err("threads of the target were stopped".into()) } else { Ok(()) }
     }
 
-    /// Ours and the target's.
-    fn memory_kb(&self) -> u64 {
-        resident_kb(std::process::id()) + resident_kb(self.target.pid() as u32)
+    /// Our own and the target's, and what both map of the session's, once.
+    fn memory_kb(&self) -> Result<u64, String> {
+        let (own, its) = (std::process::id(), self.target.pid() as u32);
+        match shared_kb(own, "memfd:nanoprobe") {
+            0 => Err("what the session shares with its target cannot be measured".into()),
+            shared => Ok(private_kb(own) + private_kb(its) + shared),
+        }
     }
 
     /// One change: some come, some go, or both.
@@ -239,7 +255,9 @@ impl World<'_> {
         }
         let room = GUESTS - self.oracle.there.len().min(GUESTS);
         let left = (self.options.changes.saturating_sub(self.tally.added)) as usize;
-        let come = (self.rng.below(5) as usize).min(room).min(left);
+        // More come than go, so that there are nearly always as many as may be: how long lists are says how much memory is used,
+        // and a number that wandered would look like a leak.
+        let come = (self.rng.below(6) as usize).min(room).min(left);
         let go = if left == 0 { 8 } else { self.rng.below(5) as usize };
         let add: Vec<(HookId, usize, Consumer)> = (0..come)
             .map(|_| {
