@@ -9,9 +9,11 @@
 //! - [`attach`] the attach: from the first look to the last patch
 //! - [`numbers`] places in the arena, given out in order
 //! - [`probes`] probes that come and go later
+//! - [`gone`] what it takes to let one go
 //! - [`programs`] programs placed in each region
 
 pub(crate) mod attach;
+pub(crate) mod gone;
 pub(crate) mod numbers;
 pub(crate) mod probes;
 pub(crate) mod programs;
