@@ -28,7 +28,7 @@ pub use code::{Code, Insn};
 pub use coverage::{Coverage, coverage_of_entries, coverage_of_instructions, instructions};
 pub use exits::{Exits, NoExits};
 pub use flow::{Flow, Source};
-pub use place::{Asked, Hook, Placement, Pun, no_room, place};
+pub use place::{Asked, Hook, Placement, Pun, no_room, place, place_earlier};
 pub use reason::{Forbidden, Reason, Refusal, Rung};
 pub use relocate::{
     Displaced, Origin, Unreachable, relocate, relocate_len_bound, relocate_part, relocate_taken,

@@ -147,6 +147,20 @@ impl Placement {
         }
     }
 
+    /// Adds a hook before one more instruction that it displaces, behind those that have one; false if there is none such at
+    /// `at`.
+    ///
+    /// A jump to `at` from elsewhere would pass it by; of an instruction that begins under the jump none is known.
+    pub fn hook_before(&mut self, codes: &[Code<'_>], at: u64) -> bool {
+        let is_displaced =
+            self.displaced.iter().skip(1).any(|insn| insn.addr == at && self.patch().contains(&at));
+        let is_last = self.hooks.last().is_none_or(|hook| self.site + u64::from(hook.offset) < at);
+        if is_displaced && is_last {
+            self.hooks.push(Hook::new(codes, self.site, at, false));
+        }
+        is_displaced && is_last
+    }
+
     /// The image addresses that the jump at the site covers. Of a punned one the last bytes do not change, but it
     /// counts on them.
     pub fn patch(&self) -> Range<u64> {
@@ -220,4 +234,45 @@ pub fn place(flow: &Flow, codes: &[Code<'_>], asked: &Asked<'_>) -> Result<Place
     let is_entry = asked.function.as_ref().is_some_and(|function| function.start == site);
     let is_red_zone_free = is_entry && flow.is_called_only(site);
     Ok(Placement::of(site, found, Hook::new(codes, site, site, is_red_zone_free)))
+}
+
+/// How a probe stands before an instruction where no jump of its own fits, as before a nop of one byte at the end of a block: the
+/// jump stands some instructions earlier, and these run first.
+///
+/// # Errors
+/// `why`, what the instruction itself was refused for, if no instruction before it can have the jump, or if something is known to
+/// lead between it and the site.
+pub fn place_earlier(
+    flow: &Flow,
+    codes: &[Code<'_>],
+    asked: &Asked<'_>,
+    why: Refusal,
+) -> Result<Placement, Refusal> {
+    let site = asked.site;
+    let (Some(function), Some(code)) = (asked.function.clone(), Code::holding(codes, site)) else {
+        return Err(why);
+    };
+    flow.boundary(codes, site, function.start)?;
+    let mut before = Vec::new();
+    let mut at = function.start;
+    while at < site {
+        let Some(class) = native::decode(code.from_addr(at), at) else { return Err(why) };
+        at = class.insn.end();
+        before.push(class);
+    }
+    let mut first = site;
+    for (number, class) in before.iter().enumerate().rev() {
+        let is_straight = class.forbidden.is_none() && native::falls_through(&class.insn);
+        if flow.is_target(first) || site - first >= u64::from(JUMP_BYTES) || !is_straight {
+            break;
+        }
+        first = class.insn.addr;
+        let earlier = Asked { site: first, function: Some(function.clone()), next_function: None, ..*asked };
+        let found = Ladder::new(flow, code, &earlier).and_then(|ladder| ladder.climb());
+        let Some(mut found) = found.ok().filter(|found| found.rung <= Rung::Window) else { continue };
+        let covered = found.window.insns.len();
+        found.window.insns.extend(before[number..].iter().skip(covered).map(|class| class.insn));
+        return Ok(Placement::of(first, found, Hook::new(codes, first, site, false)));
+    }
+    Err(why)
 }

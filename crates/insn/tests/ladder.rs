@@ -521,3 +521,49 @@ fn what_may_raise_a_signal_by_itself_is_named() {
     // mov rax, [rsp+rax*8]
     assert_eq!(first(&[0x48, 0x8b, 0x04, 0xc4, 0x90, 0xc3]), Some(BASE));
 }
+
+/// Where the jump stands for a probe at `offset`, at which it cannot stand itself.
+fn place_earlier(bytes: &[u8], offset: u64) -> Result<Placement, Refusal> {
+    let file = File::new(bytes);
+    let why = file.place(offset).expect_err("no jump fits there");
+    let asked = Asked {
+        site: BASE + offset,
+        function: Some(BASE..BASE + file.len),
+        next_function: None,
+        taken: &|_| false,
+        room: &no_room,
+    };
+    insn::place_earlier(&file.flow(), &file.code(), &asked, why)
+}
+
+#[test]
+fn where_no_jump_fits_it_stands_earlier_if_nothing_leads_between() {
+    // 0: mov rax, [rbp-0x80]; 4: lea rdx, [rbp-0x70]; 8: nop; 9: dec eax; b: jne 9; d: ret
+    let bytes = [
+        0x48, 0x8b, 0x45, 0x80, 0x48, 0x8d, 0x55, 0x90, 0x90, 0xff, 0xc8, 0x75, 0xfc, 0xc3, 0xcc, 0xcc, 0xcc,
+    ];
+    let placed = place_earlier(&bytes, 8).unwrap();
+    let offsets: Vec<u8> = placed.hooks.iter().map(|hook| hook.offset).collect();
+    assert_eq!((placed.site, placed.rung, offsets), (BASE + 4, Rung::Window, vec![4]));
+    assert_eq!(placed.displaced.iter().map(|insn| insn.addr).collect::<Vec<_>>(), [BASE + 4, BASE + 8]);
+    // 9: dec eax; b: jne 9; d: jne 8: a loop that begins with the nop would pass a jump before it by.
+    let looped = [&bytes[..13], &[0x75, 0xf9, 0xc3, 0xcc, 0xcc, 0xcc]].concat();
+    assert!(matches!(place_earlier(&looped, 8), Err(Refusal::NoRung { site, .. }) if site == BASE + 8));
+    // A call returns to the nop: 0: call [rax+0x12345678]; 6: nop; 7: dec eax; 9: jne 7; b: ret
+    let call = [0xff, 0x90, 0x78, 0x56, 0x34, 0x12, 0x90, 0xff, 0xc8, 0x75, 0xfc, 0xc3, 0xcc, 0xcc, 0xcc];
+    assert!(place_earlier(&call, 6).is_err());
+}
+
+#[test]
+fn a_displaced_instruction_has_a_hook_of_its_own_behind_those_that_are_there() {
+    // 0: nop; 1: nop; 2: mov eax, 7; 7: ret
+    let bytes = [0x90, 0x90, 0xb8, 7, 0, 0, 0, 0xc3];
+    let codes = [Code { base: BASE, bytes: &bytes }];
+    let mut placed = place_first(&bytes).unwrap();
+    assert!(placed.hook_before(&codes, BASE + 1));
+    assert!(!placed.hook_before(&codes, BASE + 1) && !placed.hook_before(&codes, BASE + 3));
+    assert!(placed.hook_before(&codes, BASE + 2));
+    assert!(!placed.hook_before(&codes, BASE + 7) && !placed.hook_before(&codes, BASE + 1));
+    assert_eq!(placed.hooks.iter().map(|hook| hook.offset).collect::<Vec<_>>(), [0, 1, 2]);
+    assert!(placed.hooks.iter().all(|hook| hook.taken.is_none()));
+}

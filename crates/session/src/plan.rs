@@ -95,6 +95,9 @@ pub enum Verb {
     Count,
     /// Hits, by a handler of the general path.
     CountByHandler,
+    /// Programs, which the caller puts where this plan has counts: at each hook of a site, which may have several, and at
+    /// another address than its jump (`SitePlan::hook_addr`).
+    Program,
     /// Hits by stack.
     CountStack,
     /// A histogram of the n-th argument.
@@ -350,6 +353,12 @@ impl Placed {
         self.sites.insert(site.addr(), site);
     }
 
+    /// A hook of a site stands before the instruction at this address.
+    fn is_probed(&self, addr: u64) -> bool {
+        let before = self.sites.range(..=addr).next_back();
+        before.is_some_and(|(_, site)| (0..site.actions.len()).any(|hook| site.hook_addr(hook) == addr))
+    }
+
     fn is_taken(&self, range: Range<u64>, bias: u64) -> bool {
         let (start, end) = (range.start.wrapping_add(bias), range.end.wrapping_add(bias));
         self.taken.range(..end).next_back().is_some_and(|(_, e)| *e > start)
@@ -444,14 +453,14 @@ impl<'p> Planner<'p> {
     fn place(&self, wanted: &Match, when: When, verb: Verb, placed: &mut Placed) {
         let addr = wanted.addr.wrapping_add(self.module(wanted.module).bias.0);
         let is_known = match when {
-            When::Before => placed.sites.contains_key(&addr),
+            When::Before => placed.is_probed(addr),
             // Whoever sees its calls sees them end.
             When::Return => {
                 placed.sites.get(&addr).is_some_and(|s| s.opens().is_some())
                     || placed.sites.values().any(|s| s.exit_of == Some(addr))
             }
         };
-        if is_known {
+        if is_known || (verb == Verb::Program && when == When::Before && self.share(wanted, verb, placed)) {
             return;
         }
         let sites = match (verb, when) {

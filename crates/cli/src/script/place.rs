@@ -95,7 +95,7 @@ impl<'a> Placing<'a> {
             (spec, Verb::Latency)
         });
         let others = self.specs.iter().filter_map(|spec| self.targets.specs().get(*spec));
-        calls.chain(others.map(|spec| (spec.clone(), Verb::CountByHandler))).collect()
+        calls.chain(others.map(|spec| (spec.clone(), Verb::Program))).collect()
     }
 
     /// What the one program at a site is, if it needs none there: a count stands alone and first, nothing else has that key.
@@ -120,9 +120,10 @@ impl<'a> Placing<'a> {
             plan.sites.iter().filter_map(|site| Some((site.opens()?, site.addr()))).collect();
         let mut sites = Vec::new();
         for mut site in plan.sites {
-            let (addr, exit_of) = (site.addr(), site.exit_of);
-            for action in &mut site.actions {
-                let Action::Consumers(list) = action else { continue };
+            let exit_of = site.exit_of;
+            for number in 0..site.actions.len() {
+                let addr = site.hook_addr(number);
+                let Action::Consumers(list) = &mut site.actions[number] else { continue };
                 let key = match list.first() {
                     Some(Consumer::Leave { function, .. }) => {
                         opened.get(function).map(|start| (*start, true))

@@ -225,9 +225,15 @@ pub struct SitePlan {
 }
 
 impl SitePlan {
-    /// The probed address in the process.
+    /// Where its jump stands in the process: the probed address, but in plans of programs.
     pub fn addr(&self) -> u64 {
         self.placement.site.wrapping_add(self.bias)
+    }
+
+    /// The address in the process of the instruction before which action number so-and-so runs.
+    pub fn hook_addr(&self, action: usize) -> u64 {
+        let offset = self.placement.hooks.get(action).map_or(0, |hook| hook.offset);
+        self.addr().wrapping_add(offset.into())
     }
 
     /// Cells that it needs.

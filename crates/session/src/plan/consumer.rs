@@ -69,7 +69,7 @@ pub(super) fn consumer(
     let is_go = is_go_code(image, wanted);
     let consumer = match (verb, when) {
         (Verb::Count, When::Before) => return Ok(None),
-        (Verb::Count | Verb::CountByHandler, _) => Consumer::Count,
+        (Verb::Count | Verb::CountByHandler | Verb::Program, _) => Consumer::Count,
         (Verb::CountStack, _) => Consumer::CountStack { flags: walk_flags(when, wanted, is_go) },
         (Verb::HistogramOfArgument(n), When::Before) if wanted.mark.is_some() => {
             Consumer::Log2Histogram { register: mark_argument(wanted.mark.as_ref(), n)? }

@@ -12,7 +12,7 @@ use super::{Match, Placed, Planner, Verb, codes};
 use crate::facts::site::{Action, SitePlan};
 use crate::plan::puns;
 use image::{ElfImage, ImageAddr, Module, When};
-use insn::{Asked, KernelWay, Misrun, Placement, Pun, Refusal, place};
+use insn::{Asked, Code, Flow, KernelWay, Misrun, Placement, Pun, Refusal, place, place_earlier};
 use std::ops::Range;
 use text::JUMP_LEN;
 
@@ -27,6 +27,11 @@ impl Planner<'_> {
             Action::Consumers(_) => check_stack(&self.images[&wanted.module].image, wanted),
         };
         let placement = match stack.and_then(|()| self.placement(wanted, placed)) {
+            // Others say where a site is by where its jump is.
+            Err(NoJump::Refused(why @ Refusal::NoRung { .. })) if verb == Verb::Program => {
+                let earlier = self.earlier(wanted, placed, why);
+                earlier.map_err(|why| self.in_words(wanted, &why))?
+            }
             Err(why) if action.suits_kernel() => self.by_kernel(wanted, placed, why)?,
             other => other.map_err(|why| self.in_words(wanted, &why))?,
         };
@@ -63,8 +68,41 @@ impl Planner<'_> {
         }
     }
 
+    /// Takes a match in by one more hook of the site before it, if that displaces its instruction.
+    ///
+    /// Not of a site at a function's edge: what is said there of its stack holds for all its hooks.
+    pub(super) fn share(&self, wanted: &Match, verb: Verb, placed: &mut Placed) -> bool {
+        let image = &self.images[&wanted.module].image;
+        let bias = self.module(wanted.module).bias.0;
+        let addr = wanted.addr.wrapping_add(bias);
+        let Some((_, site)) = placed.sites.range_mut(..addr).next_back() else { return false };
+        let semaphore = self.semaphore(wanted);
+        let is_alike = site.bias == bias && site.semaphore == semaphore && site.exit_of.is_none();
+        let is_plain = !site.is_edge && !is_edge(wanted) && !site.is_go && !is_go_code(image, wanted);
+        let Ok(Some(consumer)) = consumer(verb, When::Before, image, wanted) else { return false };
+        let does = is_alike && is_plain && site.placement.hook_before(&codes(image), wanted.addr);
+        if does {
+            site.actions.push(Action::Consumers(vec![consumer]));
+        }
+        does
+    }
+
+    /// Where the jump stands if not at the match's own instruction, for which it was refused.
+    fn earlier(&self, wanted: &Match, placed: &Placed, why: Refusal) -> Result<Placement, NoJump> {
+        self.placed_by(wanted, placed, |flow, codes, asked| place_earlier(flow, codes, asked, why))
+    }
+
     /// Where the jump to a probe before the match's instruction stands.
     pub(super) fn placement(&self, wanted: &Match, placed: &Placed) -> Result<Placement, NoJump> {
+        self.placed_by(wanted, placed, place)
+    }
+
+    fn placed_by(
+        &self,
+        wanted: &Match,
+        placed: &Placed,
+        way: impl FnOnce(&Flow, &[Code<'_>], &Asked<'_>) -> Result<Placement, Refusal>,
+    ) -> Result<Placement, NoJump> {
         let loaded = &self.images[&wanted.module];
         let bias = self.module(wanted.module).bias.0;
         let asked = Asked {
@@ -74,7 +112,7 @@ impl Planner<'_> {
             taken: &|range| placed.is_taken(range, bias),
             room: &|pun| self.has_room(wanted, pun),
         };
-        let placement = place(&loaded.flow, &codes(&loaded.image), &asked).map_err(NoJump::Refused)?;
+        let placement = way(&loaded.flow, &codes(&loaded.image), &asked).map_err(NoJump::Refused)?;
         check_faults(&loaded.image, wanted, &placement)?;
         check_shadow_stack(self.process.pid, &placement)?;
         Ok(placement)
@@ -84,6 +122,12 @@ impl Planner<'_> {
         let module = self.module(wanted.module);
         let reach = module_range(&self.images[&wanted.module].image, module);
         puns::has_room(&self.process.mappings, reach, pun, module.bias.0)
+    }
+
+    /// Where the process counts who listens to the mark, if it is one that has that.
+    fn semaphore(&self, wanted: &Match) -> Option<u64> {
+        let at = wanted.mark.as_ref()?.semaphore?;
+        Some(self.module(wanted.module).bias.0.wrapping_add(at.0))
     }
 
     pub(super) fn site_plan(
@@ -111,7 +155,7 @@ impl Planner<'_> {
             island_original,
             exit_of: None,
             is_tail_call: false,
-            semaphore: wanted.mark.as_ref().and_then(|m| Some(module.bias.0.wrapping_add(m.semaphore?.0))),
+            semaphore: self.semaphore(wanted),
             block: None,
             landing: None,
             is_named: wanted.is_named,
