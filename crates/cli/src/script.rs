@@ -221,7 +221,7 @@ fn checked(options: &Options, targets: &mut Targets) -> Result<Checked, String> 
         env: std::env::vars().filter(|(name, _)| name.starts_with("BPFTRACE_")).collect(),
         headers: options.headers.clone(),
         safe: !options.is_unsafe,
-        has_target: options.pid.is_some() || options.command.is_some(),
+        has_target: options.pid.is_some() || options.command.is_some() || options.unwinds,
     };
     let mut checked = lang::check(&request, targets).map_err(|refused| refused.show())?;
     if !options.no_warnings && !options.is_list {
@@ -401,23 +401,25 @@ pub fn split(command: &str) -> Vec<String> {
 
 fn info() -> String {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let probes = ["begin", "end", "interval", "self", "test", "bench"].map(|name| format!("  {name}: yes"));
+    let probes = ["begin", "bench", "end", "interval", "self", "test", "uprobe", "uretprobe", "usdt"];
+    let probes = probes.map(|name| format!("  {name}: yes"));
     let absent = [
-        "uprobe",
-        "uretprobe",
-        "usdt",
-        "watchpoint",
-        "profile",
-        "software",
+        "fentry",
         "hardware",
+        "iter",
         "kprobe",
         "kprobe_session",
-        "fentry",
+        "profile",
+        "rawtracepoint",
+        "software",
         "tracepoint",
+        "watchpoint",
     ];
     let absent = absent.map(|name| format!("  {name}: no"));
+    let machine = std::env::consts::ARCH;
     format!(
-        "System\n  version: {}\n\nBuild\n  version: {LANGUAGE} (nanoprobe {})\n  backend: interpreter in the controller\n\nProbe types\n{}\n{}",
+        "System\n  kernel: Linux {}\n  machine: {machine}\n\nBuild\n  version: {LANGUAGE} (nanoprobe {})\n  \
+         at hits: machine code in the process\n  elsewhere: an interpreter in the controller\n\nProbe types\n{}\n{}",
         release.trim(),
         env!("CARGO_PKG_VERSION"),
         probes.join("\n"),

@@ -270,6 +270,11 @@ pub fn place_earlier(
         let earlier = Asked { site: first, function: Some(function.clone()), next_function: None, ..*asked };
         let found = Ladder::new(flow, code, &earlier).and_then(|ladder| ladder.climb());
         let Some(mut found) = found.ok().filter(|found| found.rung <= Rung::Window) else { continue };
+        // What runs elsewhere beyond the jump must be nobody's: another's jump there would be passed by.
+        let end = found.window.insns.last().map_or(first, Insn::end);
+        if end < site && (asked.taken)(end..site) {
+            continue;
+        }
         let covered = found.window.insns.len();
         found.window.insns.extend(before[number..].iter().skip(covered).map(|class| class.insn));
         return Ok(Placement::of(first, found, Hook::new(codes, first, site, false)));

@@ -56,6 +56,44 @@ pub struct Config {
     pub unstable_typeinfo: Unstable,
 }
 
+impl Config {
+    /// A setting as the bytes of a value: a number, a truth or a text.
+    pub(crate) fn value(&self, name: &str) -> Vec<u8> {
+        let number = |n: u64| n.to_le_bytes().to_vec();
+        let truth = |is: bool| vec![u8::from(is)];
+        let text = |text: &str| text.as_bytes().to_vec();
+        match name {
+            "cache_user_symbols" => text(self.cache_user_symbols.as_deref().unwrap_or("PER_PID")),
+            "cpp_demangle" => truth(self.cpp_demangle),
+            "lazy_symbolication" => truth(self.lazy_symbolication),
+            "license" => text(&self.license),
+            "log_size" => number(self.log_size),
+            "max_bpf_progs" => number(self.max_bpf_progs),
+            "max_cat_bytes" => number(self.max_cat_bytes),
+            "max_map_keys" => number(self.max_map_keys),
+            "max_probes" => number(self.max_probes),
+            "max_strlen" => number(self.max_strlen),
+            "missing_probes" => text(match self.missing_probes {
+                MissingProbes::Error => "error",
+                MissingProbes::Warn => "warn",
+                MissingProbes::Ignore => "ignore",
+            }),
+            "on_stack_limit" => number(self.on_stack_limit),
+            "perf_rb_pages" => number(self.perf_rb_pages.unwrap_or(0)),
+            "print_maps_on_exit" => truth(self.print_maps_on_exit),
+            "show_debug_info" => truth(self.show_debug_info),
+            "stack_mode" => text(match self.stack_mode {
+                StackMode::Bpftrace => "bpftrace",
+                StackMode::Perf => "perf",
+                StackMode::Raw => "raw",
+                StackMode::BuildId => "build_id",
+            }),
+            "str_trunc_trailer" => text(&self.str_trunc_trailer),
+            _ => Vec::new(),
+        }
+    }
+}
+
 impl Default for Config {
     fn default() -> Config {
         Config {

@@ -212,4 +212,6 @@ pub enum Trouble {
     },
     /// `cpid` without a child.
     NoChild,
+    /// An index that an array does not have.
+    Bounds,
 }

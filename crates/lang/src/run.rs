@@ -29,6 +29,31 @@ pub use names::signal_number;
 pub use out::{Buffering, Format, Out};
 pub use traced::{Engine, Frame, Look, Symbols, Traced, Untraced};
 
+/// The names of the numbers 0 and on, as far as they have any.
+pub(crate) fn names_of(of: bpf::helper::Named) -> Vec<String> {
+    use bpf::helper::Named;
+    match of {
+        Named::Error => (0..ERRORS).map(os::error_text).collect(),
+        Named::Signal => (0..SIGNALS).map(os::signal_text).collect(),
+        Named::Syscall => (0..names::SYSCALLS_END).map(names::syscall).collect(),
+    }
+}
+
+/// What is said of other numbers where nobody can look them up.
+pub(crate) fn no_name(of: bpf::helper::Named) -> &'static [u8] {
+    use bpf::helper::Named;
+    match of {
+        Named::Error => b"Unknown error",
+        Named::Signal => b"N/A",
+        Named::Syscall => b"",
+    }
+}
+
+/// One more than Linux's highest errno.
+const ERRORS: i32 = 134;
+/// One more than the highest signal.
+const SIGNALS: i32 = 65;
+
 /// An error of the system in its words, without its number.
 pub fn out_error(error: &std::io::Error) -> String {
     error.raw_os_error().map_or_else(|| error.to_string(), os::error_text)

@@ -64,6 +64,8 @@ pub enum Type {
     Timestamp,
     /// `username`: a user id that is named when printed.
     Username,
+    /// `pcomm` and its like at hits: a process, which is named when printed.
+    Comm,
     /// `cgroup_path`
     CgroupPath,
     /// A map's value: `count()` and its like.
@@ -223,7 +225,7 @@ impl CTypes {
             Type::Usym => 16,
             Type::Ustack(_) | Type::Kstack(_) => 24,
             Type::CgroupPath | Type::Timestamp => 16,
-            Type::Pointer(_) | Type::Ksym | Type::Username => 8,
+            Type::Pointer(_) | Type::Ksym | Type::Username | Type::Comm => 8,
             Type::Agg(Agg::Count | Agg::Sum { .. }) => 8,
             Type::Agg(_) => 16,
         }

@@ -1,8 +1,8 @@
-//! Random bytes, mutated scripts and heaps of words: refused or accepted, never a panic, never without end.
+//! Random bytes, mutated scripts and heaps of words: refused, or accepted and lowered; never a panic, never without end.
 //!
 //! `NANOPROBE_LANG_SECONDS=600 cargo test -p nanoprobe-lang --test fuzz` runs it for so long with further seeds.
 
-use lang::{Nowhere, Request, check, formatted};
+use lang::{Nowhere, Options, Request, check, formatted, lower};
 
 const SCRIPTS: &str = include_str!("scripts.txt");
 
@@ -102,7 +102,14 @@ fn try_text(text: &str) {
     request.params = vec!["5".into(), "word".into()];
     // An accepted program is complete: the checks of `tests/check.rs` hold for it; a refused one says why.
     match check(&request, &mut Nowhere) {
-        Ok(program) => assert!(program.types.len() < 5_000_000),
+        Ok(program) => {
+            assert!(program.types.len() < 5_000_000);
+            // Lowered, it is programs that crate `bpf` has taken, of a bounded size; or it is said why not.
+            match lower(&program, Options { says_failures: text.len() % 2 == 0, ..Options::default() }) {
+                Ok(script) => assert!(script.scratch < 1 << 24 && script.constants.len() < 1 << 24),
+                Err(error) => assert!(!error.show(&program.sources).is_empty()),
+            }
+        }
         Err(refused) => assert!(!refused.show().is_empty()),
     }
     if let Ok(new) = formatted("x", text) {

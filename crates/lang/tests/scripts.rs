@@ -56,6 +56,10 @@ fn strings_are_compared_searched_and_joined() {
         ("print(strerror(2));", "No such file or directory"),
         ("print(signal_name(9));", "Killed"),
         ("print(syscall_name(0));", "read"),
+        ("print((syscall_name(435), syscall_name(400), syscall_name(5000)));", "(clone3, , )"),
+        ("$n = 999; print((strerror($n), signal_name($n)));", "(Unknown error 999, N/A)"),
+        ("print(default_str_length);", "1024"),
+        ("print((config.max_strlen, config.stack_mode, config.cpp_demangle));", "(1024, bpftrace, true)"),
         ("print(ntop(0x0100007f));", "127.0.0.1"),
         ("print(ntop(pton(\"::1\")));", "::1"),
         ("printf(\"%x\\n\", bswap((uint16)0x1234));", "3412"),
@@ -152,6 +156,9 @@ fn what_goes_wrong_while_running_is_told_with_its_place() {
     let (out, err, _) = errors("let @a = hash(1); begin { @a[1] = 1; @a[2] = 2; }");
     assert_eq!(out, "\n\n@a[1]: 1\n");
     assert!(err.contains("WARNING: Map full; can't update element."), "{err}");
+    let (out, err, _) = errors("begin { $i = (uint64)9; $a = (int8[2])(int16)5; print($a[$i]); }");
+    assert_eq!(out, "0\n\n\n");
+    assert!(err.starts_with("stdin:1:55-61: WARNING: Array access out of bounds."), "{err}");
     let (_, err, _) = errors("begin { @a[1] = 1; delete(@a, 2); clear(@a); }");
     assert!(err.contains("Can't delete map element"), "{err}");
 }

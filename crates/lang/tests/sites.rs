@@ -219,3 +219,63 @@ fn marks_give_words_with_their_signs() {
     assert_eq!(records[0][..8], 9u64.to_le_bytes());
     assert_eq!(records[0][8..], (-3i64).to_le_bytes());
 }
+
+#[test]
+fn functions_of_a_stripped_file_are_known_by_its_separate_debug_information() {
+    let dir = built("stripped");
+    let objcopy = |arguments: &[&str]| {
+        assert!(Command::new("objcopy").args(arguments).current_dir(&dir.0).status().unwrap().success());
+    };
+    std::fs::create_dir(dir.0.join("debug")).unwrap();
+    objcopy(&["--only-keep-debug", "one", "debug/one.debug"]);
+    objcopy(&["--strip-all", "--add-gnu-debuglink=debug/one.debug", "one", "bare"]);
+    let mut targets = Targets::new(Disk::default(), None).unwrap();
+    targets.debug_dirs = vec![dir.0.join("debug")];
+    let path = dir.0.join("bare").display().to_string();
+    let text = format!(
+        "u:{path}:second {{ print(args.a); }} ur:{path}:sec* {{ print(retval); }} u:{path}:second+4 {{ }}"
+    );
+    let checked =
+        check(&Request::of(text), &mut targets).unwrap_or_else(|refused| panic!("{}", refused.show()));
+    let script = lower(&checked, Options::default()).unwrap();
+    let found = sites(&script);
+    assert_eq!(found[0].1, [format!("uprobe:{path}:second")]);
+    assert_eq!(found[1].1, [format!("uretprobe:{path}:second")]);
+    assert_eq!(found[2].1, [format!("uprobe:{path}:second+4")]);
+    let bare = image::ElfImage::open(dir.0.join("one")).unwrap();
+    let second = bare.functions().iter().find(|f| f.name() == Some("second")).unwrap().addr;
+    assert_eq!(targets.places()[0].addr, second);
+    let lines = targets.list(&format!("uprobe:{path}:first"), true).unwrap();
+    assert_eq!(lines[..3], [format!("uprobe:{path}:first"), "    int a".into(), "    const char* b".into()]);
+}
+
+#[test]
+fn numbers_with_fractions_are_cut_towards_zero_and_compared_with_their_signs() {
+    let dir = built("fractions");
+    let text =
+        "u:DIR/one:first { print((int64)args.c); print((int8)args.c); print(args.c < *(double *)0x100008); }";
+    let text = text.replace("0x100008", &format!("{:#x}", MEMORY + 8));
+    let script = lowered(&dir.0, &text).unwrap();
+    let cases = [
+        (2.75, 2, 2, 3.0),
+        (-2.75, -2, -2, -2.5),
+        (0.0, 0, 0, 0.5),
+        (-0.999, 0, 0, 1.0),
+        (4503599627370497.0, 4503599627370497, 1, 4503599627370498.0),
+        (-9007199254740993.0, -9007199254740992, 0, 1.0),
+        (1e300, i64::MAX, -1, f64::INFINITY),
+        (-1e300, -i64::MAX, 1, -1e299),
+        (f64::NEG_INFINITY, -i64::MAX, 1, -1e308),
+    ];
+    for (value, whole, byte, more) in cases {
+        for (than, is_less) in [(more, 1), (value, 0)] {
+            let records = run(&script, |thread| {
+                thread.vectors[0] = f64::to_bits(value);
+                thread.memory[8..16].copy_from_slice(&f64::to_le_bytes(than));
+            });
+            assert_eq!(records[0], i64::to_le_bytes(whole), "{value}");
+            assert_eq!(records[1][..1], i8::to_le_bytes(byte), "{value}");
+            assert_eq!(records[2][0], is_less, "{value} {than}");
+        }
+    }
+}

@@ -3,13 +3,14 @@
 //! For:     programs at hits; each is found by the number that `wire::Helper` gives it.
 //! State:   the run's own.
 //! Context: hit, inside a program's run.
-//! Keeps:   H1 nothing of the target's libc is called, nothing is locked or allocated, no vector register is touched.
+//! Keeps:   H1 nothing of the target's libc is called, nothing is locked or allocated, no vector register is written.
 //!          H2 a system call is made only where nothing else tells: each is named in `helpers`.
 //! Checked: session `the_agent_makes_system_calls_in_few_places`; testkit `programs_at_hits`; tests/helpers.
 
 use crate::around::{Around, Piece};
 use crate::cell::Adder;
 use crate::handler::PtRegs;
+use crate::helpers::vectors;
 use core::sync::atomic::Ordering::Relaxed;
 use wire::{HELPERS_LEN, Hit, ProgramDesc, SiteDesc, needs};
 
@@ -76,6 +77,7 @@ helpers! {
     // SAFETY: the hit that runs, whose program has all registers saved that a walk needs.
     user_stack(to, most) = around, hit: unsafe { around.user_stack::<A>(hit, to, most) };
     func_ip() = around, hit: around.site.function;
+    vector(number, first) = around, hit: vectors::bytes(number, first);
 }
 
 /// The helpers of one build, in the order of [`wire::Helper`]. Whoever calls one must pass the run's `Hit`.
@@ -114,6 +116,7 @@ pub const fn table<A: Adder>() -> [Function; HELPERS_LEN] {
         probe_read_text::<A>,
         user_stack::<A>,
         func_ip::<A>,
+        vector::<A>,
     ]
 }
 

@@ -11,4 +11,5 @@ pub mod output;
 pub mod reads;
 pub mod stacks;
 pub mod text;
+pub mod vectors;
 pub mod world;

@@ -220,3 +220,119 @@ fn without_a_process_whoever_runs_the_file_is_traced_from_the_first_call_on() ->
     assert_eq!((hits(&outcome), scalar(&outcome, "@all")), (called, called), "{outcome}");
     Ok(())
 }
+
+/// Marks with one nop each: next to each other, with registers written between, before the target of a jump; and a
+/// function of doubles.
+const MARKED: &str = r#"
+#define MARK(name, arguments, ...) __asm__ volatile("990: nop\n" \
+    ".pushsection .note.stapsdt,\"\",\"note\"\n .balign 4\n .4byte 992f-991f, 994f-993f, 3\n" \
+    "991: .asciz \"stapsdt\"\n992: .balign 4\n993: .8byte 990b, 0, 0\n .asciz \"np\"\n" \
+    ".asciz \"" name "\"\n .asciz \"" arguments "\"\n994: .balign 4\n .popsection" :: __VA_ARGS__)
+__attribute__((noinline)) void neighbours(void)
+{ MARK("a1", "-4@$1"); MARK("a2", "-4@$2"); MARK("a3", "8@$3"); __asm__ volatile("nop\nnop\nnop\nnop"); }
+__attribute__((noinline)) void registers(void)
+{ __asm__ volatile("mov $10, %eax"); MARK("r1", "-4@%%eax"); MARK("r2", "-4@%%eax");
+  __asm__ volatile("mov $20, %eax"); MARK("r3", "-4@%%eax"); MARK("r4", "-4@%%eax"); __asm__ volatile("nop\nnop\nnop"); }
+__attribute__((noinline)) int looped(int n)
+{ int sum = n; __asm__ volatile("lea 1(%0), %0\nmov $5, %%edx" : "+r"(n) : : "rdx");
+  MARK("before", "-4@%%edx"); __asm__ volatile("1: dec %%edx\njne 1b" : : : "rdx"); return sum; }
+double half = 499.75;
+__attribute__((noinline)) double twice(double a, float b) { __asm__ volatile(""); return a * 2 + b; }
+int main(void)
+{ double sum = 0; for (int i = 0; i < 1000; i++) { neighbours(); registers(); looped(i); sum += twice(i + 0.5, 0.25f); }
+  return sum > 1 ? 7 : 0; }
+"#;
+
+/// A directory that goes with the value, and the program in it.
+struct Built(std::path::PathBuf);
+
+impl Built {
+    fn new(name: &str, source: &str) -> Result<Built> {
+        let dir = std::env::temp_dir().join(format!("np-scripts-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory");
+        std::fs::write(dir.join("p.c"), source).expect("its source");
+        let mut gcc = std::process::Command::new("gcc");
+        let built = gcc.args(["-g", "-O1", "-o", "p", "p.c"]).current_dir(&dir).status();
+        assert!(built.expect("gcc").success());
+        Ok(Built(dir))
+    }
+
+    fn program(&self) -> String {
+        self.0.join("p").display().to_string()
+    }
+}
+
+impl Drop for Built {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn marks_of_one_byte_are_hit_next_to_each_other_and_before_a_loop() -> Result<()> {
+    let built = Built::new("marks", MARKED)?;
+    let program = built.program();
+    let script = format!("usdt:{program}:np:* {{ @[probe, arg0] = count(); }}");
+    let outcome = Nanoprobe::find()?.run(["-e", &script, "-c", &program])?;
+    let wanted =
+        [("a1", 1), ("a2", 2), ("a3", 3), ("r1", 10), ("r2", 10), ("r3", 20), ("r4", 20), ("before", 5)];
+    for (name, value) in wanted {
+        let line = format!("@[usdt:{program}:np:{name}, {value}]: 1000\n");
+        assert!(outcome.stdout.contains(&line), "{name} {outcome}");
+    }
+    assert_eq!(hits(&outcome), 8_000, "{outcome}");
+    assert!(outcome.stderr.contains("; 0 places left out."), "{outcome}");
+    Ok(())
+}
+
+#[test]
+fn doubles_are_read_from_vector_registers_at_entry_and_return() -> Result<()> {
+    let built = Built::new("doubles", MARKED)?;
+    let program = built.program();
+    let script = format!(
+        "u:{program}:twice {{ printf(\"in %f %.2f\\n\", args.a, args.b); @n = hist((int64)args.a); if (args.a > *(double *)uaddr(\"half\")) {{ @more = count(); }} }} ur:{program}:twice {{ printf(\"out %f\\n\", retval); }}"
+    );
+    let outcome = Nanoprobe::find()?.run(["-e", &script, "-c", &program])?;
+    for i in [0, 1, 500, 999] {
+        let a = f64::from(i) + 0.5;
+        let (entry, exit) = (format!("in {a:.6} 0.25\n"), format!("out {:.6}\n", a * 2.0 + 0.25));
+        assert!(
+            outcome.stdout.contains(&entry) && outcome.stdout.contains(&exit),
+            "{entry} {exit} {outcome}"
+        );
+    }
+    assert!(outcome.stdout.contains("[512, 1K)              488 |"), "{outcome}");
+    assert!(outcome.stdout.contains("@more: 500\n"), "{outcome}");
+    Ok(())
+}
+
+#[test]
+fn numbers_have_their_names_at_hits() -> Result<()> {
+    let built = Built::new("names", MARKED)?;
+    let program = built.program();
+    let script = format!(
+        "u:{program}:neighbours {{ @n++; if (@n == 1) {{ $e = 2; $s = 9; $c = 435; $u = 9999; \
+         print((strerror($e), signal_name($s), syscall_name($c), strerror($u))); }} }}"
+    );
+    let outcome = Nanoprobe::find()?.run(["-e", &script, "-c", &program])?;
+    let wanted = "(No such file or directory, Killed, clone3, Unknown error)\n";
+    assert!(outcome.stdout.contains(wanted), "{outcome}");
+    Ok(())
+}
+
+#[test]
+fn names_of_other_processes_are_found_out_when_they_are_printed() -> Result<()> {
+    let built = Built::new("comms", MARKED)?;
+    let program = built.program();
+    let script = format!(
+        "begin {{ printf(\"us %s\\n\", comm); }} u:{program}:neighbours {{ @n++; if (@n == 1) {{ \
+         printf(\"%s %s %s %s\\n\", comm, leader_comm, comm(pid), pcomm); @p[pcomm] = count(); }} }}"
+    );
+    let outcome = Nanoprobe::find()?.run(["-e", &script, "-c", &program])?;
+    let us = outcome.stdout.lines().find_map(|line| line.strip_prefix("us ")).unwrap_or_default();
+    assert!(!us.is_empty(), "{outcome}");
+    // The program may be over before the record is read; its parent is not.
+    let line = outcome.stdout.lines().find(|line| line.starts_with("p ")).unwrap_or_default();
+    assert!(line.ends_with(us) && outcome.stdout.contains(&format!("@p[{us}]: 1\n")), "{outcome}");
+    Ok(())
+}

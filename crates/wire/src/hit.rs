@@ -286,10 +286,12 @@ pub enum Helper {
     UserStack = 31,
     /// (context) -> the address of the function that is left here, or the probed address.
     FuncIp = 32,
+    /// (number, first byte) -> eight bytes of a vector register.
+    Vector = 33,
 }
 
 /// How many helpers there are.
-pub const HELPERS_LEN: usize = 33;
+pub const HELPERS_LEN: usize = 34;
 
 impl Helper {
     /// All, in their order.
@@ -327,6 +329,7 @@ impl Helper {
         Helper::ProbeReadText,
         Helper::UserStack,
         Helper::FuncIp,
+        Helper::Vector,
     ];
 
     /// The number by which programs call it: BPF's own, or one of ours from 0x4e500000 on.
@@ -365,6 +368,7 @@ impl Helper {
             Helper::ProbeReadText => 0x4e50_0013,
             Helper::UserStack => 0x4e50_000d,
             Helper::FuncIp => 173,
+            Helper::Vector => 0x4e50_0014,
         }
     }
 

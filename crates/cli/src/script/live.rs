@@ -447,7 +447,6 @@ fn in_words(why: &NotProgram) -> String {
         return why.to_string();
     };
     let what = match u32::try_from(*number).unwrap_or(0) {
-        helper::VECTOR => "reading floating-point values that are in vector registers",
         helper::NAME_OF => "strerror(), signal_name() or syscall_name()",
         helper::COMM_OF => "comm() of another process",
         helper::ABOUT => "ppid, pcomm, leader_tid, leader_comm or cgroup",

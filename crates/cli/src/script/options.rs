@@ -90,6 +90,8 @@ pub struct Options {
     pub filter: Option<String>,
     pub mode: Option<String>,
     pub fmt: Option<String>,
+    /// Stacks are walked by unwind tables, which are read of every process that is entered.
+    pub unwinds: bool,
     pub is_quiet: bool,
     pub is_verbose: bool,
     pub says_failures: bool,
@@ -110,7 +112,7 @@ pub struct Options {
 }
 
 /// Options of bpftrace that take a value and mean nothing here.
-const IGNORED: [&str; 3] = ["--no-feature", "--dwarf-pid", "--traceable-functions"];
+const IGNORED: [&str; 2] = ["--no-feature", "--traceable-functions"];
 /// Options that this version does not have.
 const ABSENT: [&str; 3] = ["--emit-elf", "--emit-llvm", "--aot"];
 
@@ -159,6 +161,10 @@ pub fn parse(words: &[String]) -> Result<Options, String> {
             "--info" => options.wants_info = true,
             "-V" | "--version" => options.wants_version = true,
             "-h" | "--help" => options.wants_help = true,
+            "--dwarf-pid" => {
+                next(name)?;
+                options.unwinds = true;
+            }
             "--usdt-file-activation" => {}
             name if IGNORED.contains(&name) => drop(next(name)?),
             name if ABSENT.contains(&name) => return Err(format!("{name} is not in this version")),

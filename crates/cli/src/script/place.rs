@@ -147,7 +147,7 @@ impl<'a> Placing<'a> {
                 _ => Vec::new(),
             };
             if let Some((native, action)) = self.native(&site, &alone) {
-                natives.0.insert(addr, native);
+                natives.0.insert(site.addr(), native);
                 site.actions = vec![action];
             }
             if site.actions.iter().any(has_any) {

@@ -18,6 +18,7 @@ use crate::{ElfImage, ImageAddr};
 use abi::Convention;
 use frame::Frame;
 use gimli::{AttributeValue, Operation, constants as c};
+use std::collections::HashMap;
 
 /// Pieces of one value.
 const PIECES_MAX: usize = 64;
@@ -70,6 +71,15 @@ impl DebugInfo {
         let at = *self.index().functions.get(&start.0)?;
         let frame = Frame { image, pc, is_entry: start == pc };
         self.with_entry(at, |dwarf, unit, entry| Some(self.read(at, dwarf, unit, entry, &frame)))
+    }
+
+    /// Where functions begin whose names fit, ascending.
+    pub fn functions_named(&self, fits: &dyn Fn(&str) -> bool) -> Vec<(ImageAddr, String)> {
+        let named = self.index().named.iter().filter(|(name, _)| fits(name));
+        let entries: HashMap<TypeRef, &String> =
+            named.flat_map(|(name, entries)| entries.iter().map(move |entry| (*entry, name))).collect();
+        let known = self.index().functions.iter();
+        known.filter_map(|(addr, at)| Some((ImageAddr(*addr), (*entries.get(at)?).clone()))).collect()
     }
 
     /// Where copies of a function were inlined: their first instructions.

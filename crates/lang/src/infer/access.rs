@@ -209,7 +209,7 @@ impl Infer<'_> {
             (Type::Struct(a), Type::Struct(b)) => a == b,
             (Type::Str(_) | Type::Buffer(_), Type::Str(_) | Type::Buffer(_) | Type::Array(..)) => true,
             (Type::Str(_) | Type::Buffer(_), Type::Int(_) | Type::Pointer(_)) => true,
-            (Type::Float(_), Type::Float(_) | Type::Int(_)) => true,
+            (Type::Float(a), Type::Float(b)) => a == b,
             (a, b) => settled(a) == settled(b),
         };
         if ok {

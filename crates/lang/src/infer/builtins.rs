@@ -220,7 +220,10 @@ impl Infer<'_> {
             B::Username => Type::Username,
             B::Comm | B::Pcomm | B::LeaderComm => {
                 args.iter().for_each(|a| drop(self.value(a)));
-                Type::Str(16)
+                // Another process's name is read from a file, which a hit does not do.
+                let is_own = function == B::Comm && args.is_empty();
+                let is_traced = self.points.iter().any(|point| point.provider.is_traced());
+                if is_own || !is_traced { Type::Str(16) } else { Type::Comm }
             }
             B::Probe => {
                 let names = self.points.iter().flat_map(|p| {

@@ -126,7 +126,7 @@ impl Infer<'_> {
                 self.condition(&right, b.span, "condition");
                 Type::Bool
             }
-            (Type::Float(_), Type::Float(_)) if is_comparison(op) => Type::Bool,
+            (Type::Float(a), Type::Float(b)) if a == b && is_comparison(op) => Type::Bool,
             _ => self.compared(op, &left, &right, span),
         }
     }

@@ -135,6 +135,7 @@ pub(crate) fn shown(ty: &Type, types: &CTypes) -> String {
         Type::Kstack(_) => "kstack_t".into(),
         Type::Timestamp => "timestamp".into(),
         Type::Username => "username_t".into(),
+        Type::Comm => "comm_t".into(),
         Type::CgroupPath => "cgroup_path_t".into(),
         Type::Agg(agg) => match agg {
             Agg::Count => "count_t",

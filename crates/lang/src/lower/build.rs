@@ -125,7 +125,7 @@ impl<'l, 'a> Build<'l, 'a> {
             Type::Bool => Int::new(1, false),
             Type::Int(int) => *int,
             Type::Enum(id) => self.up.checked.ctypes.enumeration(*id).map_or(Int::new(4, false), |e| e.int),
-            Type::Pointer(_) | Type::Ksym | Type::Username => Int::new(8, false),
+            Type::Pointer(_) | Type::Ksym | Type::Username | Type::Comm => Int::new(8, false),
             Type::Float(size) => Int::new(*size, false),
             Type::Agg(agg) => Int::new(8, super::is_signed(*agg)),
             Type::None | Type::Void => Int::new(8, true),

@@ -65,7 +65,9 @@ impl Build<'_, '_> {
             B::Pid | B::Tid | B::Uid | B::Gid | B::Cpid | B::HasCpid | B::Cpu | B::Ncpus | B::Numaid => {
                 self.identity(builtin, args, e)
             }
-            B::Ppid => self.about(About::Ppid),
+            B::Ppid | B::Pcomm => self.about(About::Ppid),
+            B::Comm => self.first(args, e).and_then(|a| self.scalar(a)),
+            B::LeaderComm => self.about(About::LeaderTid),
             B::LeaderTid => self.about(About::LeaderTid),
             B::Cgroup => self.about(About::Cgroup),
             B::Jiffies => self.about(About::Jiffies),
@@ -114,13 +116,20 @@ impl Build<'_, '_> {
             }
             B::Signal | B::SignalThread => {
                 let a = self.first(args, e)?;
-                self.scalar(a)?;
+                let named = word(a).map(|name| crate::run::signal_number(&name));
+                match named {
+                    Some(Some(number)) => self.code.constant(r(0), number.into()),
+                    Some(None) => return self.refuse(a.span, "no signal has this name"),
+                    None => self.scalar(a)?,
+                }
                 self.code.mov(r(1), r(0));
                 self.code.constant(r(2), i64::from(builtin == B::SignalThread));
                 self.code.call(helper::SEND_SIGNAL);
                 Ok(())
             }
             B::WriteUser => self.write_user(args, e),
+            B::ContainerOf => self.container_of(args, e),
+            B::DefaultStrLength => self.number(self.up.checked.config.max_strlen as i64),
             B::Str | B::Buf => self.refuse(e.span, "this can't be used as a number"),
             _ => self.refuse(
                 e.span,
@@ -147,6 +156,12 @@ impl Build<'_, '_> {
             B::Pcomm => self.about_text(About::Pcomm, to, len),
             B::LeaderComm => self.about_text(About::LeaderComm, to, len),
             B::Probe => self.probe_name(to, len),
+            B::Config => {
+                let bytes = self.configured(ty);
+                let from = self.constant(&bytes);
+                self.copy(from, to, len);
+                Ok(())
+            }
             B::Probetype => self.text_into(kind(self.point.provider), to, len),
             B::Func => {
                 self.function(to);
@@ -209,6 +224,20 @@ impl Build<'_, '_> {
     /// The first argument.
     pub fn first<'e>(&self, args: &'e [Expr], e: &Expr) -> Done<&'e Expr> {
         args.first().map_or_else(|| self.refuse(e.span, "an argument is missing"), Ok)
+    }
+
+    /// r0 = where the struct begins that a member is in.
+    fn container_of(&mut self, args: &[Expr], e: &Expr) -> Done {
+        let ([member, _, Expr { kind: ExprKind::Ident(name), .. }], Type::Pointer(to)) = (args, self.ty(e))
+        else {
+            return self.refuse(e.span, "container_of() takes a pointer, a struct's type and a field's name");
+        };
+        let Some((at, _)) = self.field(to, name) else {
+            return self.refuse(e.span, format!("no field {name}"));
+        };
+        self.scalar(member)?;
+        self.code.alu_imm(Alu::Sub, r(0), at as i64);
+        Ok(())
     }
 
     fn number(&mut self, n: i64) -> Done {

@@ -13,13 +13,16 @@ use crate::ast::{Expr, ExprKind};
 use crate::program::Trouble;
 use crate::types::{Int, Type};
 use bpf::helper;
-use bpf::{Cond, Operand};
+use bpf::{Alu, Cond, Op, Operand, Width};
 
 impl Build<'_, '_> {
     /// r0 from one type that is a number to another.
     pub fn adapt(&mut self, from: &Type, to: &Type) {
         let (Some(a), Some(b)) = (self.shape(from), self.shape(to)) else { return };
-        if matches!((from, to), (Type::Int(_), Type::Pointer(_))) {
+        if let (Type::Float(size), Type::Int(_)) = (from, to) {
+            self.truncate(*size);
+            self.narrow(b);
+        } else if matches!((from, to), (Type::Int(_), Type::Pointer(_))) {
             // The bits of the number: -1 of one byte is 0xff.
             self.narrow(Int::new(a.size, false));
         } else if matches!(to, Type::Bool) && !matches!(from, Type::Bool) {
@@ -33,6 +36,43 @@ impl Build<'_, '_> {
         {
             self.narrow(b);
         }
+    }
+
+    /// r0, the bits of a number with a fraction, to the integer towards zero; what is too large to the largest. Loses r1 to r3.
+    fn truncate(&mut self, size: u8) {
+        let (fraction, exponents) = if size == 4 { (23, 0xff) } else { (52, 0x7ff) };
+        let [zero, small, large, signed, done] = [(); 5].map(|()| self.code.label());
+        self.code.mov(r(1), r(0));
+        self.code.alu(Alu::Rsh, r(1), Operand::Imm(fraction));
+        self.code.alu(Alu::And, r(1), Operand::Imm(exponents));
+        self.code.alu(Alu::Sub, r(1), Operand::Imm(exponents / 2));
+        self.code.mov(r(2), r(0));
+        self.code.alu(Alu::Lsh, r(2), Operand::Imm(64 - fraction));
+        self.code.alu(Alu::Rsh, r(2), Operand::Imm(64 - fraction));
+        self.code.constant(r(3), 1 << fraction);
+        self.code.alu(Alu::Or, r(2), Operand::Reg(r(3)));
+        self.code.jump(Cond::Slt, r(1), Operand::Imm(0), zero);
+        self.code.jump(Cond::Sgt, r(1), Operand::Imm(62), large);
+        self.code.jump(Cond::Slt, r(1), Operand::Imm(fraction), small);
+        self.code.alu(Alu::Sub, r(1), Operand::Imm(fraction));
+        self.code.alu(Alu::Lsh, r(2), Operand::Reg(r(1)));
+        self.code.ja(signed);
+        self.code.bind(small);
+        self.code.constant(r(3), fraction.into());
+        self.code.alu(Alu::Sub, r(3), Operand::Reg(r(1)));
+        self.code.alu(Alu::Rsh, r(2), Operand::Reg(r(3)));
+        self.code.ja(signed);
+        self.code.bind(large);
+        self.code.constant(r(2), i64::MAX);
+        self.code.ja(signed);
+        self.code.bind(zero);
+        self.code.constant(r(2), 0);
+        self.code.bind(signed);
+        self.code.alu(Alu::Rsh, r(0), Operand::Imm(i32::from(size) * 8 - 1));
+        self.code.jump(Cond::Eq, r(0), Operand::Imm(0), done);
+        self.code.op(Op::Neg { width: Width::W64, dst: r(2) });
+        self.code.bind(done);
+        self.code.mov(r(0), r(2));
     }
 
     /// Writes a value of type `ty`.

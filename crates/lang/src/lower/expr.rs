@@ -448,6 +448,9 @@ impl Build<'_, '_> {
                 base(self, of)?;
                 let kept = self.keep();
                 self.scalar(index)?;
+                if let Type::Array(_, count) = self.ty(of) {
+                    self.check_bounds(*count as usize, index, e);
+                }
                 self.code.alu_imm(Alu::Mul, r(0), self.size(self.ty(e)).max(1) as i64);
                 self.kept(kept, r(1));
                 self.code.alu(Alu::Add, r(0), Operand::Reg(r(1)));
@@ -455,6 +458,19 @@ impl Build<'_, '_> {
             }
             _ => self.refuse(e.span, "this has no address"),
         }
+    }
+
+    /// Tells if r0, an index, is beyond the end of an array; the address behind it is read all the same.
+    fn check_bounds(&mut self, count: usize, index: &Expr, e: &Expr) {
+        if matches!(index.kind, ExprKind::Int(_)) || count == 0 {
+            return;
+        }
+        let fine = self.code.label();
+        self.code.jump(Cond::Lt, r(0), Operand::Imm(count.min(1 << 30) as i32), fine);
+        let kept = self.keep();
+        self.trouble(Trouble::Bounds, e.span);
+        self.kept(kept, r(0));
+        self.code.bind(fine);
     }
 
     /// Reads memory at r0 of the target; zeros if that fails.
@@ -552,6 +568,7 @@ impl Build<'_, '_> {
         self.scalar(index)?;
         let within = self.code.label();
         self.code.jump(Cond::Lt, r(0), Operand::Imm(count.min(1 << 30) as i32), within);
+        self.trouble(Trouble::Bounds, e.span);
         self.code.constant(r(0), 0);
         self.code.ja(out);
         self.code.bind(within);

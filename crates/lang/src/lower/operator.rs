@@ -139,8 +139,12 @@ impl Build<'_, '_> {
         if !self.is_scalar(ta) || !self.is_scalar(tb) {
             return self.compare_values(op, a, b);
         }
-        let is_unsigned = self.is_unsigned(a, b);
+        let mut is_unsigned = self.is_unsigned(a, b);
         let src = self.pair(a, b)?;
+        if let (Type::Float(size), Operand::Reg(other)) = (ta, src) {
+            [r(0), other].into_iter().for_each(|reg| self.order(reg, *size));
+            is_unsigned = false;
+        }
         let cond = match (op, is_unsigned) {
             (BinOp::Eq, _) => Cond::Eq,
             (BinOp::Ne, _) => Cond::Ne,
@@ -154,6 +158,17 @@ impl Build<'_, '_> {
             (_, false) => Cond::Sge,
         };
         self.set_if(cond, src)
+    }
+
+    /// The bits of a number with a fraction to an integer that is as large beside others. Loses r2.
+    fn order(&mut self, reg: bpf::Reg, size: u8) {
+        if size == 4 {
+            self.code.alu(Alu::Lsh, reg, Operand::Imm(32));
+        }
+        self.code.mov(r(2), reg);
+        self.code.alu(Alu::Arsh, r(2), Operand::Imm(63));
+        self.code.alu(Alu::Rsh, r(2), Operand::Imm(1));
+        self.code.alu(Alu::Xor, reg, Operand::Reg(r(2)));
     }
 
     /// Numbers are compared without a sign if neither has one. A constant that is not negative goes with the other.

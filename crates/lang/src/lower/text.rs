@@ -13,7 +13,7 @@ use crate::Builtin;
 use crate::ast::{Expr, ExprKind};
 use crate::types::Type;
 use bpf::helper::{self, Named};
-use bpf::{Cond, Operand};
+use bpf::{Alu, Cond, Operand};
 
 const AF_INET: i32 = 2;
 const AF_INET6: i32 = 10;
@@ -190,15 +190,54 @@ impl Build<'_, '_> {
         Ok(())
     }
 
+    /// The name of a number: from a table among the constants; of numbers that are in none the controller knows what to say.
     pub fn name_of(&mut self, of: Named, args: &[Expr], e: &Expr, to: Place, len: usize) -> Done {
         let a = self.first(args, e)?;
         self.scalar(a)?;
-        self.code.mov(r(2), r(0));
-        self.code.constant(r(1), of as i64);
-        self.address(to, r(3));
-        self.code.constant(r(4), len as i64);
-        self.code.call(helper::NAME_OF);
+        let names = crate::run::names_of(of);
+        let mut table = vec![0; names.len() * len];
+        for (name, row) in names.iter().zip(table.chunks_mut(len.max(1))) {
+            let kept = name.len().min(len.saturating_sub(1));
+            row[..kept].copy_from_slice(&name.as_bytes()[..kept]);
+        }
+        let table = self.constant(&table);
+        let (other, done) = (self.code.label(), self.code.label());
+        self.code.jump(Cond::Ge, r(0), Operand::Imm(names.len() as i32), other);
+        self.code.alu_imm(Alu::Mul, r(0), len as i64);
+        self.address(table, r(3));
+        self.code.alu(Alu::Add, r(3), Operand::Reg(r(0)));
+        self.copy_from_r3(to, len);
+        self.code.ja(done);
+        self.code.bind(other);
+        if self.point.provider.is_traced() {
+            let mut unknown = crate::run::no_name(of).to_vec();
+            unknown.resize(len, 0);
+            let unknown = self.constant(&unknown);
+            self.copy(unknown, to, len);
+        } else {
+            self.code.mov(r(2), r(0));
+            self.code.constant(r(1), of as i64);
+            self.address(to, r(3));
+            self.code.constant(r(4), len as i64);
+            self.code.call(helper::NAME_OF);
+        }
+        self.code.bind(done);
         Ok(())
+    }
+
+    /// The settings as the record that `config` is.
+    pub fn configured(&self, ty: &Type) -> Vec<u8> {
+        let Type::Record(items) = ty else { return Vec::new() };
+        let checked = self.up.checked;
+        let (offsets, _) = checked.ctypes.layout(items.iter().map(|(_, ty)| ty));
+        let mut bytes = vec![0; self.size(ty)];
+        for ((name, ty), at) in items.iter().zip(offsets) {
+            let value = checked.config.value(name);
+            let room = &mut bytes[at as usize..][..self.size(ty)];
+            let count = value.len().min(room.len());
+            room[..count].copy_from_slice(&value[..count]);
+        }
+        bytes
     }
 
     /// `ntop([family,] address)`: family, then the bytes.

@@ -305,6 +305,9 @@ impl Machine {
                 ("Can't lookup map element because it does not exist.".into(), Some(("map_lookup_elem", 0)))
             }
             Trouble::Read { helper } => (os::error_text(code.unsigned_abs() as i32), Some((helper, code))),
+            Trouble::Bounds => {
+                ("Array access out of bounds. This can lead to unexpected results.".into(), None)
+            }
             Trouble::NoChild => ("cpid: there is no child process; 0 is being used.".into(), None),
         };
         if !self.says_warnings {

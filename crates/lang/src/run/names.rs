@@ -77,9 +77,24 @@ name_to_handle_at open_by_handle_at clock_adjtime syncfs sendmmsg setns getcpu p
 kcmp finit_module sched_setattr sched_getattr renameat2 seccomp getrandom memfd_create kexec_file_load bpf execveat \
 userfaultfd membarrier mlock2 copy_file_range preadv2 pwritev2 pkey_mprotect pkey_alloc pkey_free statx";
 
+/// Names of those that have one number on all machines: 424 and on.
+const NEWER: &str = "pidfd_send_signal io_uring_setup io_uring_enter io_uring_register open_tree move_mount fsopen fsconfig \
+fsmount fspick pidfd_open clone3 close_range openat2 pidfd_getfd faccessat2 process_madvise epoll_pwait2 mount_setattr \
+quotactl_fd landlock_create_ruleset landlock_add_rule landlock_restrict_self memfd_secret process_mrelease futex_waitv \
+set_mempolicy_home_node cachestat fchmodat2 map_shadow_stack futex_wake futex_wait futex_requeue statmount listmount \
+lsm_get_self_attr lsm_set_self_attr lsm_list_modules mseal";
+
+const NEWER_FIRST: i32 = 424;
+/// One more than the highest number that has a name here.
+pub const SYSCALLS_END: i32 = 463;
+
 /// The name of a system call, empty if it is not known.
 pub fn syscall(number: i32) -> String {
-    let name = usize::try_from(number).ok().and_then(|n| SYSCALLS.split_whitespace().nth(n));
+    let (names, number) = match number {
+        NEWER_FIRST.. => (NEWER, number - NEWER_FIRST),
+        _ => (SYSCALLS, number),
+    };
+    let name = usize::try_from(number).ok().and_then(|n| names.split_whitespace().nth(n));
     name.unwrap_or_default().to_owned()
 }
 
@@ -98,6 +113,9 @@ mod tests {
             (libc::SYS_gettid, "gettid"),
             (libc::SYS_bpf, "bpf"),
             (libc::SYS_statx, "statx"),
+            (libc::SYS_clone3, "clone3"),
+            (libc::SYS_futex_waitv, "futex_waitv"),
+            (SYSCALLS_END as libc::c_long - 1, "mseal"),
         ];
         for (number, name) in known {
             assert_eq!(syscall(number as i32), name);

@@ -131,6 +131,7 @@ fn special(script: &Script, ty: &Type, bytes: &[u8]) -> Shown {
             Shown::Text(os::format_time(format, wall_time(word(0), os::BOOT)))
         }
         Type::Username => text(os::user(word(0))),
+        Type::Comm => text(os::comm(&word(0).to_string())),
         Type::CgroupPath => text(cgroup_path(word(0))),
         Type::Agg(_) => Shown::Int(number(bytes, Int::new(8, true))),
         _ => Shown::Null,

@@ -50,6 +50,13 @@ impl Provider {
         PROVIDERS.iter().find(|(long, short, _)| fits(long, short)).map(|(.., p)| *p)
     }
 
+    /// Whether its programs run where something is traced, and not in the controller.
+    pub fn is_traced(self) -> bool {
+        let is_user =
+            matches!(self, Provider::Uprobe | Provider::Uretprobe | Provider::Usdt | Provider::Watchpoint);
+        is_user || self.is_kernel()
+    }
+
     /// Whether it is the kernel's own: refused in process.
     pub fn is_kernel(self) -> bool {
         matches!(

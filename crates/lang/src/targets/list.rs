@@ -25,6 +25,11 @@ impl Targets {
             Some(kind) => vec![kind],
             None => KINDS.into_iter().filter(|kind| Pattern::glob(word).matches(kind.name())).collect(),
         };
+        if let (Some(kind @ (Provider::Begin | Provider::End)), None) =
+            (kinds.first().copied(), search.split_once(':'))
+        {
+            return Ok(vec![kind.name().to_owned()]);
+        }
         if kinds.is_empty() {
             return Err(format!("Invalid probe type: {word}"));
         }

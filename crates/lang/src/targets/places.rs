@@ -60,6 +60,9 @@ impl Targets {
                 let wanted = FunctionSpec { pattern, version: None, offset: *offset };
                 let spec = spec(&point.text, when, path, At::Function(wanted));
                 let word = if *cpp { "cpp:" } else { "" };
+                if image.functions().iter().all(|function| function.names.is_empty()) {
+                    return Ok(self.functions_by_debug(point, file, name, *offset));
+                }
                 let found: Vec<(ImageAddr, String)> = select(&spec, image)
                     .selected
                     .iter()
@@ -108,6 +111,27 @@ impl Targets {
                 Ok(sites)
             }
         }
+    }
+
+    /// The functions of a file that was stripped, by its separate debug information.
+    fn functions_by_debug(&mut self, point: &AttachPoint, file: usize, name: &str, offset: u64) -> Vec<Site> {
+        let is_return = point.provider == Provider::Uretprobe;
+        let (kind, shown) = (point.provider.name(), self.files[file].shown.clone());
+        let path = self.files[file].path.display().to_string();
+        let when = if is_return { When::Return } else { When::Before };
+        let Some(debug) = self.files[file].debug(&self.debug_dirs) else { return Vec::new() };
+        let pattern = Pattern::glob(name);
+        let mut found = debug.functions_named(&|name| pattern.matches(name));
+        found.retain(|(addr, _)| self.files[file].image.is_code(*addr));
+        let offset_text = if offset > 0 { format!("+{offset}") } else { String::new() };
+        let mut sites = Vec::new();
+        for (addr, name) in found {
+            let addr = ImageAddr(addr.0.wrapping_add(offset));
+            let spec = self.ask(spec(&point.text, when, path.clone(), At::Address(addr)), true);
+            let name = format!("{kind}:{shown}:{name}{offset_text}");
+            sites.push(self.site(name, file, addr, is_return, spec));
+        }
+        sites
     }
 
     fn marks(&mut self, file: usize, namespace: Option<&str>, name: &str) -> Vec<Site> {

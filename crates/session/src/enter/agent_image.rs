@@ -125,7 +125,7 @@ fn parse() -> Result<AgentImage, object::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic};
+    use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic, OpAccess};
     use object::ObjectSection;
 
     #[test]
@@ -147,12 +147,13 @@ mod tests {
     }
 
     #[test]
-    fn the_agent_uses_no_vector_register_and_no_string_instruction() {
+    fn the_agent_writes_no_vector_register_and_has_no_string_instruction() {
         let mut info = InstructionInfoFactory::new();
         for instruction in instructions() {
             assert!(!instruction.is_string_instruction(), "{instruction}");
             for used in info.info(&instruction).used_registers() {
-                assert!(!used.register().is_vector_register() && !used.register().is_st(), "{instruction}");
+                let is_vector = used.register().is_vector_register() || used.register().is_st();
+                assert!(!is_vector || used.access() == OpAccess::Read, "{instruction}");
             }
         }
         assert!(instructions().len() > 20, "the agent has code");

@@ -167,6 +167,7 @@ fn prints(directive: &Directive, ty: &Type) -> bool {
             | Type::Bool
             | Type::Pointer(_)
             | Type::Username
+            | Type::Comm
             | Type::Usym
             | Type::Ksym
             | Type::Timestamp
