@@ -310,6 +310,7 @@ fn call(number: u32, before: Before, is_program: bool) -> Result<Slot, String> {
         | helper::NUMA_NODE_ID
         | helper::PID_TGID
         | helper::UID_GID
+        | helper::FUNC_IP
         | helper::COMM => native(number),
         number => Slot::Call(number),
     })
