@@ -293,7 +293,7 @@ unsafe fn claim_shared(desc: &ProgramDesc, cpu: u64) -> Option<*mut Workspace> {
         let (of, number) = ((first + n / SHARED) % cpus, WORKSPACES_OWN as u64 + n % SHARED);
         // SAFETY: one of those that are there (contract).
         let (space, owner) = unsafe { numbered(desc, of * WORKSPACES_EACH as u64 + number) };
-        // [PROG-3] As [PROG-2].
+        // [PROG-3] As [PROG-2]. Pairs with [PROG-1].
         let is_free = owner.load(Ordering::Relaxed) == 0
             && owner.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
         if is_free {
