@@ -21,11 +21,7 @@ pub(crate) const ALL: &[Named] = &[
     ("rhltable", "lookups in a table that grows and shrinks", crate::rhltable_main),
     ("breakpoint", "what breakpoint accounting costs: thread, enable, scale", crate::breakpoint_main),
     ("xol", "the cache-flush experiment with out-of-line slots", crate::xol_main),
-    (
-        "scripts",
-        "ns that a script adds to a call, beside bpftrace's and the kernel's",
-        crate::trigger::scripts_main,
-    ),
+    ("scripts", "ns that a script adds to a call, beside bpftrace's and the kernel's", crate::scripts_main),
     ("seeds", "published tables beside ours: uprobe, srcu-lite, consumers, hwbp", crate::seeds::main),
 ];
 

@@ -29,5 +29,5 @@ pub use rhltable::rhltable_main;
 pub use seeds::main as seeds_main;
 pub use summary::Summary;
 pub use synchronize::synchronize_main;
-pub use trigger::{Price, price, trigger_main};
+pub use trigger::{Price, price, scripts_main, trigger_main};
 pub use xol::xol_main;
