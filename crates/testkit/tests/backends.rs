@@ -70,7 +70,6 @@ fn what_the_kernel_does_not_run_is_refused_by_name() -> Result<()> {
         return Ok(());
     }
     for (script, what) in [
-        ("u:%:work { print(strerror(2)); }", "strerror()"),
         ("u:%:work { print(ustack); }", "ustack"),
         ("u:%:work { @ = tseries(arg0, 1s, 3); }", "tseries()"),
         ("u:%:work { @[arg0] = 1; for ($kv : @) { delete(@, $kv.0); } }", "goes through it"),

@@ -301,7 +301,7 @@ fn doubles_are_read_from_vector_registers_at_entry_and_return() -> Result<()> {
             "{entry} {exit} {outcome}"
         );
     }
-    assert!(outcome.stdout.contains("[512, 1K)              488 |"), "{outcome}");
+    assert!(outcome.stdout.contains("[512, 1K)            488 |"), "{outcome}");
     assert!(outcome.stdout.contains("@more: 500\n"), "{outcome}");
     Ok(())
 }
