@@ -105,7 +105,10 @@ fn try_text(text: &str) {
         Ok(program) => {
             assert!(program.types.len() < 5_000_000);
             // Lowered, it is programs that crate `bpf` has taken, of a bounded size; or it is said why not.
-            match lower(&program, Options { says_failures: text.len().is_multiple_of(2), ..Options::default() }) {
+            match lower(
+                &program,
+                Options { says_failures: text.len().is_multiple_of(2), ..Options::default() },
+            ) {
                 Ok(script) => assert!(script.scratch < 1 << 24 && script.constants.len() < 1 << 24),
                 Err(error) => assert!(!error.show(&program.sources).is_empty()),
             }

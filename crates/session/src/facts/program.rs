@@ -380,6 +380,7 @@ mod tests {
             (Helper::ProbeReadText, number::PROBE_READ_TEXT),
             (Helper::UserStack, number::USER_STACK),
             (Helper::FuncIp, number::FUNC_IP),
+            (Helper::Vector, number::VECTOR),
         ];
         for (helper, number) in numbers {
             assert_eq!(helper.number(), number, "{helper:?}");
