@@ -70,8 +70,12 @@ pub(crate) mod tests {
     use std::io::{BufRead, BufReader, Read};
     use std::os::unix::fs::FileExt;
     use std::process::{Child, ChildStdout, Command, Stdio};
+    use std::sync::Barrier;
     use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
     use std::time::Duration;
+
+    /// Threads of the subject that are always in the probed functions.
+    const BUSY: usize = 4;
 
     static CALLS: AtomicU64 = AtomicU64::new(0);
 
@@ -102,8 +106,11 @@ pub(crate) mod tests {
     #[test]
     #[ignore = "a process for tests"]
     fn subject() {
+        // Behind it a thread has its stacks, its arena of malloc and no signal blocked.
+        static HAVE_BEGUN: Barrier = Barrier::new(BUSY + 1);
         let spin = || {
             let mut x = 1;
+            HAVE_BEGUN.wait();
             loop {
                 x = injected_other(std::hint::black_box(x));
             }
@@ -113,12 +120,15 @@ pub(crate) mod tests {
             // SAFETY: the handler calls nothing but a function that adds to an atomic.
             unsafe { libc::signal(libc::SIGALRM, handle as extern "C" fn(i32) as usize) };
         }
-        let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(spin)).collect();
+        let threads: Vec<_> = (0..BUSY).map(|_| std::thread::spawn(spin)).collect();
+        HAVE_BEGUN.wait();
         if std::env::var_os(SIGNALS).is_some() {
             // To these threads, which are hardly ever anywhere else: the process's own signals go to one that only waits.
             use std::os::unix::thread::JoinHandleExt;
             let busy: Vec<_> = threads.iter().map(|thread| thread.as_pthread_t()).collect();
+            static ALARMS_HAVE_BEGUN: Barrier = Barrier::new(2);
             std::thread::spawn(move || {
+                ALARMS_HAVE_BEGUN.wait();
                 loop {
                     // SAFETY: the threads never end, and have a handler.
                     busy.iter().for_each(|thread| {
@@ -128,6 +138,7 @@ pub(crate) mod tests {
                     std::thread::sleep(Duration::from_millis(1));
                 }
             });
+            ALARMS_HAVE_BEGUN.wait();
         }
         println!("\nspinning {} {}", threads.len(), MARK.as_ptr().addr());
         // Until whoever started it is gone.
