@@ -109,9 +109,11 @@ fn passes_calls(code: &[u8]) -> bool {
     let word = |w: &[u8]| u32::from_le_bytes([w[1], w[2], w[3], w[4]]);
     let loads = code.windows(5).enumerate().filter(|(_, w)| w[0] == FIRST && CALLS.contains(&word(w)));
     loads.map(|(at, w)| (at, word(w))).any(|(at, number)| {
-        let near = &code[at.saturating_sub(BEFORE)..(at + BEFORE).min(code.len())];
+        // Before it or behind it: no two instructions share a byte.
+        let (before, behind) =
+            (&code[at.saturating_sub(BEFORE)..at], &code[at + 5..(at + BEFORE).min(code.len())]);
         let is_second = |w: &[u8], is: fn(u32) -> bool| w[0] == SECOND && is(word(w));
-        let passes = |is| near.windows(5).any(|w| is_second(w, is));
+        let passes = |is| before.windows(5).chain(behind.windows(5)).any(|w| is_second(w, is));
         let is_called = code[at..].iter().take(BEFORE).any(|byte| matches!(byte, 0xe8 | 0xff));
         is_called
             && match number {
@@ -147,6 +149,12 @@ mod tests {
         // malloc(56), and with another second argument
         assert!(!passes_calls(&through[5..]));
         assert!(!passes_calls(&[0xbe, 0x11, 0, 0, 0, 0xbf, 56, 0, 0, 0, 0xe8, 1, 2, 3, 0]));
+        // call [rip + 0xbed17d]; mov edi, 56; mov esi, 8; call: what reaches from the one into the next is no instruction.
+        let allocates = [
+            0xff, 0x15, 0x7d, 0xd1, 0xbe, 0, 0xbf, 56, 0, 0, 0, 0xbe, 8, 0, 0, 0, 0xff, 0x15, 0x75, 0xd1,
+            0xbe, 0,
+        ];
+        assert!(!passes_calls(&allocates));
         assert!(names_calls(b"\0malloc\0clone\0free\0") && !names_calls(b"\0cyclone\0clone3x\0"));
     }
 }
