@@ -159,7 +159,7 @@ impl Program {
             Self::Tight => &["tight.c", "tight_x86_64.S"],
             Self::Storm => &["storm.c"],
             Self::Watched => &["watched.c"],
-            Self::Marked => &["marked.c"],
+            Self::Marked => &["marked.c", "mark.h"],
             Self::Many => &["many.c", "many_x86_64.S"],
             Self::Crowd => &["crowd.c", "crowd_x86_64.S"],
             Self::Refusing => &["refusing.c"],
@@ -169,7 +169,7 @@ impl Program {
             Self::Restless => &["restless.c"],
             Self::Prefork => &["prefork.c"],
             Self::Parting => &["parting.c"],
-            Self::Same => &["same.c"],
+            Self::Same => &["same.c", "mark.h"],
         }
     }
 

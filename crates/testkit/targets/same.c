@@ -18,30 +18,7 @@ struct point {
     struct point *next;
 };
 
-#define MARK(name, semaphore, args)                                                                \
-    "990: nop\n"                                                                                   \
-    ".pushsection .note.stapsdt, \"\", \"note\"\n"                                                 \
-    ".balign 4\n"                                                                                  \
-    ".4byte 992f - 991f, 994f - 993f, 3\n"                                                         \
-    "991: .asciz \"stapsdt\"\n"                                                                    \
-    "992: .balign 4\n"                                                                             \
-    "993: .8byte 990b\n"                                                                           \
-    ".8byte _.stapsdt.base\n"                                                                      \
-    ".8byte " semaphore "\n"                                                                       \
-    ".asciz \"demo\"\n"                                                                            \
-    ".asciz \"" name "\"\n"                                                                        \
-    ".asciz \"" args "\"\n"                                                                        \
-    "994: .balign 4\n"                                                                             \
-    ".popsection\n"
-
-__asm__(".pushsection .stapsdt.base, \"aG\", \"progbits\", .stapsdt.base, comdat\n"
-        ".weak _.stapsdt.base\n"
-        ".hidden _.stapsdt.base\n"
-        "_.stapsdt.base: .space 1\n"
-        ".size _.stapsdt.base, 1\n"
-        ".popsection\n");
-
-__attribute__((section(".probes"), visibility("hidden"))) volatile uint16_t demo_semaphore;
+#include "mark.h"
 
 #define CALLED __attribute__((noinline, noclone, aligned(16)))
 
