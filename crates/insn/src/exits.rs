@@ -219,57 +219,31 @@ impl Exits {
         let outside = Refusal::OutsideCode { site: exit };
         let last = self.exits.iter().copied().find(|i| self.insns[*i].insn.addr == exit).ok_or(outside)?;
         let mut refused = None;
-        let mut lower: Option<(usize, Found)> = None;
+        let mut lower: Option<(u64, Found)> = None;
         for first in self.candidates(flow, last) {
             let site = self.insns[first].insn.addr;
             let code = Code::holding(codes, site).ok_or(Refusal::OutsideCode { site })?;
             let function = self.function.contains(&site).then(|| self.function.clone());
             let asked = Asked { site, function, next_function: None, taken, room };
             let climbed = Ladder::new(flow, code, &asked).and_then(|ladder| ladder.climb());
-            match climbed.and_then(|found| self.is_free(found, first, last, taken)) {
+            let between = self.insns[first..last].iter().map(|class| class.insn);
+            match climbed.and_then(|found| found.up_to((site, exit), between, taken)) {
                 Ok(found) if found.rung <= Rung::Window => {
-                    return Ok(self.placement(codes, first, found, last));
+                    return Ok(Placement::of(site, found, self.hook(codes, site, exit)));
                 }
                 Ok(found) if lower.as_ref().is_some_and(|(_, best)| best.order() <= found.order()) => {}
-                Ok(found) => lower = Some((first, found)),
+                Ok(found) => lower = Some((site, found)),
                 Err(refusal) => refused = refused.or(Some(refusal)),
             }
         }
         match lower {
-            Some((first, found)) => Ok(self.placement(codes, first, found, last)),
+            Some((site, found)) => Ok(Placement::of(site, found, self.hook(codes, site, exit))),
             None => Err(refused.unwrap_or(Refusal::NoRung {
                 site: exit,
                 why_not: vec![(Rung::Window, Reason::Target { at: exit, from: None })],
                 needs: Rung::Trap,
             })),
         }
-    }
-
-    /// What runs elsewhere beyond the jump must be nobody's: another's jump there would be passed by, and the way back would
-    /// lead into the middle of it.
-    fn is_free(
-        &self,
-        found: Found,
-        first: usize,
-        last: usize,
-        taken: &dyn Fn(Range<u64>) -> bool,
-    ) -> Result<Found, Refusal> {
-        let (site, exit) = (self.insns[first].insn.addr, self.insns[last].insn.addr);
-        let covered = found.window.insns.last().map_or(site, Insn::end);
-        if covered >= exit || !taken(covered..exit) {
-            return Ok(found);
-        }
-        let reason = Reason::Taken { at: covered, len_bytes: (exit - covered) as u8 };
-        Err(Refusal::NoRung { site, why_not: vec![(found.rung, reason)], needs: Rung::Trap })
-    }
-
-    /// The jump stands at instruction number `first` and the hook before number `last`: what lies between them runs
-    /// elsewhere too, also where the jump does not cover it.
-    fn placement(&self, codes: &[Code<'_>], first: usize, mut found: Found, last: usize) -> Placement {
-        let (site, exit) = (self.insns[first].insn.addr, self.insns[last].insn.addr);
-        let covered = found.window.insns.len();
-        found.window.insns.extend(self.insns[first..last].iter().skip(covered).map(|class| class.insn));
-        Placement::of(site, found, self.hook(codes, site, exit))
     }
 
     fn hook(&self, codes: &[Code<'_>], site: u64, exit: u64) -> Hook {
@@ -280,7 +254,8 @@ impl Exits {
             _ => None,
         };
         let is_red_zone_free = self.is_go && leave == Leave::Return;
-        Hook { taken, ..Hook::new(codes, site, exit, is_red_zone_free) }
+        let is_tail_call = self.is_jump(exit);
+        Hook { taken, is_tail_call, ..Hook::new(codes, site, exit, is_red_zone_free) }
     }
 
     /// Adds to the placement of another probe of the function a hook before the exit, if it displaces the exit.

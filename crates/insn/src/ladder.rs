@@ -51,6 +51,24 @@ pub(crate) struct Found {
 }
 
 impl Found {
+    /// The same with what lies between the jump at `site` and `until`, which runs elsewhere too, also where the jump does not cover
+    /// it. It must be nobody's: another's jump there would be passed by, and the way back would lead into the middle of it.
+    pub(crate) fn up_to(
+        mut self,
+        (site, until): (u64, u64),
+        between: impl Iterator<Item = Insn>,
+        taken: &dyn Fn(Range<u64>) -> bool,
+    ) -> Result<Found, Refusal> {
+        let end = self.window.insns.last().map_or(site, Insn::end);
+        if end < until && taken(end..until) {
+            let reason = Reason::Taken { at: end, len_bytes: (until - end) as u8 };
+            return Err(Refusal::NoRung { site, why_not: vec![(self.rung, reason)], needs: Rung::Trap });
+        }
+        let covered = self.window.insns.len();
+        self.window.insns.extend(between.skip(covered));
+        Ok(self)
+    }
+
     /// Lower is better: the rung, then how few addresses a punned jump can lead to.
     pub(crate) fn order(&self) -> (Rung, Reverse<u64>) {
         (self.rung, Reverse(self.pun.map_or(0, |pun| pun.count)))

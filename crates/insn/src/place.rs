@@ -93,12 +93,15 @@ pub struct Hook {
     pub dead_regs: RegSet,
     /// There stands a conditional jump to this image address, and the probe runs only when it is taken.
     pub taken: Option<u64>,
+    /// There stands a jump to another function, by which this one is left: what that one returns, and when, is not seen there.
+    pub is_tail_call: bool,
 }
 
 impl Hook {
     pub(crate) fn new(codes: &[Code<'_>], site: u64, at: u64, is_red_zone_free: bool) -> Hook {
         let (dead_regs, flags_dead) = native::liveness(codes, at);
-        Hook { offset: (at - site) as u8, is_red_zone_free, flags_dead, dead_regs, taken: None }
+        let offset = (at - site) as u8;
+        Hook { offset, is_red_zone_free, flags_dead, dead_regs, taken: None, is_tail_call: false }
     }
 }
 
@@ -269,15 +272,11 @@ pub fn place_earlier(
         first = class.insn.addr;
         let earlier = Asked { site: first, function: Some(function.clone()), next_function: None, ..*asked };
         let found = Ladder::new(flow, code, &earlier).and_then(|ladder| ladder.climb());
-        let Some(mut found) = found.ok().filter(|found| found.rung <= Rung::Window) else { continue };
-        // What runs elsewhere beyond the jump must be nobody's: another's jump there would be passed by.
-        let end = found.window.insns.last().map_or(first, Insn::end);
-        if end < site && (asked.taken)(end..site) {
-            continue;
+        let Some(found) = found.ok().filter(|found| found.rung <= Rung::Window) else { continue };
+        let between = before[number..].iter().map(|class| class.insn);
+        if let Ok(found) = found.up_to((first, site), between, asked.taken) {
+            return Ok(Placement::of(first, found, Hook::new(codes, first, site, false)));
         }
-        let covered = found.window.insns.len();
-        found.window.insns.extend(before[number..].iter().skip(covered).map(|class| class.insn));
-        return Ok(Placement::of(first, found, Hook::new(codes, first, site, false)));
     }
     Err(why)
 }

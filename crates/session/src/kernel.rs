@@ -33,6 +33,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd};
 use sys::Errno;
+use sys::bpf::Places;
 use wire::KernelSite;
 
 pub(crate) mod exec;
@@ -167,7 +168,7 @@ impl KernelProbes {
         let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
         let program = self.groups.first()?.program.as_raw_fd();
         let us = sys::getpid().cast_signed();
-        let link = owned(sys::bpf::link_uprobes(program, &path, &[0], &[0], us)).ok()?;
+        let link = owned(sys::bpf::link_uprobes(program, &path, &Places::new(&[0], &[0]), us, false)).ok()?;
         Some([link, file])
     }
 

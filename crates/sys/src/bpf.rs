@@ -56,6 +56,7 @@ struct MapAttr {
     key_bytes: u32,
     value_bytes: u32,
     entries: u32,
+    flags: u32,
 }
 
 #[repr(C)]
@@ -105,6 +106,7 @@ struct UprobeLinkAttr {
 }
 
 #[repr(C)]
+#[derive(Default)]
 struct TestRunAttr {
     program: u32,
     result: u32,
@@ -114,6 +116,14 @@ struct TestRunAttr {
     data_out: u64,
     repeat: u32,
     duration: u32,
+    context_in_bytes: u32,
+    context_out_bytes: u32,
+    context_in: u64,
+    context_out: u64,
+    flags: u32,
+    cpu: u32,
+    batch: u32,
+    reserved: u32,
 }
 
 #[repr(C)]
@@ -152,7 +162,7 @@ pub const fn add_one(map: i32) -> [u64; 9] {
 /// # Errors
 /// `EPERM` not allowed (it takes CAP_BPF).
 pub fn create_percpu_array(entries: u32) -> Result<i32, Errno> {
-    create(MapAttr { kind: MAP_TYPE_PERCPU_ARRAY, key_bytes: 4, value_bytes: 8, entries })
+    create(MapAttr { kind: MAP_TYPE_PERCPU_ARRAY, key_bytes: 4, value_bytes: 8, entries, flags: 0 })
 }
 
 /// A descriptor of a new array of 64-bit values.
@@ -160,7 +170,7 @@ pub fn create_percpu_array(entries: u32) -> Result<i32, Errno> {
 /// # Errors
 /// `EPERM` not allowed (it takes CAP_BPF).
 pub fn create_array(entries: u32) -> Result<i32, Errno> {
-    create(MapAttr { kind: MAP_TYPE_ARRAY, key_bytes: 4, value_bytes: 8, entries })
+    create(MapAttr { kind: MAP_TYPE_ARRAY, key_bytes: 4, value_bytes: 8, entries, flags: 0 })
 }
 
 /// A descriptor of a new table of 64-bit values by 64-bit keys; room for all is taken now.
@@ -168,7 +178,7 @@ pub fn create_array(entries: u32) -> Result<i32, Errno> {
 /// # Errors
 /// `EPERM` not allowed (it takes CAP_BPF), `ENOMEM`.
 pub fn create_hash(entries: u32) -> Result<i32, Errno> {
-    create(MapAttr { kind: MAP_TYPE_HASH, key_bytes: 8, value_bytes: 8, entries })
+    create(MapAttr { kind: MAP_TYPE_HASH, key_bytes: 8, value_bytes: 8, entries, flags: 0 })
 }
 
 /// How many keys a table has, `most` at most.
@@ -203,7 +213,7 @@ pub unsafe fn count_keys(map: i32, most: usize) -> usize {
 /// # Errors
 /// `EPERM` not allowed (it takes CAP_BPF), `EINVAL` no such length, or the kernel is older than 5.8.
 pub fn create_ring(len: u32) -> Result<i32, Errno> {
-    create(MapAttr { kind: MAP_TYPE_RING, key_bytes: 0, value_bytes: 0, entries: len })
+    create(MapAttr { kind: MAP_TYPE_RING, key_bytes: 0, value_bytes: 0, entries: len, flags: 0 })
 }
 
 fn create(attr: MapAttr) -> Result<i32, Errno> {
@@ -250,7 +260,7 @@ pub unsafe fn read_array(map: i32, index: u32) -> Result<u64, Errno> {
 /// # Errors
 /// `EPERM` not allowed (it takes CAP_BPF), `E2BIG` or `ENOMEM` too many bytes.
 pub fn create_value(bytes: u32) -> Result<i32, Errno> {
-    create(MapAttr { kind: MAP_TYPE_ARRAY, key_bytes: 4, value_bytes: bytes, entries: 1 })
+    create(MapAttr { kind: MAP_TYPE_ARRAY, key_bytes: 4, value_bytes: bytes, entries: 1, flags: 0 })
 }
 
 /// Writes the value of such an array.
@@ -292,19 +302,26 @@ pub fn load_test_program(code: &[u64], log: &mut [u8]) -> Result<i32, Errno> {
 /// `EPERM` not allowed, `ENOTSUPP` not in this kernel.
 pub fn run_test_program(program: i32) -> Result<(), Errno> {
     let packet = [0u8; 64];
-    let mut attr = TestRunAttr {
+    let attr = TestRunAttr {
         program: program as u32,
-        result: 0,
         data_in_bytes: packet.len() as u32,
-        data_out_bytes: 0,
         data_in: packet.as_ptr() as u64,
-        data_out: 0,
         repeat: 1,
-        duration: 0,
+        ..TestRunAttr::default()
     };
+    // SAFETY: the packet is borrowed for the call, and nothing is to be written but the figures.
+    unsafe { test_run(attr) }.map(drop)
+}
+
+/// Runs a program once; its result.
+///
+/// # Safety
+/// What `attr` leads to must be readable, and writable where it is for data out, for the lengths that stand there.
+unsafe fn test_run(mut attr: TestRunAttr) -> Result<u32, Errno> {
     let args = [PROG_TEST_RUN, (&raw mut attr) as usize, size_of_val(&attr), 0, 0, 0];
-    // SAFETY: the kernel reads `attr` and the packet, and writes the figures in `attr`; both are borrowed for the call.
-    check(unsafe { syscall(nr::BPF, args) }).map(drop)
+    // SAFETY: the kernel reads `attr` and what it leads to (contract), and writes the figures in `attr`.
+    check(unsafe { syscall(nr::BPF, args) })?;
+    Ok(attr.result)
 }
 
 /// A descriptor of a program for kprobes and uprobes; GPL-compatible, so that all helpers may be called.
@@ -331,36 +348,6 @@ pub fn load_uprobes_program(code: &[u64]) -> Result<i32, Errno> {
     load(PROG_TYPE_KPROBE, code, TRACE_UPROBE_MULTI)
 }
 
-/// A descriptor that, as long as it is open, runs a program at hits of all `offsets` of a file in process `pid`: those
-/// of all its threads, of no other process. The program gets each one's cookie.
-///
-/// # Errors
-/// `EPERM` not allowed, `ENOENT` or `EBADF` no such file, `ESRCH` no such process, `EINVAL`, `EOPNOTSUPP` or `ENOEXEC`
-/// an instruction that the kernel cannot probe, or no such links in this kernel.
-pub fn link_uprobes(
-    program: i32,
-    path: &core::ffi::CStr,
-    offsets: &[u64],
-    cookies: &[u64],
-    pid: i32,
-) -> Result<i32, Errno> {
-    link(program, path, &Places { offsets, cookies, semaphores: &[] }, pid, 0)
-}
-
-/// The same for returns of functions that begin at `offsets`.
-///
-/// # Errors
-/// As [`link_uprobes`].
-pub fn link_uretprobes(
-    program: i32,
-    path: &core::ffi::CStr,
-    offsets: &[u64],
-    cookies: &[u64],
-    pid: i32,
-) -> Result<i32, Errno> {
-    link(program, path, &Places { offsets, cookies, semaphores: &[] }, pid, UPROBE_MULTI_RETURN)
-}
-
 /// Places of a file; the slices are equally long.
 #[derive(Clone, Copy, Debug)]
 pub struct Places<'a> {
@@ -372,26 +359,25 @@ pub struct Places<'a> {
     pub semaphores: &'a [u64],
 }
 
-/// The same for hits or returns, in one process or, for 0, in all.
+impl<'a> Places<'a> {
+    /// Without counts of tracers.
+    pub fn new(offsets: &'a [u64], cookies: &'a [u64]) -> Places<'a> {
+        Places { offsets, cookies, semaphores: &[] }
+    }
+}
+
+/// A descriptor that, as long as it is open, runs a program at hits of places of a file, or where functions that begin there
+/// return: in all threads of process `pid` and in no other process, or for 0 in all. The program gets each one's cookie.
 ///
 /// # Errors
-/// As [`link_uprobes`].
-pub fn link_places(
+/// `EPERM` not allowed, `ENOENT` or `EBADF` no such file, `ESRCH` no such process, `EINVAL`, `EOPNOTSUPP` or `ENOEXEC`
+/// an instruction that the kernel cannot probe, or no such links in this kernel.
+pub fn link_uprobes(
     program: i32,
     path: &core::ffi::CStr,
     places: &Places<'_>,
     pid: i32,
     is_return: bool,
-) -> Result<i32, Errno> {
-    link(program, path, places, pid, if is_return { UPROBE_MULTI_RETURN } else { 0 })
-}
-
-fn link(
-    program: i32,
-    path: &core::ffi::CStr,
-    places: &Places<'_>,
-    pid: i32,
-    uprobe_flags: u32,
 ) -> Result<i32, Errno> {
     let Places { offsets, cookies, semaphores } = *places;
     let is_long = |other: &[u64]| other.len() == offsets.len();
@@ -408,7 +394,7 @@ fn link(
         ref_ctr_offsets: if semaphores.is_empty() { 0 } else { semaphores.as_ptr() as u64 },
         cookies: cookies.as_ptr() as u64,
         count: offsets.len() as u32,
-        uprobe_flags,
+        uprobe_flags: if is_return { UPROBE_MULTI_RETURN } else { 0 },
         pid: pid as u32,
         reserved: 0,
     };

@@ -6,6 +6,8 @@
 //! Keeps:   E1 an event and its words are the same; words that no hit writes are no event.
 //! Checked: tests below; testkit `tracing`, `hostile`.
 
+use crate::TRACE_JUMP;
+
 /// What an event says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Event {
@@ -13,7 +15,7 @@ pub struct Event {
     pub stamp: u64,
     /// Which call: entry and exit have the same.
     pub place: u64,
-    /// Number of the function, and above it 1 for an entry, 2 for an exit.
+    /// Number of the function, with [`TRACE_JUMP`] or without, and above it 1 for an entry, 2 for an exit.
     pub what: u64,
     /// Thread, 0 if it cannot be told.
     pub tid: u64,
@@ -32,6 +34,21 @@ impl Event {
     pub const RING_BYTES: usize = 1 << 20;
     /// From one CPU's ring to the next one's: its bytes, and a page for the head.
     pub const RING_STRIDE: usize = Event::RING_BYTES + 4096;
+
+    /// The function's number.
+    pub fn function(&self) -> u32 {
+        self.what as u32 & !TRACE_JUMP
+    }
+
+    /// An exit, and not an entry.
+    pub fn is_exit(&self) -> bool {
+        self.what & Event::EXIT != 0
+    }
+
+    /// An exit that is a jump to another function: what is returned is not known there.
+    pub fn is_jump(&self) -> bool {
+        self.what as u32 & TRACE_JUMP != 0
+    }
 
     /// As it stands in a record.
     #[inline(always)]
@@ -56,6 +73,10 @@ mod tests {
     fn an_event_is_read_back_from_its_words_and_nothing_else_is_one() {
         let event = Event { stamp: 1, place: 2, what: Event::EXIT | 7, tid: 4, values: [5, 6, 8] };
         assert_eq!(Event::of(event.words()), Some(event));
+        assert_eq!((event.function(), event.is_exit(), event.is_jump()), (7, true, false));
+        let jump = Event { what: event.what | u64::from(TRACE_JUMP), ..event };
+        assert_eq!((jump.function(), jump.is_exit(), jump.is_jump()), (7, true, true));
+        assert!(!Event { what: Event::ENTRY | 7, ..event }.is_exit());
         for what in [0, 7, 3 << 32, Event::EXIT << 1, u64::MAX] {
             assert_eq!(Event::of(Event { what, ..event }.words()), None, "{what:#x}");
         }

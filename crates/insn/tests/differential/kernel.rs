@@ -99,7 +99,8 @@ impl Probes {
         let offsets: Vec<u64> = (0..cases).map(|i| (i * PAGE_LEN) as u64 + SITE - CODE).collect();
         let cookies: Vec<u64> = (0..cases as u64).collect();
         let pid = std::process::id() as i32;
-        let link = owned(bpf::link_uprobes(program.as_raw_fd(), &path, &offsets, &cookies, pid));
+        let places = bpf::Places::new(&offsets, &cookies);
+        let link = owned(bpf::link_uprobes(program.as_raw_fd(), &path, &places, pid, false));
         Probes { counts, _link: link }
     }
 

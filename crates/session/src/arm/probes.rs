@@ -15,7 +15,7 @@ use crate::arm::numbers::Numbers;
 use crate::facts::error::Broken;
 use crate::facts::site::{Action, Consumer, Missed, SitePlan};
 use crate::find::identity;
-use crate::find::maps::image_maps;
+use crate::find::maps::{image_maps, mapping_at};
 use crate::find::process;
 use crate::find::proof::Gone as Ended;
 use crate::hold::tracer::apart;
@@ -322,10 +322,6 @@ impl Session {
             }
         }
     }
-}
-
-fn mapping_at(all: &[Mapping], addr: u64) -> Option<&Mapping> {
-    all.iter().find(|m| m.range.start.0 <= addr && addr < m.range.end.0)
 }
 
 #[cfg(test)]

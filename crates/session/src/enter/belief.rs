@@ -11,6 +11,7 @@
 //! Checked: tests below; testkit `forged`.
 
 use crate::enter::semaphore;
+use crate::find::maps::mapping_at;
 use image::{Addr, ElfImage, Mapping, Process};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -74,7 +75,7 @@ fn is_nobodys(m: &Mapping) -> bool {
 /// Whether mappings that are `right` lie there without a gap.
 fn covers(mappings: &[Mapping], mut range: Range<u64>, right: impl Fn(&Mapping) -> bool) -> bool {
     while range.start < range.end {
-        let here = mappings.iter().find(|m| m.range.contains(&Addr(range.start)));
+        let here = mapping_at(mappings, range.start);
         let Some(m) = here.filter(|m| right(m)) else { return false };
         range.start = m.range.end.0;
     }
@@ -113,7 +114,7 @@ impl<'a> Originals<'a> {
     }
 
     fn mapping(&self, at: u64) -> Option<&'a Mapping> {
-        self.mappings.iter().find(|m| m.range.contains(&Addr(at)))
+        mapping_at(self.mappings, at)
     }
 
     /// True also for a file that cannot be read any more: a program is upgraded while it runs.

@@ -8,12 +8,12 @@
 //!          J3 what it says is checked for size, and against what is mapped: it is the process's memory.
 //! Checked: testkit `watching`.
 
-use crate::find::maps::image_maps;
+use crate::find::maps::{image_maps, mapping_at};
 use crate::find::memory::Memory;
 use crate::find::process::Controller;
 use crate::find::proof::Restored;
 use crate::hold::puppet::Puppet;
-use image::{Addr, Mapping};
+use image::Mapping;
 use std::ops::Range;
 use sys::{Errno, mapping as mm, nr};
 
@@ -84,7 +84,7 @@ fn justified(mappings: &[Mapping], mut own: Vec<(u64, u64)>) -> Vec<(u64, u64)> 
     own.sort_unstable();
     own.dedup_by_key(|(addr, _)| *addr);
     let is_watched = |addr: u64| {
-        let here = mappings.iter().find(|m| m.range.contains(&Addr(addr)));
+        let here = mapping_at(mappings, addr);
         here.is_some_and(|m| !m.permissions.is_writable && !m.permissions.is_executable)
     };
     own.retain(|(addr, prot)| {
@@ -118,13 +118,9 @@ pub(crate) fn orphans(memory: &Memory, mappings: &[Mapping]) -> Vec<Orphan> {
 /// Whether pages have these protections.
 pub(crate) fn are_restored(pid: i32, own: &[(u64, u64)]) -> Option<Restored> {
     let mappings = image_maps(pid).ok()?;
-    let differs = |(addr, prot): &&(u64, u64)| at(&mappings, *addr).is_some_and(|m| prot_of(m) != *prot);
+    let differs =
+        |(addr, prot): &&(u64, u64)| mapping_at(&mappings, *addr).is_some_and(|m| prot_of(m) != *prot);
     Restored::proven(&own.iter().filter(differs).collect::<Vec<_>>())
-}
-
-/// The mapping there.
-pub(crate) fn at(mappings: &[Mapping], addr: u64) -> Option<&Mapping> {
-    mappings.iter().find(|m| m.range.contains(&Addr(addr)))
 }
 
 /// Its protection, as mprotect takes it.

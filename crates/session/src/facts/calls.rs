@@ -25,6 +25,14 @@ pub struct Event {
     pub values: [u64; 3],
 }
 
+impl From<wire::Event> for Event {
+    fn from(event: wire::Event) -> Event {
+        let (function, is_exit, is_jump) = (event.function(), event.is_exit(), event.is_jump());
+        let wire::Event { stamp, place, tid, values, .. } = event;
+        Event { stamp, place, function, is_exit, is_jump, tid, values }
+    }
+}
+
 /// What became of calls that did not return. After the detach:
 /// entries = returns + `unwound` + `inside` + `no_room`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -98,7 +98,7 @@ impl Consumer {
     }
 
     /// Which program it runs, and its cookie.
-    pub(crate) fn program(self) -> Option<(u32, u64)> {
+    pub fn program(self) -> Option<(u32, u64)> {
         match self {
             Consumer::Program { program, cookie } => Some((program, cookie)),
             _ => None,
@@ -293,6 +293,11 @@ impl SitePlan {
             Consumer::Trace { function, is_exit: false, .. } => Some(function),
             _ => None,
         })
+    }
+
+    /// The function's name, of an exit without what tells it from others.
+    pub fn function_name(&self) -> &str {
+        self.name.split(" at ").next().unwrap_or_default().trim_end_matches("%return")
     }
 
     /// The function of which it reports ends, and cannot say whether one is a jump to another function.

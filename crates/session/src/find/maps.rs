@@ -9,7 +9,12 @@
 use crate::facts::error::Broken;
 use crate::facts::inject;
 use crate::find::process;
-use image::{ImageError, Mapping};
+use image::{Addr, ImageError, Mapping};
+
+/// The mapping that holds an address.
+pub(crate) fn mapping_at(mappings: &[Mapping], addr: u64) -> Option<&Mapping> {
+    mappings.iter().find(|m| m.range.contains(&Addr(addr)))
+}
 
 /// Its mappings now.
 ///

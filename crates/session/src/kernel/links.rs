@@ -8,11 +8,13 @@
 
 use crate::facts::descriptor::owned;
 use crate::facts::inject;
+use crate::find::maps::mapping_at;
 use crate::find::process;
 use image::Mapping;
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd};
 use sys::Errno;
+use sys::bpf::Places;
 
 /// Puts the program on these places of a file, for one process.
 pub(super) fn link(
@@ -24,12 +26,13 @@ pub(super) fn link(
 ) -> Result<OwnedFd, Errno> {
     inject::step()?;
     let path = CString::new(path).map_err(|_| Errno::EINVAL)?;
-    owned(sys::bpf::link_uprobes(program.as_raw_fd(), &path, offsets, cookies, pid))
+    let places = Places::new(offsets, cookies);
+    owned(sys::bpf::link_uprobes(program.as_raw_fd(), &path, &places, pid, false))
 }
 
 /// The mapping of a file that holds `addr`, and where that is in the file.
 pub(super) fn file_place(mappings: &[Mapping], addr: u64) -> Option<(&Mapping, u64)> {
-    let mapping = mappings.iter().find(|m| m.range.start.0 <= addr && addr < m.range.end.0)?;
+    let mapping = mapping_at(mappings, addr)?;
     mapping.file.as_ref()?;
     Some((mapping, mapping.offset.0 + (addr - mapping.range.start.0)))
 }

@@ -60,12 +60,10 @@ impl Records {
         ring.take(|bytes| {
             let Some(words) = words(bytes) else { return };
             let [at, place, what, tid, first, second, third, _] = words;
-            let is_exit = what & !u64::from(u32::MAX) == wire::Event::EXIT;
-            let (function, is_jump) = (what as u32 & !wire::TRACE_JUMP, what as u32 & wire::TRACE_JUMP != 0);
             let (stamp, values) = (stamp_of(at), [first, second, third]);
-            let mut event = Event { stamp, place, function, is_exit, is_jump, tid, values };
-            let key = (place, function);
-            if is_exit {
+            let mut event = Event::from(wire::Event { stamp, place, what, tid, values });
+            let key = (place, event.function);
+            if event.is_exit {
                 let entry = begun.remove(&key).filter(|(began, _)| *began == second);
                 event.values[1] = entry.map_or(0, |(_, stamp)| stamp);
             } else {

@@ -269,7 +269,7 @@ impl KernelScript {
         let path = CString::new(places.path.as_str()).map_err(|_| failed("link")(Errno::EINVAL))?;
         let KernelPlaces { offsets, cookies, semaphores, is_return, .. } = places;
         let places = Places { offsets, cookies, semaphores };
-        let link = sys::bpf::link_places(fd.as_raw_fd(), &path, &places, pid, *is_return);
+        let link = sys::bpf::link_uprobes(fd.as_raw_fd(), &path, &places, pid, *is_return);
         self.links.add(owned(link).map_err(failed("uprobe"))?);
         Ok(())
     }

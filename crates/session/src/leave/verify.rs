@@ -7,7 +7,7 @@
 //!             breakpoint that one's record names, or another file.
 //! Checked: tests below; testkit `two`; `torture uprobe`, where others come between the detach and the look.
 
-use crate::find::maps::image_maps;
+use crate::find::maps::{image_maps, mapping_at};
 use crate::find::proof::{Gone, Restored};
 use crate::hold::world::World;
 use crate::kernel::stray;
@@ -104,7 +104,7 @@ fn is_under_breakpoints(left: &Leaving<'_>, pages: &mut Pages<'_>, (addr, old): 
 /// has nothing to do with us. Without mappings of before it is taken to be the same.
 pub(crate) fn is_same_place(before: &[Mapping], now: &[Mapping], addr: u64) -> bool {
     let part = |all: &[Mapping]| {
-        let mapping = all.iter().find(|m| m.range.start.0 <= addr && addr < m.range.end.0)?;
+        let mapping = mapping_at(all, addr)?;
         Some((mapping.file?, mapping.offset.0 + (addr - mapping.range.start.0)))
     };
     let was = part(before);

@@ -71,10 +71,7 @@ impl Reader {
 }
 
 fn event_of(words: [u64; wire::Event::WORDS]) -> Option<Event> {
-    let wire::Event { stamp, place, what, tid, values } = wire::Event::of(words)?;
-    let is_exit = what & wire::Event::EXIT != 0;
-    let (function, is_jump) = (what as u32 & !wire::TRACE_JUMP, what as u32 & wire::TRACE_JUMP != 0);
-    Some(Event { stamp, place, function, is_exit, is_jump, tid, values })
+    wire::Event::of(words).map(Event::from)
 }
 
 fn is_believed(event: &Event, now: &mut u64, bounds: Bounds) -> bool {

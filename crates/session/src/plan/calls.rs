@@ -19,10 +19,10 @@ use std::ops::Range;
 /// A call's key has 16 bits for its function.
 const FUNCTIONS_MAX: u32 = u16::MAX as u32;
 
-/// An exit before which a probe of the kernel may stand.
-struct KernelExit {
+/// Where a probe of the kernel may stand: before an exit, or at the entry.
+struct KernelPlace {
     addr: u64,
-    /// To another function.
+    /// There stands a jump to another function.
     is_jump: bool,
 }
 
@@ -59,44 +59,46 @@ impl Planner<'_> {
         }
         let (enter, leave) = ends(verb, number, false);
         let mut at_entry = vec![enter];
-        at_entry.extend(exits.iter().filter(|exit| exit.addr == wanted.addr).map(|exit| leave(exit.is_jump)));
-        let mut entry = self.kernel_site(wanted, wanted.addr, wanted.name.clone(), at_entry, placed)?;
-        entry.is_tail_call = exits.iter().any(|exit| exit.addr == wanted.addr && exit.is_jump);
-        let mut sites = vec![entry];
-        for exit in exits.into_iter().filter(|exit| exit.addr != wanted.addr) {
+        // One that begins with its exit has both there.
+        let first = exits.iter().find(|exit| exit.addr == wanted.addr);
+        at_entry.extend(first.map(|exit| leave(exit.is_jump)));
+        let begins = KernelPlace { addr: wanted.addr, is_jump: first.is_some_and(|exit| exit.is_jump) };
+        let mut sites = vec![self.kernel_site(wanted, &begins, wanted.name.clone(), at_entry, placed)?];
+        for exit in exits.iter().filter(|exit| exit.addr != wanted.addr) {
             let name = format!("{} at {:#x}", wanted.name, exit.addr);
-            let mut site = self.kernel_site(wanted, exit.addr, name, vec![leave(exit.is_jump)], placed)?;
-            site.is_tail_call = exit.is_jump;
-            sites.push(site);
+            sites.push(self.kernel_site(wanted, exit, name, vec![leave(exit.is_jump)], placed)?);
         }
         placed.functions += 1;
         Some(sites)
     }
 
     /// The exits before which the kernel's probes may stand.
-    fn exits_for_kernel(&self, wanted: &Match) -> Result<Vec<KernelExit>, NoExits> {
+    fn exits_for_kernel(&self, wanted: &Match) -> Result<Vec<KernelPlace>, NoExits> {
         let loaded = &self.images[&wanted.module];
         let function = whole_function(wanted).map_err(|_| NoExits::NeverReturns)?;
         let exits = find_exits(&loaded.image, &loaded.flow, function, false)?;
         match exits.conditional() {
             Some(at) => Err(NoExits::ConditionalTailJump { at }),
-            None => Ok(exits.addrs().map(|addr| KernelExit { addr, is_jump: exits.is_jump(addr) }).collect()),
+            None => {
+                Ok(exits.addrs().map(|addr| KernelPlace { addr, is_jump: exits.is_jump(addr) }).collect())
+            }
         }
     }
 
     fn kernel_site(
         &self,
         wanted: &Match,
-        addr: u64,
+        place: &KernelPlace,
         name: String,
         consumers: Vec<Consumer>,
         placed: &Placed,
     ) -> Option<SitePlan> {
         let loaded = &self.images[&wanted.module];
-        let placement = kernel_placement(&loaded.image, addr, |range| {
+        let placement = kernel_placement(&loaded.image, place.addr, |range| {
             placed.is_taken(range, self.module(wanted.module).bias.0)
         })?;
-        self.site_plan(wanted, name, placement, vec![Action::Consumers(consumers)]).ok()
+        let site = self.site_plan(wanted, name, placement, vec![Action::Consumers(consumers)]).ok()?;
+        Some(SitePlan { is_tail_call: place.is_jump, ..site })
     }
 
     fn calls_by_jumps(
@@ -120,25 +122,19 @@ impl Planner<'_> {
             return Err(format!("more than {FUNCTIONS_MAX} functions"));
         }
         let (enter, leave) = ends(verb, number, is_go);
-        let before = match &exits {
-            Some(exits) => self.before_exits(wanted, exits, Some(&mut entry), placed)?,
+        let exits = match exits {
+            Some(exits) => self.before_exits(wanted, &exits, Some(&mut entry), placed)?,
             None => Vec::new(),
         };
-        let is_jump = |at: u64| exits.as_ref().is_some_and(|exits| exits.is_jump(at));
-        let leaves = |placement: &Placement, hooks: &[Hook]| -> Vec<Consumer> {
-            hooks.iter().map(|hook| leave(is_jump(placement.site + u64::from(hook.offset)))).collect()
-        };
-        let has_jump = |placement: &Placement| exits.as_ref().is_some_and(|exits| has_jump(placement, exits));
+        let at_exit = |hook: &Hook| Action::Consumers(vec![leave(hook.is_tail_call)]);
         // One more hook for each exit that the entry's jump displaces.
-        let at_entry = [enter].into_iter().chain(leaves(&entry, &entry.hooks[1..])).map(one).collect();
-        let is_tail_call = has_jump(&entry);
-        let entry = self.site_plan(wanted, wanted.name.clone(), entry, at_entry)?;
-        let mut sites = vec![SitePlan { is_tail_call, ..entry }];
-        for (exit, placement) in before {
+        let at_entry = std::iter::once(Action::Consumers(vec![enter]));
+        let actions = at_entry.chain(entry.hooks[1..].iter().map(at_exit)).collect();
+        let mut sites = vec![self.site_plan(wanted, wanted.name.clone(), entry, actions)?];
+        for (exit, placement) in exits {
             let name = format!("{} at {exit:#x}", wanted.name);
-            let actions = leaves(&placement, &placement.hooks).into_iter().map(one).collect();
-            let is_tail_call = has_jump(&placement);
-            sites.push(SitePlan { is_tail_call, ..self.site_plan(wanted, name, placement, actions)? });
+            let actions = placement.hooks.iter().map(at_exit).collect();
+            sites.push(self.site_plan(wanted, name, placement, actions)?);
         }
         placed.functions += 1;
         Ok(sites)
@@ -159,10 +155,9 @@ impl Planner<'_> {
         let image = &self.images[&wanted.module].image;
         let consumer = consumer(verb, When::Return, image, wanted).ok()??;
         let name = format!("{}%return", wanted.name);
-        let site = |exit: KernelExit| {
-            let mut site = self.kernel_site(wanted, exit.addr, name.clone(), vec![consumer], placed)?;
+        let site = |exit: KernelPlace| {
+            let mut site = self.kernel_site(wanted, &exit, name.clone(), vec![consumer], placed)?;
             site.exit_of = Some(wanted.addr.wrapping_add(site.bias));
-            site.is_tail_call = exit.is_jump;
             Some(site)
         };
         self.exits_for_kernel(wanted).ok()?.into_iter().map(site).collect()
@@ -182,7 +177,6 @@ impl Planner<'_> {
         for (_, placement) in self.before_exits(wanted, &exits, None, placed)? {
             let actions = placement.hooks.iter().map(|_| action.clone()).collect();
             let mut site = self.site_plan(wanted, name.clone(), placement, actions)?;
-            site.is_tail_call = has_jump(&site.placement, &exits);
             site.exit_of = Some(wanted.addr.wrapping_add(site.bias));
             sites.push(site);
         }
@@ -210,15 +204,6 @@ impl Planner<'_> {
         placements.iter().try_for_each(|(_, p)| shadow(p))?;
         Ok(placements)
     }
-}
-
-/// One of the exits that the jump displaces is a jump to another function.
-fn has_jump(placement: &Placement, exits: &Exits) -> bool {
-    placement.hooks.iter().any(|hook| exits.is_jump(placement.site + u64::from(hook.offset)))
-}
-
-fn one(consumer: Consumer) -> Action {
-    Action::Consumers(vec![consumer])
 }
 
 /// What is called at a function's entry and before its exits; at an exit that is a jump to another function, or not.

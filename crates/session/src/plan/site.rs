@@ -145,6 +145,7 @@ impl Planner<'_> {
         let (Some(original), Some(island_original)) = (original, island) else {
             return Err("the file ends under the jump".into());
         };
+        let is_tail_call = placement.hooks.iter().any(|hook| hook.is_tail_call);
         Ok(SitePlan {
             name,
             module: module.path.display().to_string(),
@@ -154,7 +155,7 @@ impl Planner<'_> {
             original,
             island_original,
             exit_of: None,
-            is_tail_call: false,
+            is_tail_call,
             semaphore: self.semaphore(wanted),
             block: None,
             landing: None,

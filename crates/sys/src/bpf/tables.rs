@@ -6,7 +6,7 @@
 //! Keeps:   T1 a buffer that the kernel writes to is as long as the table's keys or values: it is taken from the same [`Shape`].
 //! Checked: tests below; testkit `backends`.
 
-use super::{LookupAttr, MAP_CREATE, MAP_GET_NEXT_KEY, MAP_LOOKUP_ELEM, MAP_UPDATE_ELEM, PROG_TEST_RUN};
+use super::{LookupAttr, MAP_GET_NEXT_KEY, MAP_LOOKUP_ELEM, MAP_UPDATE_ELEM, MapAttr, TestRunAttr, test_run};
 use crate::{Errno, check, nr, syscall};
 
 const MAP_DELETE_ELEM: usize = 3;
@@ -43,41 +43,11 @@ pub struct Shape {
 }
 
 #[repr(C)]
-struct TableAttr {
-    kind: u32,
-    key_bytes: u32,
-    value_bytes: u32,
-    entries: u32,
-    flags: u32,
-}
-
-#[repr(C)]
 struct TypesAttr {
     table: u64,
     log: u64,
     bytes: u32,
     log_bytes: u32,
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct RunAttr {
-    program: u32,
-    result: u32,
-    data_in_bytes: u32,
-    data_out_bytes: u32,
-    data_in: u64,
-    data_out: u64,
-    repeat: u32,
-    duration: u32,
-    context_in_bytes: u32,
-    context_out_bytes: u32,
-    context_in: u64,
-    context_out: u64,
-    flags: u32,
-    cpu: u32,
-    batch: u32,
-    reserved: u32,
 }
 
 /// A table of the kernel's.
@@ -93,18 +63,14 @@ impl Table {
     /// # Errors
     /// `EPERM` not allowed (it takes CAP_BPF), `E2BIG`, `EINVAL` or `ENOMEM` too large.
     pub fn create(shape: Shape) -> Result<Table, Errno> {
-        let attr = TableAttr {
+        let attr = MapAttr {
             kind: shape.keeping as u32,
             key_bytes: shape.key,
             value_bytes: shape.value,
             entries: shape.entries,
             flags: if shape.is_lazy { NO_PREALLOC } else { 0 },
         };
-        // SAFETY: the kernel reads `attr`, borrowed for the call with its size.
-        let fd = unsafe {
-            syscall(nr::BPF, [MAP_CREATE, (&raw const attr) as usize, size_of_val(&attr), 0, 0, 0])
-        };
-        Ok(Table { fd: check(fd)? as i32, shape })
+        Ok(Table { fd: super::create(attr)?, shape })
     }
 
     /// Its descriptor.
@@ -181,7 +147,7 @@ impl Table {
 /// Where a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// At places of files: for [`link_places`](super::link_places). It may wait, for memory that is not there.
+    /// At places of files: for [`link_uprobes`](super::link_uprobes). It may wait, for memory that is not there.
     AtHits,
     /// When [`run_once`] says.
     Once,
@@ -241,11 +207,8 @@ pub fn load(when: When, code: &Code<'_>, log: &mut [u8]) -> Result<i32, Errno> {
 /// # Errors
 /// `EPERM` not allowed, `ENOTSUPP` not in this kernel.
 pub fn run_once(program: i32) -> Result<u32, Errno> {
-    let mut attr = RunAttr { program: program as u32, ..RunAttr::default() };
-    let args = [PROG_TEST_RUN, (&raw mut attr) as usize, size_of_val(&attr), 0, 0, 0];
-    // SAFETY: the kernel reads `attr` and writes the result there; it is borrowed for the call.
-    check(unsafe { syscall(nr::BPF, args) })?;
-    Ok(attr.result)
+    // SAFETY: it leads to nothing.
+    unsafe { test_run(TestRunAttr { program: program as u32, ..TestRunAttr::default() }) }
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@
 //!          such writes fail without anybody being told.
 //! Checked: testkit `watching`.
 
-use crate::enter::journal::{LEN, PROT_EXEC, PROT_WRITE, at, prot_of};
+use crate::enter::journal::{LEN, PROT_EXEC, PROT_WRITE, prot_of};
+use crate::find::maps::mapping_at;
 use crate::watch::{Access, Watch, WatchError};
 use image::{Addr, Mapping};
 use std::ops::Range;
@@ -36,7 +37,7 @@ impl Page {
     /// The page of a watch, if it may be protected.
     pub(super) fn of(watch: &Watch, mappings: &[Mapping], taboo: &[Range<u64>]) -> Result<Page, WatchError> {
         let refuse = |why| WatchError::NoPage { name: watch.name.clone(), addr: watch.addr, why };
-        let mapping = mappings.iter().find(|m| m.range.contains(&Addr(watch.addr)));
+        let mapping = mapping_at(mappings, watch.addr);
         let mapping = mapping.ok_or_else(|| refuse("nothing is mapped there"))?;
         let own = prot_of(mapping);
         if own & PROT_EXEC != 0 {
@@ -80,7 +81,7 @@ impl Page {
 
     /// Takes notice of what it is now, with all pages open.
     pub(super) fn sync(&mut self, mappings: &[Mapping]) {
-        self.own = at(mappings, self.addr).map(prot_of);
+        self.own = mapping_at(mappings, self.addr).map(prot_of);
         self.lapse = match self.own {
             None => Some("the process has unmapped it"),
             Some(own) if self.is_read && own & PROT_EXEC != 0 => Some("it is code now"),

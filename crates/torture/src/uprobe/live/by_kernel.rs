@@ -15,7 +15,7 @@ use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use sys::Errno;
-use sys::bpf::{add_one, helper, instruction};
+use sys::bpf::{Places, add_one, helper, instruction};
 
 /// A file with functions, and where they are in it.
 struct Probed {
@@ -73,8 +73,9 @@ impl Kernel {
                 continue;
             }
             let program = owned(sys::bpf::load_uprobes_program(&program(uprobes.counts.as_raw_fd())))?;
-            let link = if is_return { sys::bpf::link_uretprobes } else { sys::bpf::link_uprobes };
-            uprobes.links.push(owned(link(program.as_raw_fd(), &file.path, &offsets, &cookies, pid))?);
+            let places = Places::new(&offsets, &cookies);
+            let link = sys::bpf::link_uprobes(program.as_raw_fd(), &file.path, &places, pid, is_return);
+            uprobes.links.push(owned(link)?);
         }
         Ok(uprobes)
     }

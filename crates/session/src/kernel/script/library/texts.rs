@@ -41,6 +41,11 @@ fn looped(step: u32) -> String {
 
 /// r6 = which byte, below the second word of the context in r7; a byte of ours is zero.
 pub(super) fn head() -> String {
+    head_or("stop")
+}
+
+/// The same, with where to go on behind the second word's end.
+fn head_or(beyond: &str) -> String {
     format!(
         "mov %r6, %r1
         mov %r7, %r2
@@ -48,7 +53,7 @@ pub(super) fn head() -> String {
         stdw [%r10-16], 0
         jge %r6, {BYTES_MAX}, stop
         ldxdw %r1, [%r7+8]
-        jge %r6, %r1, stop
+        jge %r6, %r1, {beyond}
         "
     )
 }
@@ -85,14 +90,7 @@ pub(super) fn step_len() -> String {
 /// Bytes behind an end are 0.
 pub(super) fn step_compare() -> String {
     format!(
-        "mov %r6, %r1
-        mov %r7, %r2
-        stdw [%r10-8], 0
-        stdw [%r10-16], 0
-        jge %r6, {BYTES_MAX}, stop
-        ldxdw %r1, [%r7+8]
-        jge %r6, %r1, other
-        {}other:
+        "{}{}other:
         ldxdw %r1, [%r7+24]
         jge %r6, %r1, both
         {}both:
@@ -111,6 +109,7 @@ pub(super) fn step_compare() -> String {
         stop:
         mov %r0, 1
         exit",
+        head_or("other"),
         byte(0, 8),
         byte(16, 16)
     )
