@@ -8,7 +8,9 @@
 
 use crate::filtered::Filter;
 use crate::stacks::StackArgs;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use report::To;
 use session::Verb;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -313,34 +315,30 @@ pub struct ReportArgs {
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// As what
-    #[arg(short, long, value_enum, default_value_t = ReportFormat::Html)]
-    pub format: ReportFormat,
+    #[arg(short, long, default_value = "html", value_parser = report_format())]
+    pub format: To,
     /// Write it to this file; without it beside the recording
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
 
-/// What `report` makes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ReportFormat {
-    /// One page, which needs no network
-    Html,
-    /// A flame graph, one SVG file
-    Flame,
-    /// Folded stacks, one a line
-    Folded,
-    /// For speedscope.app: stacks and calls
-    Speedscope,
-    /// For go tool pprof: stacks, or functions with their times
-    Pprof,
-    /// For profiler.firefox.com: stacks and calls
-    Firefox,
-    /// For chrome://tracing: calls
-    Chrome,
-    /// For ui.perfetto.dev: calls as tracks of threads
-    Perfetto,
-    /// OpenMetrics text, for collectors
-    Openmetrics,
+/// What `report` makes: as what it is asked for, and what that is.
+const FORMATS: [(&str, To, &str); 9] = [
+    ("html", To::Html, "One page, which needs no network"),
+    ("flame", To::Flame, "A flame graph, one SVG file"),
+    ("folded", To::Folded, "Folded stacks, one a line"),
+    ("speedscope", To::Speedscope, "For speedscope.app: stacks and calls"),
+    ("pprof", To::Pprof, "For go tool pprof: stacks, or functions with their times"),
+    ("firefox", To::Firefox, "For profiler.firefox.com: stacks and calls"),
+    ("chrome", To::Chrome, "For chrome://tracing: calls"),
+    ("perfetto", To::Perfetto, "For ui.perfetto.dev: calls as tracks of threads"),
+    ("openmetrics", To::OpenMetrics, "OpenMetrics text, for collectors"),
+];
+
+fn report_format() -> impl TypedValueParser<Value = To> {
+    let known = FORMATS.map(|(name, _, what)| PossibleValue::new(name).help(what));
+    let of = |name: String| FORMATS.iter().find(|(known, ..)| *known == name).map(|(_, to, _)| *to);
+    PossibleValuesParser::new(known).try_map(move |name| of(name).ok_or("no format"))
 }
 
 /// What is recorded beside times.

@@ -483,9 +483,7 @@ pub const TAIL_CALL: &str = "left by a jump to another function at some exits: i
 /// Names of functions that are left by jumps to other functions.
 pub fn tail_calls(sites: &[SitePlan]) -> Option<String> {
     let sites = sites.iter().filter(|site| site.is_tail_call);
-    let names: BTreeSet<&str> = sites
-        .map(|site| site.name.split(" at ").next().unwrap_or_default().trim_end_matches("%return"))
-        .collect();
+    let names: BTreeSet<&str> = sites.map(SitePlan::function_name).collect();
     let first: Vec<&str> = names.iter().take(3).copied().collect();
     let others = names.len().saturating_sub(3);
     let others = if others == 0 { String::new() } else { format!(" and {others} others") };

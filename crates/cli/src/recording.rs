@@ -9,10 +9,10 @@
 //! Checked: testkit `recording`; crate `report`.
 
 use crate::advice;
-use crate::args::{Format, RecordArgs, Recorded, ReportArgs, ReportFormat, RunArgs, Shown};
+use crate::args::{Format, RecordArgs, Recorded, ReportArgs, RunArgs, Shown};
 use crate::engine::Job;
 use crate::probes::Probes;
-use crate::render::{Report, causes};
+use crate::render::{Report, causes, overhead_percent, ticks_per_second};
 use crate::run;
 use crate::stacks::Stacks;
 use bench::Price;
@@ -143,8 +143,6 @@ pub fn rest(
 
 /// What so many calls cost, and what part that was of the processor time of the process.
 fn overhead(price: &Price, calls: u64, cpu: Option<u64>) -> Value {
-    // SAFETY: it takes a number and gives one.
-    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
     let cost_ms = price.ns * calls as f64 / 1e6;
     let mut data = json!({
         "ns": rounded(price.ns), "calls": calls, "cost_ms": rounded(cost_ms),
@@ -154,11 +152,11 @@ fn overhead(price: &Price, calls: u64, cpu: Option<u64>) -> Value {
         data["frames"] = json!(frames);
     }
     if let Some(cpu) = cpu.filter(|cpu| *cpu > 0) {
-        let used_ms = cpu as f64 / ticks * 1e3;
+        let used_ms = cpu as f64 / ticks_per_second() * 1e3;
         data["process_cpu_ms"] = json!(rounded(used_ms));
         // Of what it would have used without us; a loop is never slower than the real place, so this is a little low.
-        if used_ms > cost_ms {
-            data["overhead_percent"] = json!(rounded(cost_ms / (used_ms - cost_ms) * 100.0));
+        if let Some(percent) = overhead_percent(cost_ms, used_ms) {
+            data["overhead_percent"] = json!(rounded(percent));
         }
     }
     data
@@ -188,7 +186,7 @@ pub fn report(args: &ReportArgs) -> i32 {
     if run.is_cut {
         eprintln!("nanoprobe: {name} ends in the middle of a line: its run was killed, or is still on");
     }
-    let to = kind(args.format);
+    let to = args.format;
     let bytes = match to.bytes(&run) {
         Ok(bytes) => bytes,
         Err(lacks) => {
@@ -214,18 +212,4 @@ pub fn report(args: &ReportArgs) -> i32 {
 fn beside_of(file: &Path, to: To) -> PathBuf {
     let made = file.with_extension(to.ending());
     if made == file { PathBuf::from(format!("{}.{}", file.display(), to.ending())) } else { made }
-}
-
-fn kind(format: ReportFormat) -> To {
-    match format {
-        ReportFormat::Html => To::Html,
-        ReportFormat::Flame => To::Flame,
-        ReportFormat::Folded => To::Folded,
-        ReportFormat::Speedscope => To::Speedscope,
-        ReportFormat::Pprof => To::Pprof,
-        ReportFormat::Firefox => To::Firefox,
-        ReportFormat::Chrome => To::Chrome,
-        ReportFormat::Perfetto => To::Perfetto,
-        ReportFormat::Openmetrics => To::OpenMetrics,
-    }
 }

@@ -479,13 +479,9 @@ impl Writer {
         // Of what only the kernel could probe there is one line already.
         let is_new = |one: &&(String, String)| self.is_verbose || !one.1.ends_with(NO_KERNEL_ASKED);
         let all: Vec<&(String, String)> = refused.iter().chain(missed).filter(is_new).collect();
-        let is_each_shown = self.is_verbose || all.len() <= 3;
-        for (name, why) in all.iter().filter(|_| is_each_shown) {
-            eprintln!("nanoprobe: left out {name}: {why}");
-        }
-        if !is_each_shown {
-            let causes = by_cause(all.iter().map(|(_, why)| why.as_str()));
-            eprintln!("nanoprobe: left out {}: {causes}; -v shows each", all.len());
+        match in_short(&all, self.is_verbose) {
+            Some(causes) => eprintln!("nanoprobe: left out {}: {causes}; -v shows each", all.len()),
+            None => all.iter().for_each(|(name, why)| eprintln!("nanoprobe: left out {name}: {why}")),
         }
     }
 
@@ -653,8 +649,20 @@ impl Writer {
     }
 }
 
+/// What so much of ours adds, in percent, to what was used in all; `None` if that was measured too coarsely to tell.
+pub fn overhead_percent(ours: f64, all: f64) -> Option<f64> {
+    (all > ours).then(|| ours / (all - ours) * 100.0)
+}
+
+/// The causes in one line, if there are too many sites to show each.
+pub fn in_short(left_out: &[&(String, String)], is_verbose: bool) -> Option<String> {
+    const EACH: usize = 3;
+    let causes = || by_cause(left_out.iter().map(|(_, why)| why.as_str()));
+    (!is_verbose && left_out.len() > EACH).then(causes)
+}
+
 /// How many sites each cause kept out, the most frequent first; causes that differ in numbers and names alone are one.
-pub fn by_cause<'a>(reasons: impl Iterator<Item = &'a str>) -> String {
+fn by_cause<'a>(reasons: impl Iterator<Item = &'a str>) -> String {
     const SHOWN: usize = 4;
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for reason in reasons {
@@ -761,6 +769,12 @@ pub fn time(duration: Duration) -> String {
         us @ 10_000..10_000_000 => format!("{} ms", us / 1000),
         us => format!("{} s", us / 1_000_000),
     }
+}
+
+/// Clock ticks of a second.
+pub fn ticks_per_second() -> f64 {
+    // SAFETY: it takes a number and gives one.
+    unsafe { libc::sysconf(libc::_SC_CLK_TCK) as f64 }
 }
 
 /// Clock ticks that a process has used so far.

@@ -6,6 +6,7 @@
 //! Keeps:   S1 nothing runs before the whole script was checked and every probe of it can be had; what cannot is named.
 //! Checked: tests/script.rs, tests below.
 
+mod command;
 mod kernel;
 mod live;
 mod names;

@@ -8,7 +8,8 @@
 //!             run what the file has: such a place is refused by name.
 //! Checked: testkit `backends`.
 
-use super::live::{PATIENCE, Which};
+use super::command;
+use super::live::Which;
 use super::names::Names;
 use crate::guard::Guard;
 use crate::stop::Stop;
@@ -21,7 +22,6 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
 
 /// The kernel's side, once it is loaded.
 type Loaded = Rc<RefCell<Option<KernelScript>>>;
@@ -67,8 +67,8 @@ pub fn prepare<'g>(
         at_hits: Vec::new(),
     };
     // The programs know the command's number: it is started, and held, before they are loaded.
-    let child = run.launch()?;
-    let made = load(script, child);
+    run.launched = command::start(&run.which, &mut run.stop, run.guard)?;
+    let made = load(script, run.child());
     if made.is_err() {
         run.abandon();
     }
@@ -109,19 +109,9 @@ fn load(script: &Script, child: u32) -> Result<KernelScript, String> {
 }
 
 impl InKernel<'_> {
-    fn launch(&mut self) -> Result<u32, String> {
-        let Which::Command(words) = &self.which else { return Ok(0) };
-        let Some((program, args)) = words.split_first() else {
-            return Err("ERROR: -c takes a command".into());
-        };
-        let stop = &self.stop;
-        let launched = Launched::start(program, args, stop.heritage, || stop.is_asked());
-        let launched = launched.map_err(|broken| format!("ERROR: {broken}"))?;
-        self.guard.tell(launched.pid());
-        self.stop.command = launched.pid();
-        let pid = launched.pid() as u32;
-        self.launched = Some(launched);
-        Ok(pid)
+    /// The command's number, 0 if there is none.
+    fn child(&self) -> u32 {
+        self.launched.as_ref().map_or(0, |launched| launched.pid() as u32)
     }
 
     fn abandon(&mut self) {
@@ -221,7 +211,7 @@ fn check(
 
 impl Traced for InKernel<'_> {
     fn start(&mut self) -> Result<u32, String> {
-        Ok(self.launched.as_ref().map_or(0, |launched| launched.pid() as u32))
+        Ok(self.child())
     }
 
     fn attach(&mut self, script: &Script, _maps: &Shared) -> Result<(), String> {
@@ -260,14 +250,7 @@ impl Traced for InKernel<'_> {
         if let Some(loaded) = self.loaded.borrow_mut().as_mut() {
             loaded.unlink();
         }
-        let Some(launched) = &self.launched else { return };
-        if launched.ended().is_none() {
-            launched.terminate(libc::SIGTERM);
-        }
-        let end = Instant::now() + PATIENCE;
-        while launched.ended().is_none() && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        self.launched.iter().for_each(command::end);
     }
 
     fn receipt(&mut self) -> (Vec<String>, bool) {

@@ -7,10 +7,13 @@
 //!          V2 every process is left, however the run ends, and what is left behind is told.
 //! Checked: testkit `scripts`.
 
+use super::command;
 use super::names::Names;
 use super::native::{Natives, Taken};
 use super::place::{Placing, wanted};
 use crate::guard::Guard;
+use crate::probes::{TAIL_CALL, tail_calls};
+use crate::render;
 use crate::stop::Stop;
 use image::{ModuleKind, Process};
 use jit::{Compiler, Level, Meaning, Refusal, Refused};
@@ -30,8 +33,6 @@ use wire::maps::MapsHead;
 
 /// Processes that are traced at once, at most.
 const PROCESSES_MAX: usize = 300;
-/// How long a command may take to end when it is asked to.
-pub const PATIENCE: Duration = Duration::from_millis(500);
 /// How often it is looked whether a process has taken a seccomp filter.
 const FILTERS: Duration = Duration::from_millis(50);
 /// How often a detach that failed is tried again.
@@ -163,8 +164,8 @@ impl<'g> Live<'g> {
         let plan = plan_each(&mut self.images, pid, &asked).map_err(|why| why.to_string())?;
         let (sites, natives, left_out) = placing.put(plan);
         self.left_out.extend(left_out);
-        if let Some(names) = crate::probes::tail_calls(&sites).filter(|_| self.says) {
-            eprintln!("WARNING: {names}: {}", crate::probes::TAIL_CALL);
+        if let Some(names) = tail_calls(&sites).filter(|_| self.says) {
+            eprintln!("WARNING: {names}: {TAIL_CALL}");
         }
         if sites.is_empty() {
             return Err("nothing of it can be probed".into());
@@ -246,13 +247,10 @@ impl<'g> Live<'g> {
 
     /// What has no probe, by causes if it is much; and that nothing has one.
     fn say_left_out(&self) {
-        let is_each_shown = self.is_verbose || self.left_out.len() <= 3;
-        for (name, why) in self.left_out.iter().filter(|_| is_each_shown) {
-            eprintln!("WARNING: {name} is left out: {why}");
-        }
-        if !is_each_shown {
-            let causes = crate::render::by_cause(self.left_out.iter().map(|(_, why)| why.as_str()));
-            eprintln!("WARNING: {} places are left out: {causes}; -v shows each", self.left_out.len());
+        let all: Vec<&(String, String)> = self.left_out.iter().collect();
+        match render::in_short(&all, self.is_verbose) {
+            Some(causes) => eprintln!("WARNING: {} places are left out: {causes}; -v shows each", all.len()),
+            None => all.iter().for_each(|(name, why)| eprintln!("WARNING: {name} is left out: {why}")),
         }
         let pid = match self.which {
             Which::Pid(pid) => pid,
@@ -308,33 +306,12 @@ impl<'g> Live<'g> {
             }
         }
     }
-
-    fn end_command(&mut self) {
-        let Some(launched) = &self.launched else { return };
-        if launched.ended().is_none() {
-            launched.terminate(libc::SIGTERM);
-        }
-        let end = Instant::now() + PATIENCE;
-        while launched.ended().is_none() && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
 }
 
 impl Traced for Live<'_> {
     fn start(&mut self) -> Result<u32, String> {
-        let Which::Command(words) = &self.which else { return Ok(0) };
-        let Some((program, args)) = words.split_first() else {
-            return Err("ERROR: -c takes a command".into());
-        };
-        let stop = &self.stop;
-        let launched = Launched::start(program, args, stop.heritage, || stop.is_asked());
-        let launched = launched.map_err(|broken| format!("ERROR: {broken}"))?;
-        let pid = launched.pid();
-        self.guard.tell(pid);
-        self.stop.command = pid;
-        self.launched = Some(launched);
-        Ok(pid as u32)
+        self.launched = command::start(&self.which, &mut self.stop, self.guard)?;
+        Ok(self.launched.as_ref().map_or(0, |launched| launched.pid() as u32))
     }
 
     fn attach(&mut self, script: &Script, maps: &Shared) -> Result<(), String> {
@@ -409,7 +386,7 @@ impl Traced for Live<'_> {
             );
         }
         std::mem::take(&mut self.sessions).into_iter().for_each(|session| self.leave(session));
-        self.end_command();
+        self.launched.iter().for_each(command::end);
     }
 
     fn receipt(&mut self) -> (Vec<String>, bool) {

@@ -143,7 +143,7 @@ impl<'a> Placing<'a> {
             }
             let has_any = |action: &Action| !matches!(action, Action::Consumers(list) if list.is_empty());
             let alone = match site.actions.as_slice() {
-                [Action::Consumers(list)] => list.iter().filter_map(program_of).collect(),
+                [Action::Consumers(list)] => list.iter().filter_map(|consumer| consumer.program()).collect(),
                 _ => Vec::new(),
             };
             if let Some((native, action)) = self.native(&site, &alone) {
@@ -161,13 +161,6 @@ impl<'a> Placing<'a> {
         let missing = self.wanted.iter().filter(|(key, _)| !placed.contains(key));
         let left_out = missing.map(|(_, (_, name))| (name.clone(), why(name))).collect();
         (sites, natives, left_out)
-    }
-}
-
-fn program_of(consumer: &Consumer) -> Option<(u32, u64)> {
-    match consumer {
-        Consumer::Program { program, cookie } => Some((*program, *cookie)),
-        _ => None,
     }
 }
 

@@ -30,7 +30,6 @@ pub struct Health {
     before: Option<Cpu>,
     /// Parts of a CPU: the target, and us.
     used: Option<(f64, f64)>,
-    ticks: f64,
 }
 
 struct Cpu {
@@ -45,10 +44,6 @@ impl Health {
     }
 
     pub fn look(&mut self, pid: i32, now: Instant) {
-        if self.ticks == 0.0 {
-            // SAFETY: it takes a number and gives one.
-            self.ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
-        }
         if self.before.as_ref().is_some_and(|b| now.saturating_duration_since(b.at).as_millis() < WINDOW_MS) {
             return;
         }
@@ -59,7 +54,7 @@ impl Health {
             return;
         };
         if let Some(b) = &self.before {
-            let seconds = now.saturating_duration_since(b.at).as_secs_f64() * self.ticks;
+            let seconds = now.saturating_duration_since(b.at).as_secs_f64() * render::ticks_per_second();
             let part = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
             self.used = Some((part(target, b.target), part(own, b.own)));
         }
@@ -117,11 +112,11 @@ impl Health {
             return "not known".into();
         };
         let cost = per_second * price.ns / 1e9;
-        match target > cost {
+        match render::overhead_percent(cost, target) {
             _ if per_second <= 0.0 => "0 %".into(),
-            true => format!("{:.2} %", cost / (target - cost) * 100.0),
+            Some(percent) => format!("{percent:.2} %"),
             // Processor time is counted in ticks.
-            false => "not known".into(),
+            None => "not known".into(),
         }
     }
 }
