@@ -26,7 +26,7 @@ use crate::facts::calls::{Event, OpenCalls};
 use crate::facts::descriptor::owned;
 use crate::facts::site::{Consumer, Missed, SitePlan, Whole};
 use crate::find::memory::Memory;
-use crate::patch::chain::{self, Breakpoint};
+use crate::patch::chain::{self, Breakpoint, Others};
 use crate::patch::pages::Pages;
 use image::Mapping;
 use std::collections::{BTreeMap, BTreeSet};
@@ -173,14 +173,19 @@ impl KernelProbes {
     }
 
     /// Puts the breakpoints in, in a stop; sites where that cannot be come back with the reason.
-    pub fn link(&mut self, memory: &Memory, pages: &mut Pages<'_>) -> Vec<(SitePlan, Missed)> {
+    pub fn link(
+        &mut self,
+        memory: &Memory,
+        pages: &mut Pages<'_>,
+        others: &Others,
+    ) -> Vec<(SitePlan, Missed)> {
         let mut missed = Vec::new();
         let mut groups = std::mem::take(&mut self.groups);
         let mut shared = BTreeSet::new();
         for group in &mut groups {
             for wanted in std::mem::take(&mut group.wanted) {
                 let (addr, original) = (wanted.site.addr(), &wanted.site.original);
-                match chain::check_for_kernel(memory, pages, addr, original) {
+                match chain::check_for_kernel(memory, pages, others, (addr, original)) {
                     Err(why) => {
                         missed.push((wanted.site, why));
                         continue;

@@ -27,7 +27,7 @@ pub use cpu::{getcpu, membarrier, membarrier_cmd};
 pub use errno::Errno;
 pub use fanotify::{Fanotify, Opened};
 pub use futex::{futex_wait, futex_wait_shared, futex_wake, futex_wake_shared};
-pub use id::{getgid, getpid, getppid, gettid, getuid, process_group, set_process_group, thread_name};
+pub use id::{exit, getgid, getpid, getppid, gettid, getuid, process_group, set_process_group, thread_name};
 pub use memfd::{close, memfd, memfd_inheritable, seal_length};
 pub use pidfd::PidFd;
 pub use raw::{check, nr, syscall};

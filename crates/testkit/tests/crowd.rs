@@ -163,3 +163,36 @@ fn a_kernel_probe_is_not_put_into_anothers_jump_nor_a_jump_over_a_kernel_probe()
     assert_eq!(running.end()?.code(), Some(7));
     Ok(())
 }
+
+/// The one's copy runs all of a small function, its jump covers the first bytes alone; the other asks for what lies behind them.
+#[test]
+fn what_anothers_copy_runs_is_not_probed_and_what_is_probed_is_not_copied() -> Result<()> {
+    let target = Target::build(Program::Crowd, Link::Pie)?;
+    let mut running = target.spawn_with(&["4"])?;
+    let before = Snapshot::take(running.pid())?;
+    let pid = running.pid_text();
+    let (whole, behind) = (target.spec("crowd_push"), target.spec("crowd_push+8"));
+    let calls = ["lat", &whole, "-p", &pid];
+    for second in [&["count", &behind, "--kernel"][..], &["count", &behind]] {
+        let mut one = Nanoprobe::find()?.start(calls)?;
+        one.attached()?;
+        let words = second.iter().copied().chain(["-p", &pid, "--for", "100ms"]);
+        let other = Nanoprobe::find()?.run(words)?;
+        assert_eq!(other.code(), Some(1), "{other}");
+        assert!(other.stderr.contains("another nanoprobe"), "{other}");
+        one.interrupt_and_finish()?.success()?;
+    }
+    let mut one = Nanoprobe::find()?.start(["count", &behind, "--kernel", "-p", &pid])?;
+    one.attached()?;
+    let other = Nanoprobe::find()?.run(["lat", &whole, "-p", &pid, "--for", "100ms"])?;
+    assert_eq!(other.code(), Some(1), "{other}");
+    assert!(other.stderr.contains("a breakpoint stands there already"), "{other}");
+    let one = one.interrupt_and_finish()?.success()?;
+    assert!(one.table().iter().any(|(_, hits)| *hits > 0), "{one}");
+    let difference = before.difference_now()?.without(is_known);
+    assert!(difference.is_empty(), "{difference}");
+    running.command("quit")?;
+    running.expect("calls ")?;
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}

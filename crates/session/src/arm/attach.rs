@@ -36,7 +36,7 @@ use crate::live::lists::{HookId, HookLists, Member, publish};
 use crate::live::session::Session;
 use crate::live::slots::Slots;
 use crate::patch::chain;
-use crate::patch::chain::Leavers;
+use crate::patch::chain::Others;
 use crate::patch::pages::Pages;
 use crate::plan::puns::Puns;
 use insn::{Hook, RegSet, Rung};
@@ -434,16 +434,19 @@ impl Session {
         let end = Instant::now() + LEAVERS_PATIENCE;
         let mut pause = Duration::from_millis(1);
         let warmth = self.kernel.as_ref().and_then(KernelProbes::warm_up);
+        let kernels: Vec<u64> =
+            self.kernel.iter().flat_map(KernelProbes::waiting).map(SitePlan::addr).collect();
         loop {
             let world = World::stop(self.pid())?;
             self.memory.check()?;
             self.check_rseq(&world)?;
             let mut pages = Pages::of(&self.memory);
-            let leavers = Leavers::find(&self.memory, &mut pages, own, &world, &self.armed)?;
-            let is_waiting = Instant::now() < end && self.armed.iter().any(|armed| leavers.meet(armed));
+            let ours = (&self.armed[..], &kernels[..]);
+            let others = Others::find(&self.memory, &mut pages, own, &world, ours)?;
+            let is_waiting = Instant::now() < end && self.armed.iter().any(|armed| others.come_out_in(armed));
             drop(pages);
             if !is_waiting {
-                longest = longest.max(self.arm(world, &leavers)?);
+                longest = longest.max(self.arm(world, &others)?);
                 drop(warmth);
                 return Ok(longest);
             }
@@ -454,13 +457,20 @@ impl Session {
     }
 
     /// Writes every patch, in a stop.
-    fn arm(&mut self, mut world: World, leavers: &Leavers) -> Result<Duration, ArmFailure> {
+    fn arm(&mut self, mut world: World, others: &Others) -> Result<Duration, ArmFailure> {
         let windows = Windows::of(&self.armed);
         let mut pages = Pages::of(&self.memory);
         for armed in &mut self.armed {
             let is_there = armed.patches().all(|p| pages.is_mapped(p.addr));
             armed.missed = match is_there {
-                true if leavers.meet(armed) => Some(Missed::Leaving),
+                true if others.come_out_in(armed) => Some(Missed::Leaving),
+                true if armed
+                    .plan
+                    .covered()
+                    .any(|range| others.displace(&range, Some(armed.plan.addr()))) =>
+                {
+                    Some(Missed::OtherHook)
+                }
                 true => chain::join(&self.memory, &mut pages, armed)?,
                 false => Some(Missed::Unmapped),
             };
@@ -494,7 +504,7 @@ impl Session {
             self.memory.write(armed.trampoline.header_addr(), &[0; TrampolineHeader::LEN])?;
         }
         if let Some(kernel) = &mut self.kernel {
-            self.missed.extend(kernel.link(&self.memory, &mut pages));
+            self.missed.extend(kernel.link(&self.memory, &mut pages, others));
         }
         let stall = world.resume();
         let (live, dropped): (Vec<_>, Vec<_>) =

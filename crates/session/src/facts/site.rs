@@ -331,6 +331,13 @@ impl SitePlan {
         [Some(site..site + len), island.map(|at| at..at + JUMP_LEN as u64)].into_iter().flatten()
     }
 
+    /// Where the displaced instructions go on behind the jump at the site, and what the file has there.
+    pub(crate) fn displaced_behind(&self) -> (u64, Vec<u8>) {
+        let bytes = self.placement.displaced.iter().flat_map(insn::Insn::bytes);
+        let patch = self.placement.patch_len;
+        (self.addr() + u64::from(patch), bytes.skip(patch.into()).copied().collect())
+    }
+
     /// What the file has where the 5-byte jump goes.
     fn jump_original(&self) -> [u8; JUMP_LEN] {
         let bytes = if self.placement.island.is_some() { &self.island_original } else { &self.original };

@@ -8,7 +8,7 @@
 //!          L3 once it has ended, nobody is signalled for it, and its status is known.
 //!          L2 at the entry point all start-up libraries are mapped and relocated, and one thread exists.
 //!          L4 if we die before `go`, it ends: nobody would ever let it run.
-//! Checked: testkit `lives`, `launching`, `kills` (L4).
+//! Checked: tests below (L4 before there is a tracer); testkit `lives`, `launching`, `kills` (L4).
 //!
 //! Constructors of shared libraries run before the entry point, in the dynamic loader: their hits are not seen.
 
@@ -34,6 +34,8 @@ const SIGKILL: i32 = 9;
 const SIGCONT: i32 = 18;
 const SIGSTOP: i32 = 19;
 const AT_ENTRY: u64 = 9;
+/// Status of a child that nobody waits for.
+const EX_TEMPFAIL: i32 = 75;
 /// How often we look whether it has come to its entry point.
 const LOOK: Duration = Duration::from_micros(50);
 
@@ -250,14 +252,16 @@ fn await_stop(
     }
 }
 
-/// In the forked child. Its parent becomes its tracer: if we are dead by then, that is a process that knows nothing of it and would
-/// leave it stopped for ever.
+/// In the forked child. Its parent becomes its tracer: if we are dead by then, that is a process that knows nothing of it, and any
+/// signal would leave it stopped for ever, a write to those who wait for it among them: it ends without a word.
 fn begin(heritage: &Heritage, engine: i32) -> std::io::Result<()> {
-    let is_ours = || match std::os::unix::process::parent_id().cast_signed() == engine {
-        true => Ok(()),
-        false => Err(Errno::ESRCH),
-    };
-    let begun = heritage.pass_on().and_then(|()| ptrace::trace_me()).and_then(|()| is_ours());
+    sys::signal::set_mask(u64::MAX);
+    let traced = ptrace::trace_me();
+    if std::os::unix::process::parent_id().cast_signed() != engine {
+        sys::exit(EX_TEMPFAIL);
+    }
+    // From here on its tracer looks at each signal, or dies, which lets it run.
+    let begun = traced.and_then(|()| heritage.pass_on());
     begun.map_err(|e| std::io::Error::from_raw_os_error(e.0))
 }
 
@@ -269,4 +273,70 @@ fn entry(pid: i32) -> Result<u64, Broken> {
         auxv.chunks_exact(8).map(|w| u64::from_le_bytes(w.try_into().unwrap_or_default())).collect();
     let entry = words.chunks_exact(2).find(|pair| pair[0] == AT_ENTRY).map(|pair| pair[1]);
     entry.ok_or(Broken::File { path, why: "it names no entry point".into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Stdio;
+
+    /// Set in the process that dies between its fork and what its child does then.
+    const ROLE: &str = "NANOPROBE_TEST_LAUNCHES";
+    const THIS: &str = "follow::launch::tests::child_of_one_who_died_before_it_was_traced_ends";
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    fn launch_and_wait() -> ! {
+        let (heritage, engine) = (Heritage::of_this_process(), sys::getpid().cast_signed());
+        let mut command = Command::new("/bin/true");
+        let orphaned = move || {
+            while std::os::unix::process::parent_id().cast_signed() == engine {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            begin(&heritage, engine)
+        };
+        // SAFETY: the closure makes system calls and allocates nothing.
+        unsafe { command.pre_exec(orphaned) };
+        panic!("it began: {:?}", command.spawn());
+    }
+
+    fn state(pid: i32) -> Option<char> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit(')').next()?.trim_start().chars().next()
+    }
+
+    #[test]
+    fn child_of_one_who_died_before_it_was_traced_ends() {
+        if std::env::var_os(ROLE).is_some() {
+            launch_and_wait();
+        }
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args([THIS, "--exact", "--test-threads=1"]).env(ROLE, "1").stdout(Stdio::null());
+        let mut engine = command.stderr(Stdio::null()).spawn().unwrap();
+        let until = |what: &str, is_so: &mut dyn FnMut() -> bool| {
+            let end = Instant::now() + LIMIT;
+            while !is_so() {
+                assert!(Instant::now() < end, "no {what} in {LIMIT:?}");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        let mut child = 0;
+        until("child", &mut || {
+            let tasks = fs::read_dir(format!("/proc/{}/task", engine.id())).unwrap().flatten();
+            let all = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+            child = all.collect::<String>().split_whitespace().next().map_or(0, |pid| pid.parse().unwrap());
+            child != 0
+        });
+        engine.kill().unwrap();
+        engine.wait().unwrap();
+        let begun = Instant::now();
+        until("end or stop", &mut || {
+            state(child).is_none_or(|state| matches!(state, 'Z' | 'X' | 't')) || begun.elapsed() > LIMIT / 2
+        });
+        let state = state(child);
+        let is_over = state.is_none_or(|state| matches!(state, 'Z' | 'X'));
+        if !is_over {
+            let _ = sys::sched::kill(child, SIGKILL);
+        }
+        assert!(is_over, "{state:?}");
+    }
 }

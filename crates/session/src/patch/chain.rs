@@ -95,7 +95,13 @@ pub(crate) fn join(
             return Ok(Some(changed(found, armed.short.as_ref().map_or(&[], |short| &short.old))));
         }
         let mut covered = armed.plan.covered();
-        return Ok(covered.any(|range| is_anothers(memory, pages, range)).then_some(Missed::OtherHook));
+        if covered.any(|range| is_anothers(memory, pages, range)) {
+            return Ok(Some(Missed::OtherHook));
+        }
+        // A breakpoint behind the jump would be passed by, were what it stands on run elsewhere.
+        let (at, file) = armed.plan.displaced_behind();
+        let found = pages.bytes(at, file.len())?;
+        return Ok((found != file).then(|| changed(found, &file)));
     }
     let site = armed.plan.addr();
     let theirs = jump_target(armed.jump.addr, &found);
@@ -158,12 +164,13 @@ fn changed(found: Vec<u8>, file: &[u8]) -> Missed {
 pub(crate) fn check_for_kernel(
     memory: &Memory,
     pages: &mut Pages<'_>,
-    site: u64,
-    original: &[u8],
+    others: &Others,
+    (site, original): (u64, &[u8]),
 ) -> Result<Breakpoint, Missed> {
     let found = pages.bytes(site, original.len()).unwrap_or_default();
+    let range = site..site + original.len() as u64;
     // Of a punned jump the last bytes are the file's: it may begin before.
-    if is_anothers(memory, pages, site..site + original.len() as u64) {
+    if is_anothers(memory, pages, range.clone()) || others.displace(&range, None) {
         return Err(Missed::UnderJump);
     }
     match (found.as_slice(), original) {
@@ -182,52 +189,80 @@ pub(crate) enum Breakpoint {
     Shared,
 }
 
-/// Where threads will come out that are in trampolines of others which lead to no site any more.
-///
-/// Those have left, or were killed and their sites restored, and wait for these threads. The text there is the file's: a
-/// jump could be written over the place. Return addresses are no such places: they are instructions' starts for all.
+/// What the trampolines of other controllers have to do with the sites that we are about to arm.
 #[derive(Debug, Default)]
-pub(crate) struct Leavers(Vec<u64>);
+pub(crate) struct Others {
+    /// Where threads will come out that are in trampolines which lead to no site any more. Ascending.
+    ///
+    /// Those have left, or were killed and their sites restored, and wait for these threads. The text there is the file's: a
+    /// jump could be written over the place. Return addresses are no such places: they are instructions' starts for all.
+    ends: Vec<u64>,
+    /// What runs elsewhere with the jumps that stand: it may be more than they cover. Ascending.
+    displaced: Vec<Range<u64>>,
+}
 
-impl Leavers {
-    /// Looks at all trampolines of others whose window ends inside one of `ours`, and to which no jump leads.
+impl Others {
+    /// Looks at all trampolines of others: those whose window ends inside one of `ours` and to which no jump leads, and those
+    /// near one of `ours`, or of the places that the kernel is to probe, whose jump stands.
     pub fn find(
         memory: &Memory,
         pages: &mut Pages<'_>,
         own: u64,
         world: &World,
-        ours: &[Armed],
-    ) -> Result<Leavers, Broken> {
+        ours: (&[Armed], &[u64]),
+    ) -> Result<Others, Broken> {
         let mappings = image_maps(memory.pid)?;
         let others = Footing::all(memory, &mappings).into_iter().map(|found| found.footing);
+        let (jumps, kernels) = ours;
+        let mut near: Vec<u64> =
+            jumps.iter().map(|armed| armed.plan.addr()).chain(kernels.iter().copied()).collect();
+        near.sort_unstable();
+        // Ours may begin before it, and displace some of it.
+        let is_near = |header: &TrampolineHeader| {
+            let after = near.partition_point(|at| *at < end_of(header));
+            after.checked_sub(1).is_some_and(|last| near[last] + u64::from(u8::MAX) > header.site)
+        };
         let mut windows: Vec<Range<u64>> =
-            ours.iter().map(Armed::interior).filter(|w| !w.is_empty()).collect();
+            jumps.iter().map(Armed::interior).filter(|w| !w.is_empty()).collect();
         windows.sort_unstable_by_key(|window| window.start);
         let is_inside = |end: u64| {
             let after = windows.partition_point(|window| window.start <= end);
             after.checked_sub(1).is_some_and(|last| end < windows[last].end)
         };
-        let mut ends = Vec::new();
+        let (mut ends, mut displaced) = (Vec::new(), Vec::new());
         for other in others.filter(|other| other.arena.start != own) {
             // One that is still being mapped has nobody inside.
             let Ok(code) = other.read_code(memory) else { continue };
-            let inside =
-                code.trampolines().map(|(_, header)| header).filter(|header| is_inside(end_of(header)));
-            let left = inside.filter(|header| !is_anothers(memory, pages, header.site..header.site + 1));
-            let left: Vec<u64> = left.map(|header| end_of(&header)).collect();
+            let close = code
+                .trampolines()
+                .map(|(_, header)| header)
+                .filter(|header| is_near(header) || is_inside(end_of(header)));
+            let (stand, left): (Vec<_>, Vec<_>) =
+                close.partition(|header| is_anothers(memory, pages, header.site..header.site + 1));
+            displaced.extend(stand.iter().map(|header| header.site..end_of(header)));
+            let left: Vec<u64> = left.iter().map(end_of).filter(|end| is_inside(*end)).collect();
             if !left.is_empty() && is_occupied(memory, world, &other, &mappings) {
                 ends.extend(left);
             }
         }
         ends.sort_unstable();
-        Ok(Leavers(ends))
+        displaced.sort_unstable_by_key(|range| range.start);
+        Ok(Others { ends, displaced })
     }
 
     /// Whether a thread will come out inside this one's window.
-    pub fn meet(&self, armed: &Armed) -> bool {
+    pub fn come_out_in(&self, armed: &Armed) -> bool {
         let interior = armed.interior();
-        let first = self.0.partition_point(|end| *end < interior.start);
-        self.0.get(first).is_some_and(|end| *end < interior.end)
+        let first = self.ends.partition_point(|end| *end < interior.start);
+        self.ends.get(first).is_some_and(|end| *end < interior.end)
+    }
+
+    /// Whether one of them runs a byte of `range` elsewhere, but for one that stands at `site` itself: a probe there would be
+    /// passed by.
+    pub fn displace(&self, range: &Range<u64>, site: Option<u64>) -> bool {
+        let before = &self.displaced[..self.displaced.partition_point(|other| other.start < range.end)];
+        let near = before.iter().rev().take_while(|other| other.start + u64::from(u8::MAX) > range.start);
+        near.into_iter().any(|other| Some(other.start) != site && range.start < other.end)
     }
 }
 

@@ -33,6 +33,7 @@ pub mod nr {
     pub const RT_SIGRETURN: usize = 139;
     pub const SETPGID: usize = 154;
     pub const GETPGID: usize = 155;
+    pub const EXIT_GROUP: usize = 94;
     pub const PRCTL: usize = 167;
     pub const GETCPU: usize = 168;
     pub const GETPID: usize = 172;

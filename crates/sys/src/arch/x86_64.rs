@@ -39,6 +39,7 @@ pub mod nr {
     pub const SETPGID: usize = 109;
     pub const GETPPID: usize = 110;
     pub const GETPGID: usize = 121;
+    pub const EXIT_GROUP: usize = 231;
     pub const SIGALTSTACK: usize = 131;
     pub const SCHED_SETSCHEDULER: usize = 144;
     pub const SCHED_GETSCHEDULER: usize = 145;
