@@ -37,7 +37,7 @@ pub fn uprobe_main(args: &[String]) -> i32 {
 }
 
 /// On a busy machine a run goes on for so long until each role has done something.
-const IDLE_PATIENCE: Duration = Duration::from_secs(30);
+const IDLE_PATIENCE: Duration = Duration::from_secs(180);
 
 /// What a thread of the test does; the number is its stream of random numbers.
 type Role = fn(&World, u64);

@@ -4,7 +4,7 @@
 //! State:   none.
 //! Context: control.
 //! Keeps:   P1 each stack is a sample with its count; without stacks each timed function is one, with calls and nanoseconds.
-//! Checked: cli `tests/report.rs`, by `go tool pprof`.
+//! Checked: `tests/formats.rs`, by its schema, and by `go tool pprof` at night.
 //! Source:  google/pprof, proto/profile.proto.
 
 use super::proto::Message;

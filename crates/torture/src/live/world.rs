@@ -25,6 +25,8 @@ const GUESTS: usize = 256;
 const SETTLE_EVERY: u64 = 1024;
 /// Hits leave within so long, however many threads wait for a CPU.
 pub(super) const SETTLE: Duration = Duration::from_secs(60);
+/// So long where it is broken on purpose, and they may never go.
+const SETTLE_BROKEN: Duration = Duration::from_secs(15);
 /// By then as many consumers are there as ever, and what waits for a grace period has been as much.
 const WARM: u64 = 8 * SETTLE_EVERY;
 /// Memory may grow by so much after a tenth of the changes, and when all is warm: how much waits for a grace period is the run's
@@ -212,7 +214,9 @@ impl World<'_> {
             self.step()?;
             steps += 1;
             // A broken one is given every occasion; of an honest one what waits must not grow with the luck of the run.
-            if self.options.broken.is_some() || steps % SETTLE_EVERY == 0 {
+            if self.options.broken.is_some() {
+                self.settle(SETTLE_BROKEN)?;
+            } else if steps % SETTLE_EVERY == 0 {
                 self.settle(SETTLE)?;
             }
             if memory.is_none() && steps > WARM && self.tally.removed >= self.options.changes / 10 {

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 use world::World;
 
 /// The target makes no call for so long: it hangs.
-const STILL: Duration = Duration::from_secs(60);
+const STILL: Duration = Duration::from_secs(180);
 /// The attach threads have so long to take their last probes out.
 const LAST: Duration = Duration::from_secs(180);
 

@@ -124,7 +124,8 @@ fn detach(world: &World, mut held: Held, rng: &mut Rng) {
     let until = calls(world, &held.wish);
     c.links_in.fetch_sub(1, Relaxed);
     c.probes_in.fetch_sub(held.wish.probes.len() as u64, Relaxed);
-    if world.options.is_broken("kept-link") && rng.one_in(20) && held.wish.whom == Whom::Target {
+    let is_target = held.wish.whom == Whom::Target;
+    if is_target && world.acts("kept-link", rng) {
         std::mem::forget(held);
         return;
     }
@@ -134,8 +135,7 @@ fn detach(world: &World, mut held: Held, rng: &mut Rng) {
     }
     let counts = held.link.counts();
     let after = calls(world, &held.wish);
-    let is_target = held.wish.whom == Whom::Target;
-    if world.options.is_broken("forgotten-byte") && is_target && rng.one_in(20) {
+    if is_target && world.acts("forgotten-byte", rng) {
         world.spoil(held.wish.probes[0].function);
     }
     for (i, probe) in held.wish.probes.iter().enumerate() {

@@ -10,6 +10,7 @@
 use super::library::Library;
 use super::link::Placer;
 use super::process::Footprint;
+use crate::rng::Rng;
 use crate::uprobe::options::Options;
 use crate::uprobe::stressed::Orders;
 use crate::uprobe::stressed::shared::{FUNCTIONS, STAY, Shared};
@@ -36,6 +37,8 @@ pub struct Counters {
     pub gone: AtomicU64,
     pub busy: AtomicU64,
     pub looks: AtomicU64,
+    /// How often a broken variant has done what is wrong.
+    pub acts: AtomicU64,
     /// Errors: hits that are not calls, calls that are not hits.
     pub lost: AtomicU64,
     /// Errors: hits after a detach.
@@ -128,6 +131,13 @@ impl World {
         }
     }
 
+    /// Whether to do now what the variant of that name does wrong: of those who ask the first, and one in 20.
+    pub fn acts(&self, broken: &str, rng: &mut Rng) -> bool {
+        self.options.is_broken(broken)
+            && (rng.one_in(20) || self.counters.acts.load(Relaxed) == 0)
+            && self.counters.acts.fetch_add(1, Relaxed) < u64::MAX
+    }
+
     /// Leaves a byte of the function's text changed, as a broken detach would.
     pub fn spoil(&self, function: usize) {
         let text = &self.texts[function];
@@ -194,6 +204,7 @@ impl World {
             ("links", &c.links, o.attach),
             ("rets", &c.returns, o.attach),
             ("looks", &c.looks, o.attach),
+            ("broken", &c.acts, usize::from(o.is_broken("kept-link") || o.is_broken("forgotten-byte"))),
             ("mmap", &s.maps, t.mmap),
             ("fork", &s.forks, t.fork + t.exec),
             ("exec", &s.exec_calls, t.exec),
