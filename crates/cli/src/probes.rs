@@ -502,7 +502,7 @@ type LeftOut = Vec<(String, String)>;
 
 /// Attaches; on failure the exit code, with everything said. Also who was refused, and who was missed.
 fn put_in(job: &Job, pid: i32, plan: Plan) -> Result<(Session, LeftOut, LeftOut), i32> {
-    let Plan { sites, refused } = plan;
+    let Plan { sites, refused, .. } = plan;
     let (sites, unwanted): (Vec<SitePlan>, Vec<SitePlan>) =
         sites.into_iter().partition(|s| is_wanted(job, s));
     say_kernel_left_out(job, unwanted.len());

@@ -50,6 +50,11 @@ impl Entries {
         self.across.push((start, to));
     }
 
+    /// The starts to which other functions jump.
+    pub(crate) fn jumped_across(&self) -> impl Iterator<Item = u64> {
+        self.across.iter().map(|(_, to)| *to)
+    }
+
     /// The function at `start` jumps to its first instruction, and a call stands not far before.
     pub(crate) fn add_after_call(&mut self, way: Range<u64>, start: u64) {
         self.after_call.push((way, start));

@@ -102,7 +102,7 @@ impl Flow {
         debug_assert!(function_starts.is_sorted());
         let mut met = Met::new(code);
         for segment in code {
-            native::sweep(segment, within(function_starts, segment.range()), &mut met, go_on)?;
+            native::sweep(segment, function_starts, &mut met, go_on)?;
         }
         let mut flow = Flow::empty(function_starts);
         flow.add(code, met, indirect_targets, table_reader, &|| go_on(0))?;
@@ -151,8 +151,18 @@ impl Flow {
             native::scan(segment, &wanted, &decoded, &mut met);
         }
         for part in &parts {
-            let all = native::sweep(part, within(function_starts, part.range()), &mut met, &|_| true);
+            let all = native::sweep(part, function_starts, &mut met, &|_| true);
             debug_assert!(all.is_some());
+        }
+        // Parts elsewhere, which may jump back by a register.
+        let is_decoded = |to: u64| decoded.iter().any(|range| range.contains(&to));
+        let elsewhere: Vec<Range<u64>> =
+            met.entries.jumped_across().filter(|to| !is_decoded(*to)).map(|to| to..to + 1).collect();
+        for segment in code {
+            for part in widen(&elsewhere, 0).iter().filter_map(|range| flow.whole_functions(segment, range)) {
+                let all = native::sweep(&part, function_starts, &mut met, &|_| true);
+                debug_assert!(all.is_some());
+            }
         }
         flow.analysed = Some(wanted);
         let all = flow.add(code, met, indirect_targets, table_reader, &|| true);

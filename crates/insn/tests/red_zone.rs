@@ -138,6 +138,26 @@ fn what_is_analysed_in_part_says_the_same_of_that_part() {
 }
 
 #[test]
+fn a_part_far_away_is_read_too() {
+    // jmp to a part elsewhere, which may jump back by a register: jmp rax; or which calls and returns.
+    for (part, is_called) in [([0xff, 0xe0], false), ([RET, 0xcc], true)] {
+        let mut bytes = function(&[0xe9, 0, 0, 0, 0]);
+        let jump = bytes.iter().position(|byte| *byte == 0xe9).unwrap();
+        bytes.resize(0x3000, 0xcc);
+        bytes[jump + 1..jump + 5].copy_from_slice(&(0x3000 - (jump as i32 + 5)).to_le_bytes());
+        bytes.extend(part);
+        bytes.resize(0x3010, 0xcc);
+        let codes = [Code { base: BASE, bytes: &bytes }];
+        let starts = [BASE, BASE + 0x3000];
+        let whole = Flow::analyse(&codes, &starts, &[], &|_| vec![]);
+        let near = Flow::analyse_near(&codes, &starts, &[], &|_| vec![], &[BASE..BASE + 16]);
+        for flow in [whole, near] {
+            assert_eq!(flow.is_called_only(BASE), is_called);
+        }
+    }
+}
+
+#[test]
 fn at_an_exit_nothing_proves_it() {
     // jmp [rax] with no frame: a tail call or a goto; and a return
     let bytes = function(&[0x74, 0x02, 0xff, 0x20, RET]);

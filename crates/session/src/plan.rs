@@ -1,7 +1,7 @@
 //! From specifications to sites.
 //!
 //! For:     `count`, `hist`, `list`, `explain`.
-//! State:   images and their flow, read once each.
+//! State:   none of its own: files are read once each.
 //! Context: control; touches nothing.
 //! Keeps:   P1 one site for one address, however many names and specifications lead to it.
 //!          P2 no two sites share a byte.
@@ -12,6 +12,7 @@
 //! - [`consumer`] what is called at a hit, and whether the code allows it
 //! - [`no_jump`] why no jump can stand at a site
 //! - [`puns`] pages for jumps that can lead to some addresses only
+//! - [`images`] files that were read, and who jumps where in them
 //! - [`ifunc`] which implementation of an ifunc runs
 //! - [`pace`] long work that somebody waits for
 //! - [`explain`] how each site would be probed, for `explain`
@@ -22,6 +23,7 @@ mod consumer;
 mod coverage;
 mod explain;
 mod ifunc;
+mod images;
 mod no_jump;
 mod pace;
 pub(crate) mod puns;
@@ -29,25 +31,22 @@ mod site;
 
 pub use coverage::{FileCoverage, coverage};
 pub use explain::{Explained, explain};
+pub use images::Images;
 pub use pace::Pace;
 
 use crate::facts::error::Broken;
 use crate::facts::site::SitePlan;
 use crate::find::memory::Memory;
 use crate::find::process;
-use consumer::GO_GOOD_REGISTERS;
 use image::lookup::{LookupError, find_file, find_module};
 use image::select::Selected;
 use image::spec::Place;
-use image::{
-    ElfImage, FileId, ImageAddr, ImageError, Mark, Module, NoMatch, Process, Reason, Spec, When, select,
-};
-use insn::Flow;
-use std::collections::BTreeMap;
+use image::{ElfImage, ImageAddr, ImageError, Mark, Module, NoMatch, Process, Reason, Spec, When, select};
+use images::Loaded;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
-use std::time::SystemTime;
-use text::ground::{self, codes};
+use text::ground::codes;
 
 /// Why a specification leads nowhere.
 #[derive(Debug)]
@@ -134,6 +133,8 @@ pub struct Plan {
     pub sites: Vec<SitePlan>,
     /// Sites that match and cannot be armed.
     pub refused: Vec<RefusedSite>,
+    /// Addresses in the process of implementations of ifuncs, of which the loader has chosen others.
+    pub unchosen: BTreeSet<u64>,
 }
 
 /// One function or address that a specification matches, for `list`.
@@ -151,61 +152,6 @@ pub struct Listed {
     pub aliases: Vec<String>,
     /// Why it would be left out.
     pub left_out: Option<String>,
-}
-
-/// One image with all that placing needs.
-struct Loaded {
-    image: ElfImage,
-    flow: Flow,
-}
-
-impl Loaded {
-    fn new(image: ElfImage, pace: &Pace) -> Result<Loaded, PlanError> {
-        if let Some(unread) = image.unread_symbols() {
-            pace.tell(&format!("{}: {unread}", image.path().display()));
-        }
-        let bytes = codes(&image).iter().map(|code| code.bytes.len() as u64).sum();
-        let work = pace.begin("reading", image.path(), bytes);
-        let flow = ground::flow(&image, &|bytes| work.go_on(bytes)).ok_or(PlanError::Stopped)?;
-        let unsafe_points = || image.go_unsafe_points().iter().map(|r| r.start.0..r.end.0).collect();
-        let parked = |flow: Flow| flow.with_parked_threads(unsafe_points(), GO_GOOD_REGISTERS.into());
-        let flow = if image.is_go() { parked(flow) } else { flow };
-        Ok(Loaded { image, flow })
-    }
-}
-
-/// Files that were read, kept for the next process that maps them: libc takes 0.1 s.
-#[derive(Default)]
-pub struct Images {
-    /// By file and the time of its last change.
-    known: BTreeMap<(FileId, SystemTime), Rc<Loaded>>,
-    pace: Pace,
-}
-
-impl Images {
-    /// None yet; who waits for them is told by `pace`, and may end it.
-    pub fn with_pace(pace: Pace) -> Images {
-        Images { known: BTreeMap::new(), pace }
-    }
-
-    fn load(&mut self, pid: u32, module: &Module) -> Result<Rc<Loaded>, PlanError> {
-        let changed = std::fs::metadata(&module.path).and_then(|m| m.modified()).ok();
-        let key = module.file.zip(changed);
-        if let Some(loaded) = key.and_then(|key| self.known.get(&key)) {
-            return Ok(loaded.clone());
-        }
-        let loaded = Rc::new(Loaded::new(module.open(pid).map_err(PlanError::Image)?, &self.pace)?);
-        if let Some(key) = key {
-            self.known.insert(key, loaded.clone());
-        }
-        Ok(loaded)
-    }
-}
-
-impl std::fmt::Debug for Images {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_set().entries(self.known.keys()).finish()
-    }
 }
 
 /// Resolves `specs` against a live process and places every match.
@@ -235,20 +181,24 @@ fn plan_here(images: &mut Images, pid: i32, asked: &[(&Spec, Verb)]) -> Result<P
     let memory = Memory::open(pid).map_err(PlanError::Process)?;
     let mut planner = Planner { process: &process, memory: &memory, known: images, images: BTreeMap::new() };
     let mut placed = Placed::default();
+    let mut found = Vec::new();
     for (spec, verb) in asked {
         let refused_before = placed.refused.len();
-        let found = planner.resolve(spec, &mut placed.refused)?;
-        if found.is_empty() && placed.refused.len() == refused_before {
+        let matches = planner.resolve(spec, &mut placed)?;
+        if matches.is_empty() && placed.refused.len() == refused_before {
             return Err(planner.nothing(spec));
         }
-        for wanted in found {
-            if planner.known.pace.is_stopped() {
-                return Err(PlanError::Stopped);
-            }
-            planner.place(&wanted, spec.when, *verb, &mut placed);
-        }
+        found.extend(matches.into_iter().map(|wanted| (wanted, spec.when, *verb)));
     }
-    let plan = Plan { sites: placed.sites.into_values().collect(), refused: placed.refused };
+    planner.read(&found)?;
+    for (wanted, when, verb) in &found {
+        if planner.known.pace.is_stopped() {
+            return Err(PlanError::Stopped);
+        }
+        planner.place(wanted, *when, *verb, &mut placed);
+    }
+    let sites = placed.sites.into_values().collect();
+    let plan = Plan { sites, refused: placed.refused, unchosen: placed.unchosen };
     if plan.sites.is_empty() {
         let all = plan.refused.into_iter().map(|r| (r.name, r.why)).collect();
         return Err(PlanError::AllRefused(all));
@@ -339,6 +289,7 @@ fn name_of(selected: &Selected<'_>) -> String {
 struct Placed {
     sites: BTreeMap<u64, SitePlan>,
     refused: Vec<RefusedSite>,
+    unchosen: BTreeSet<u64>,
     /// Bytes under jumps: start to end, in the process.
     taken: BTreeMap<u64, u64>,
     /// Functions whose calls are timed.
@@ -396,13 +347,34 @@ impl<'p> Planner<'p> {
         Ok(&self.images[&index])
     }
 
+    /// Reads who jumps where in each file: around a few functions that are probed at one place, else in all of it, since
+    /// who sees a call end asks about its parts elsewhere too.
+    fn read(&mut self, found: &[(Match, When, Verb)]) -> Result<(), PlanError> {
+        let mut functions: BTreeMap<usize, Option<Vec<Range<u64>>>> = BTreeMap::new();
+        for (wanted, when, verb) in found {
+            let is_one = *when == When::Before && !matches!(verb, Verb::Latency | Verb::Trace);
+            let function = wanted.function.clone().filter(|f| is_one && f.contains(&wanted.addr));
+            let known = functions.entry(wanted.module).or_insert_with(|| Some(Vec::new()));
+            *known = known.take().zip(function).map(|(mut known, function)| {
+                known.push(function);
+                known
+            });
+        }
+        for (index, functions) in functions {
+            let module = &self.process.modules[index];
+            let read = self.known.read(module, &self.images[&index], functions.as_deref())?;
+            self.images.insert(index, read);
+        }
+        Ok(())
+    }
+
     fn find(&self, spec: &Spec) -> Result<usize, PlanError> {
         let lookup = |e| PlanError::Lookup(Box::new(spec.clone()), e);
         let module = find_module(&spec.library, self.process).map_err(lookup)?;
         Ok(self.process.modules.iter().position(|m| std::ptr::eq(m, module)).unwrap_or(0))
     }
 
-    fn resolve(&mut self, spec: &Spec, left_out: &mut Vec<RefusedSite>) -> Result<Vec<Match>, PlanError> {
+    fn resolve(&mut self, spec: &Spec, placed: &mut Placed) -> Result<Vec<Match>, PlanError> {
         let index = self.find(spec)?;
         self.load(index)?;
         let module = self.module(index);
@@ -417,7 +389,10 @@ impl<'p> Planner<'p> {
             let choice = s.ifunc.and_then(|f| Some((f, *chosen.get(&f.addr.0)?)));
             // Of an ifunc's implementations only the one counts that the loader chose, by the ifunc's name.
             let name = match choice {
-                Some((_, addr)) if addr != s.addr.0 => continue,
+                Some((_, addr)) if addr != s.addr.0 => {
+                    placed.unchosen.insert(s.addr.0.wrapping_add(module.bias.0));
+                    continue;
+                }
                 Some((ifunc, _)) => ifunc.name().map_or_else(|| name_of(s), str::to_owned),
                 None => name_of(s),
             };
@@ -439,7 +414,8 @@ impl<'p> Planner<'p> {
             };
             let Some(addr) = choice else {
                 let (addr, why) = (refused.addr.0, refused.reason.to_string());
-                left_out.push(RefusedSite { name, module: module.path.display().to_string(), addr, why });
+                let module = module.path.display().to_string();
+                placed.refused.push(RefusedSite { name, module, addr, why });
                 continue;
             };
             let function = loaded.image.function_at(ImageAddr(addr));

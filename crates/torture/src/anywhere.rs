@@ -206,7 +206,7 @@ fn round(
     running.pause();
     let plan = planned(running.pid(), &specs, is_by_handler, options.sites);
     running.go_on();
-    let Plan { mut sites, refused } = plan?;
+    let Plan { mut sites, refused, .. } = plan?;
     let mut by_kernel = 0;
     sites.retain(|site| {
         by_kernel += usize::from(site.placement.rung == Rung::Kernel);

@@ -16,6 +16,10 @@ use session::{Action, Consumer, Plan, SitePlan, Verb};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+/// Why an implementation of an ifunc has no probe.
+const UNCHOSEN: &str =
+    "it does not run: the loader chose another implementation of the function for this processor";
+
 /// Address in the process; true where the function is left.
 type Key = (u64, bool);
 
@@ -30,6 +34,8 @@ pub struct Placing<'a> {
     specs: BTreeSet<usize>,
     /// Image addresses of functions that are wanted at both ends, and the path of their module.
     both: Vec<(String, u64, u64)>,
+    /// How far from their image addresses modules lie, by path.
+    biases: BTreeMap<String, u64>,
 }
 
 impl<'a> Placing<'a> {
@@ -50,6 +56,7 @@ impl<'a> Placing<'a> {
             natives: BTreeMap::new(),
             specs: BTreeSet::new(),
             both: Vec::new(),
+            biases: files.iter().flatten().cloned().collect(),
         };
         let at_hits = script.probes.iter().filter_map(|probe| match &probe.event {
             Event::Target(target) => Some((target, probe.native)),
@@ -154,12 +161,20 @@ impl<'a> Placing<'a> {
                 sites.push(site);
             }
         }
-        let why = |name: &str| {
-            let refused = plan.refused.iter().find(|refused| name.ends_with(&format!(":{}", refused.name)));
-            refused.map_or("no probe can stand there".to_owned(), |refused| refused.why.clone())
+        let causes: BTreeMap<u64, &str> = plan
+            .refused
+            .iter()
+            .filter_map(|site| {
+                Some((site.addr.wrapping_add(*self.biases.get(&site.module)?), site.why.as_str()))
+            })
+            .collect();
+        let why = |addr: &u64| match causes.get(addr) {
+            Some(why) => (*why).to_owned(),
+            None if plan.unchosen.contains(addr) => UNCHOSEN.to_owned(),
+            None => "no probe can stand there".to_owned(),
         };
         let missing = self.wanted.iter().filter(|(key, _)| !placed.contains(key));
-        let left_out = missing.map(|(_, (_, name))| (name.clone(), why(name))).collect();
+        let left_out = missing.map(|((addr, _), (_, name))| (name.clone(), why(addr))).collect();
         (sites, natives, left_out)
     }
 }

@@ -37,7 +37,7 @@ const PACE_BYTES: u64 = 1 << 20;
 /// What is called so close behind the call is a part of the same function.
 const CALL_WITHIN_BYTES: u64 = 16;
 
-/// Adds all that `code[range]` refers to; `starts` are the sorted function starts in it.
+/// Adds all that `code` refers to; `starts` are the sorted function starts of the file.
 ///
 /// `go_on` is asked now and then, with how many bytes were read since; `None` if it said no.
 pub(crate) fn sweep(
@@ -49,7 +49,8 @@ pub(crate) fn sweep(
     let mut decoder = Decoder::with_ip(64, code.bytes, code.base, DecoderOptions::NONE);
     let mut insn = Instruction::default();
     let mut ways = Ways { code, starts, start: code.base, end: code.base, call_end: 0, last: Op::INVALID };
-    let mut starts = starts.iter().copied().filter(|start| *start > code.base).chain([u64::MAX]);
+    let first = starts.partition_point(|start| *start <= code.base);
+    let mut starts = starts[first..].iter().copied().chain([u64::MAX]);
     let mut resync = starts.next().unwrap_or(u64::MAX);
     ways.end = resync;
     let absolute = is_absolute(code.base);
