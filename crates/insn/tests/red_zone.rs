@@ -150,7 +150,8 @@ fn a_part_far_away_is_read_too() {
         let codes = [Code { base: BASE, bytes: &bytes }];
         let starts = [BASE, BASE + 0x3000];
         let whole = Flow::analyse(&codes, &starts, &[], &|_| vec![]);
-        let near = Flow::analyse_near(&codes, &starts, &[], &|_| vec![], &[BASE..BASE + 16]);
+        let near =
+            Flow::analyse_near(&codes, &starts, &[], &|_| vec![], std::slice::from_ref(&(BASE..BASE + 16)));
         for flow in [whole, near] {
             assert_eq!(flow.is_called_only(BASE), is_called);
         }

@@ -7,7 +7,7 @@
 //!             stack, scratch, constants and map values, each within its bounds, and a target's memory by helpers only.
 //!          L2 padding of keys is zeros, so that equal keys are equal bytes.
 //!          L3 what depends on the running process (addresses, numbers of maps) is not in a program.
-//! Checked: `tests/scripts.rs`; `tests/generated.rs` (no panic, no refused program, bounded).
+//! Checked: `tests/scripts.rs`; `torture lang` (no panic, no refused program, bounded).
 
 mod aggregate;
 mod build;

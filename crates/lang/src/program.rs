@@ -5,7 +5,7 @@
 //! Context: control.
 //! Keeps:   P1 a program names nothing but map indices, helper numbers and its context: no address of any process.
 //!          P2 whatever has to be printed leaves a program as one record in one ring, in the order of the program.
-//! Checked: `tests/scripts.rs` (every program is accepted by `bpf::Program`), `tests/generated.rs`.
+//! Checked: `tests/scripts.rs` (every program is accepted by `bpf::Program`), `torture lang`.
 
 use crate::MapKind;
 use crate::ast::Provider;

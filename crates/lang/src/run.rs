@@ -5,7 +5,7 @@
 //! Context: control.
 //! Keeps:   R1 programs run one after the other on crate `bpf`'s interpreter, each with bounded fuel.
 //!          R2 records are read in the order in which programs left them, each once.
-//! Checked: `tests/scripts.rs`, `tests/output.rs`, `tests/generated.rs`.
+//! Checked: `tests/scripts.rs`, `tests/output.rs`, `torture lang`.
 
 mod events;
 mod failures;

@@ -10,7 +10,7 @@
 
 mod engines;
 pub(crate) mod generate;
-mod options;
+pub(crate) mod options;
 
 use crate::rng::Rng;
 use engines::{Engines, Ran};

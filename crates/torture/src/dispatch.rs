@@ -20,6 +20,7 @@ const ALL: &[Torture] = &[
         "breakpoints reserved, released and changed by many threads, and broken accounts",
         crate::hwbp_main,
     ),
+    ("lang", "scripts made by chance through the whole of the language", crate::lang_main),
     ("live", "consumers that come and go in one session under hits, and broken ones", crate::live_main),
     ("mem", "objects taken, given and retired in any context, and broken caches", crate::mem_main),
     ("rcu", "reader flavours and grace periods, and broken ones", crate::rcu_main),

@@ -17,8 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 /// Why an implementation of an ifunc has no probe.
-const UNCHOSEN: &str =
-    "it does not run: the loader chose another implementation of the function for this processor";
+const UNCHOSEN: &str = "the loader chose another implementation of this function for this processor";
 
 /// Address in the process; true where the function is left.
 type Key = (u64, bool);

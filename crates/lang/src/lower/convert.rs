@@ -4,7 +4,7 @@
 //! State:   none of its own.
 //! Context: control.
 //! Keeps:   C1 a value that is written somewhere has all bytes defined: padding, and what follows a string's NUL, are zeros.
-//! Checked: tests/scripts.rs (keys that differ in padding only), tests/generated.rs.
+//! Checked: tests/scripts.rs (keys that differ in padding only), `torture lang`.
 
 use super::build::{Build, Done};
 use super::code::r;

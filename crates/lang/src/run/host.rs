@@ -5,7 +5,7 @@
 //! Context: control; one program at a time.
 //! Keeps:   H1 an address leads to memory of the script or nowhere: never to the controller's own.
 //!          H2 every length that a program gives is bounded before anything is taken.
-//! Checked: tests/scripts.rs, tests/generated.rs.
+//! Checked: tests/scripts.rs, `torture lang`.
 
 use super::maps::Map;
 use super::{names, os};

@@ -33,7 +33,8 @@ The last line begins with PASS or FAIL, and the exit status is 0 or 1:
 Example: nanoprobe torture bpf --for 10m --engines jit,target,kernel
 ";
 
-const BROKEN: [(&str, Broken); 8] = [
+/// Compilers with one thing wrong.
+pub const BROKEN: [(&str, Broken); 8] = [
     ("upper-half", Broken::UpperHalf),
     ("signed-shift", Broken::SignedShift),
     ("signed-compare", Broken::SignedCompare),
