@@ -18,7 +18,7 @@ const LINE: usize = 128;
 pub struct Credits<M = Place> {
     place: M,
     copies: u32,
-    batch: u64,
+    limit: u32,
 }
 
 impl Credits {
@@ -29,9 +29,12 @@ impl Credits {
 
 impl<M: Access> Credits<M> {
     pub fn at(place: M, copies: u32, limit: u32) -> Self {
-        // A small limit is not spread: CPUs would only steal from one another.
-        let batch = u64::from(limit / (copies * 8).max(1)).min(32);
-        Credits { place, copies, batch }
+        Credits { place, copies, limit }
+    }
+
+    /// So many a CPU takes at once. A small limit is not spread: CPUs would only steal from one another.
+    fn batch(&self) -> u64 {
+        u64::from(self.limit / (self.copies * 8).max(1)).min(32)
     }
 
     #[cfg(all(feature = "std", not(loom)))]
@@ -71,7 +74,7 @@ impl<M: Access> Credits<M> {
         if Self::minus(self.of(cpu), 1) == 1 {
             return true;
         }
-        let got = Self::minus(self.all(), self.batch + 1);
+        let got = Self::minus(self.all(), self.batch() + 1);
         if got > 0 {
             self.of(cpu).fetch_add(got - 1, Relaxed);
             return true;
@@ -82,8 +85,8 @@ impl<M: Access> Credits<M> {
     /// Gives one back.
     pub fn give(self) {
         let mine = self.of(percpu::current_cpu() % self.copies);
-        if mine.fetch_add(1, Relaxed) >= 2 * self.batch {
-            let surplus = Self::minus(mine, self.batch + 1);
+        if mine.fetch_add(1, Relaxed) >= 2 * self.batch() {
+            let surplus = Self::minus(mine, self.batch() + 1);
             self.all().fetch_add(surplus, Relaxed);
         }
     }

@@ -50,11 +50,14 @@ const BUSY: usize = 8;
 const EVICTED: usize = 16;
 
 /// An element: next, version, hash, used; then key and value.
-const NEXT: usize = 0;
+pub(crate) const NEXT: usize = 0;
 pub(crate) const VERSION: usize = 4;
-const SUM: usize = 8;
-const USED: usize = 12;
+pub(crate) const SUM: usize = 8;
+pub(crate) const USED: usize = 12;
 pub(crate) const DATA: usize = 16;
+
+/// In a bucket: behind the count of its changes.
+pub(crate) const HEAD_OF_CHAIN: usize = 4;
 
 /// A chain ends with the number of its bucket, so that who strayed into another one notices.
 pub(crate) const END: u32 = 1 << 31;
@@ -68,7 +71,7 @@ pub(crate) const LRU: u32 = 2;
 pub(crate) const PLAIN: u32 = 4;
 
 /// In the word of use: used since the hand came by, and in the map.
-const WAS_USED: u32 = 1;
+pub(crate) const WAS_USED: u32 = 1;
 const IS_LIVE: u32 = 2;
 
 /// What an update may do.
@@ -396,5 +399,16 @@ fn hash_of(key: &[u8]) -> u32 {
     if !rest.is_empty() {
         sum = crate::stacks::mix(sum ^ crate::place::padded(rest));
     }
+    folded(sum)
+}
+
+/// The hash of a key of at most eight bytes, filled up with zeros, which has so many.
+#[inline(always)]
+pub(crate) fn hash_of_word(word: u64, len: u32) -> u32 {
+    folded(crate::stacks::mix(u64::from(len) ^ word))
+}
+
+#[inline(always)]
+fn folded(sum: u64) -> u32 {
     (sum >> 32) as u32 ^ sum as u32
 }

@@ -53,7 +53,7 @@ pub use ring::{Cursor, Next, Reader, Reservation, Ring};
 #[cfg(not(loom))]
 pub use stacks::{StackTable, Stacks};
 #[cfg(not(loom))]
-pub use table::{Form, Kind, Slot, Spec, Table};
+pub use table::{Form, Glance, Kind, Slot, Spec, Table};
 #[cfg(not(loom))]
 pub use way::{Locked, Outside, Restartable, Way};
 #[cfg(loom)]

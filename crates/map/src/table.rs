@@ -14,10 +14,12 @@
 
 mod aggregates;
 mod form;
+mod glance;
 mod pool;
 mod walk;
 
 pub use form::{Form, Kind, Spec};
+pub use glance::Glance;
 
 use crate::Error;
 use crate::hash::{Entries, Flag};

@@ -57,6 +57,25 @@ pub struct Around<'a> {
     pub stack_pointer: u64,
 }
 
+/// The form of the table that a program calls by this handle.
+///
+/// # Safety
+/// It must be the head of maps that the controller laid out, or of zeros.
+#[inline(always)]
+pub(crate) unsafe fn form(maps: &MapsHead, handle: u64) -> Option<&Form> {
+    let base = core::ptr::from_ref(maps) as u64;
+    let at = handle.wrapping_sub(base + HANDLES as u64);
+    if at / 8 >= maps.handles || !at.is_multiple_of(8) {
+        return None;
+    }
+    let offset = handle as *const u64;
+    // SAFETY: one of the handles, which stand behind the head and do not change (wire M1).
+    let offset = unsafe { offset.read() };
+    let form = (base + offset) as *const Form;
+    // SAFETY: a handle that is not 0 has the offset of a table's form (M1), in the arena that stays mapped for the hit.
+    (offset != 0).then(|| unsafe { &*form })
+}
+
 /// Errors as programs see them.
 pub(crate) mod errno {
     pub const ENOENT: u64 = -2i64 as u64;
@@ -78,19 +97,8 @@ impl<'a> Around<'a> {
     /// The table that a program calls by this handle.
     #[inline(always)]
     pub(crate) fn table(&self, handle: u64) -> Option<Table> {
-        let at = handle.wrapping_sub(self.base() + HANDLES as u64);
-        if at / 8 >= self.maps.handles || !at.is_multiple_of(8) {
-            return None;
-        }
-        let offset = handle as *const u64;
-        // SAFETY: one of the handles, which stand behind the head and do not change (wire M1).
-        let offset = unsafe { offset.read() };
-        if offset == 0 {
-            return None;
-        }
-        let form = (self.base() + offset) as *const Form;
-        // SAFETY: a handle that is not 0 has the offset of a table's form (M1), in the arena that stays mapped for the hit.
-        let form: &'a Form = unsafe { &*form };
+        // SAFETY: the run's own maps.
+        let form = unsafe { form(self.maps, handle) }?;
         // SAFETY: the form of a table that the controller laid out there, and that nobody changes.
         Some(unsafe { Table::at(form) })
     }

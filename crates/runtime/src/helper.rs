@@ -10,6 +10,7 @@
 use crate::around::{Around, Piece};
 use crate::cell::Adder;
 use crate::handler::PtRegs;
+use crate::helpers::quick::Quick;
 use crate::helpers::vectors;
 use core::sync::atomic::Ordering::Relaxed;
 use wire::{HELPERS_LEN, Hit, ProgramDesc, SiteDesc, needs};
@@ -20,8 +21,9 @@ pub type Function = unsafe extern "C" fn(u64, u64, u64, u64, u64, *mut Hit) -> u
 macro_rules! helpers {
     ($($name:ident($($arg:ident),*) = $around:ident, $hit:ident: $does:expr;)*) => {
         $(
-            // One form for all: the table is made for a build.
+            // One form for all: the table is made for a build. By itself: what some try before it needs none of its frame.
             #[allow(clippy::extra_unused_type_parameters)]
+            #[inline(never)]
             unsafe extern "C" fn $name<A: Adder>(
                 r1: u64, r2: u64, r3: u64, r4: u64, r5: u64, hit: *mut Hit,
             ) -> u64 {
@@ -47,7 +49,7 @@ helpers! {
     pid_tgid() = around, hit: around.process_and_thread::<A>();
     smp_processor_id() = around, hit: around.cpu();
     cookie() = around, hit: hit.cookie;
-    map_lookup(map, key) = around, hit: around.map_lookup::<A>(map, key);
+    map_lookup_whole(map, key) = around, hit: around.map_lookup::<A>(map, key);
     map_update(map, key, value, flags) = around, hit: around.map_update::<A>(map, key, value, flags);
     map_delete(map, key) = around, hit: around.map_delete::<A>(map, key);
     prandom_u32() = around, hit: around.random();
@@ -57,10 +59,10 @@ helpers! {
     probe_read_user(to, len, from) = around, hit: around.probe_read::<A>(to, len, from);
     probe_read_own(to, len, from) = around, hit: around.read_own(to, len, from);
     ktime_get_boot_ns() = around, hit: around.boot_time();
-    ringbuf_output(ring, from, len) = around, hit: around.ring_output(ring, from, len);
+    ringbuf_output(ring, from, len) = around, hit: around.ring_output::<A>(ring, from, len);
     ktime_get_tai_ns() = around, hit: around.atomic_time();
-    lookup_or_init(map, key) = around, hit: around.lookup_or_init::<A>(map, key);
-    aggregate(map, key, value, stamp) = around, hit: around.aggregate::<A>(map, key, value, stamp);
+    lookup_or_init_whole(map, key) = around, hit: around.lookup_or_init::<A>(map, key);
+    aggregate_whole(map, key, value, stamp) = around, hit: around.aggregate::<A>(map, key, value, stamp);
     aggregated(map, key) = around, hit: around.aggregated(map, key);
     map_next(map, cursor, key, value) = around, hit: around.map_next(map, cursor, key, value);
     map_len(map) = around, hit: around.map_len(map);
@@ -78,6 +80,32 @@ helpers! {
     user_stack(to, most) = around, hit: unsafe { around.user_stack::<A>(hit, to, most) };
     func_ip() = around, hit: around.site.function;
     vector(number, first) = around, hit: vectors::bytes(number, first);
+}
+
+macro_rules! quick_first {
+    ($($name:ident($quick:ident, $value:ident) = $does:expr, or $whole:ident;)*) => {
+        $(
+            unsafe extern "C" fn $name<A: Adder>(
+                r1: u64, r2: u64, r3: u64, r4: u64, r5: u64, hit: *mut Hit,
+            ) -> u64 {
+                // SAFETY: the run's own (contract of all: `table`).
+                let quick = unsafe { Quick::of(&*hit, &r5, r1, r2) };
+                let $value = r3;
+                let _ = $value;
+                match quick.and_then(|$quick| $does) {
+                    Some(result) => result,
+                    // SAFETY: passed on from the caller.
+                    None => unsafe { $whole::<A>(r1, r2, r3, r4, r5, hit) },
+                }
+            }
+        )*
+    };
+}
+
+quick_first! {
+    map_lookup(quick, value) = quick.address::<A>(), or map_lookup_whole;
+    lookup_or_init(quick, value) = quick.address::<A>(), or lookup_or_init_whole;
+    aggregate(quick, value) = quick.add::<A>(value).then_some(0), or aggregate_whole;
 }
 
 /// The helpers of one build, in the order of [`wire::Helper`]. Whoever calls one must pass the run's `Hit`.

@@ -8,6 +8,7 @@
 
 pub mod maps;
 pub mod output;
+pub(crate) mod quick;
 pub mod reads;
 pub mod stacks;
 pub mod text;

@@ -8,7 +8,7 @@
 //! Checked: model `hash` (mutants MAP-20, MAP-21, MAP-22, no-second-look), tests/semantics.rs,
 //!          tests/other_process.rs.
 
-use super::{BUSY, DATA, END, Entries, NEXT, SUM, TRIES, VERSION};
+use super::{BUSY, DATA, END, Entries, HEAD_OF_CHAIN, NEXT, SUM, TRIES, VERSION};
 use crate::Error;
 use crate::place::{Access, versioned};
 use crate::prim::{Acquire, AtomicU32, Relaxed, Release, fence, spin};
@@ -43,7 +43,7 @@ impl<M: Access> Bucket<M> {
     /// The first element's index, or the end.
     #[inline(always)]
     pub fn head(&self) -> &AtomicU32 {
-        self.place.u32(4)
+        self.place.u32(HEAD_OF_CHAIN)
     }
 
     /// What `look` finds if the chain does not change meanwhile, or if it finds something.

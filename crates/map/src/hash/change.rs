@@ -166,7 +166,8 @@ impl<M: Access> Entries<M> {
         self.element(index).u32(NEXT).store(next, Relaxed);
         let previous = self.element(before);
         let link = if before == 0 { locked.0.head() } else { previous.u32(NEXT) };
-        // [MAP-23] The element is seen whole. Pairs with [MAP-22], [MAP-25], [MAP-27], [MAP-28].
+        // [MAP-23] The element is seen whole. Pairs with [MAP-22], [MAP-25], [MAP-27], [MAP-28], [MAP-50]
+        // and [MAP-51].
         #[cfg(not(mutant = "MAP-23"))]
         let order = Release;
         #[cfg(mutant = "MAP-23")]
@@ -197,7 +198,7 @@ impl<M: Access> Entries<M> {
         let next = element.u32(NEXT).load(Relaxed);
         let previous = self.element(before);
         let link = if before == 0 { locked.0.head() } else { previous.u32(NEXT) };
-        // [MAP-24] As [MAP-23], for what follows. Pairs with [MAP-27].
+        // [MAP-24] As [MAP-23], for what follows. Pairs with [MAP-27], [MAP-51].
         link.store(next, Release);
         element.u32(USED).store(0, Relaxed);
     }

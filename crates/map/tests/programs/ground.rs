@@ -30,14 +30,18 @@ impl Words {
         Words(unsafe { std::slice::from_raw_parts(pages.as_ptr().cast(), pages.len() * 512) })
     }
 
-    /// The table with this handle, as a target has it.
-    pub fn table(&self, maps: &Maps, handle: usize) -> Table {
+    /// The form of the table with this handle.
+    pub fn form(&self, maps: &Maps, handle: usize) -> &'static Form {
         let at = self.0[maps.handle(handle).unwrap() / 8].load(Relaxed) as usize;
         let form = self.0[at / 8..].as_ptr().cast::<Form>();
         // SAFETY: `Maps` laid a table out there, in words that are never freed.
-        let form = unsafe { &*form };
+        unsafe { &*form }
+    }
+
+    /// The table with this handle, as a target has it.
+    pub fn table(&self, maps: &Maps, handle: usize) -> Table {
         // SAFETY: the form of that table, which nobody changes.
-        unsafe { Table::at(form) }
+        unsafe { Table::at(self.form(maps, handle)) }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The maps of programs.
 
+mod glance;
 mod ground;
 mod hostile;
 mod maps;

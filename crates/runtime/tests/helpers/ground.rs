@@ -13,6 +13,7 @@ pub const FIRST: usize = 3;
 pub const PLAIN: usize = FIRST;
 pub const COUNTS: usize = FIRST + 1;
 pub const SUMS: usize = FIRST + 2;
+pub const HALVES: usize = FIRST + 3;
 pub const LIMIT: usize = 20;
 
 struct Words(&'static [AtomicU64]);
@@ -48,8 +49,9 @@ fn leak<const N: usize>() -> &'static [AtomicU64; N] {
 impl World {
     pub fn new(reads: ReadWay) -> World {
         let spec = |value, agg| Spec { kind: Kind::Hash, key: 8, value, limit: LIMIT, agg };
-        let tables =
+        let mut tables =
             vec![spec(24, None), spec(0, Some(Agg::Count)), spec(0, Some(Agg::Sum { signed: true }))];
+        tables.push(Spec { key: 4, ..spec(0, Some(Agg::Count)) });
         let constants = b"constant\0".to_vec();
         let plan = Plan { constants, tables, first_table: FIRST, ring_bytes: 1 << 12 };
         let mut maps = Maps::new(&plan).unwrap();

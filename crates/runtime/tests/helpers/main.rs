@@ -1,5 +1,6 @@
 //! Helpers of programs in an ordinary process.
 
+mod functions;
 mod ground;
 mod maps;
 mod reads;

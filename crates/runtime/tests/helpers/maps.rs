@@ -60,16 +60,17 @@ fn records_come_whole_with_their_time_or_are_counted() {
         world.put(0, n);
         let (around, ring) = (world.around(), world.handle(2));
         let len = 8 + n % 40;
-        assert_eq!(around.ring_output(ring, world.stack.as_ptr() as u64, len), 0);
+        assert_eq!(around.ring_output::<Rseq>(ring, world.stack.as_ptr() as u64, len), 0);
         let records = world.maps.take_records(u64::MAX);
         assert_eq!((records.len(), records[0].bytes.len() as u64), (1, len));
         assert_eq!(records[0].bytes[..8], n.to_ne_bytes());
         assert!((before..=sys::monotonic_ns()).contains(&records[0].stamp));
     }
     let around = world.around();
-    let all = (0..10_000).map(|_| around.ring_output(world.handle(2), world.stack.as_ptr() as u64, 64));
+    let all =
+        (0..10_000).map(|_| around.ring_output::<Rseq>(world.handle(2), world.stack.as_ptr() as u64, 64));
     let lost = all.filter(|result| *result == -28i64 as u64).count() as u64;
-    assert_eq!(around.ring_output(world.handle(2), world.scratch.as_ptr() as u64, 60_000), E2BIG);
+    assert_eq!(around.ring_output::<Rseq>(world.handle(2), world.scratch.as_ptr() as u64, 60_000), E2BIG);
     assert_eq!(world.errors(), [(HelperError::RingFull, lost), (HelperError::RecordTooLong, 1)]);
     let got = world.maps.take_records(u64::MAX).len() as u64;
     assert_eq!((got + lost, got > 10), (10_000, true));

@@ -17,7 +17,7 @@ const CALLS: [(Call, &[usize]); 18] = [
     (("aggregated", |a, [x, y, ..]| a.aggregated(x, y)), &[0, 1]),
     (("map_len", |a, [x, ..]| a.map_len(x)), &[0]),
     (("map_next", |a, [x, y, z, w]| a.map_next(x, y, z, w)), &[0, 1, 2, 3]),
-    (("ring_output", |a, [x, y, z, _]| a.ring_output(x, y, z)), &[0, 1]),
+    (("ring_output", |a, [x, y, z, _]| a.ring_output::<Rseq>(x, y, z)), &[0, 1]),
     (("str_compare", |a, [x, y, z, w]| a.str_compare(x, y, z, w)), &[0, 2]),
     (("mem_compare", |a, [x, y, z, _]| a.mem_compare(x, y, z)), &[0, 1]),
     (("str_find", |a, [x, y, z, w]| a.str_find(x, y, z, w)), &[0, 2]),

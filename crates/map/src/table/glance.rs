@@ -1,0 +1,123 @@
+//! A look for a key of a word or of half of one, and no more than that takes.
+//!
+//! For:     programs at hits: nearly every hit finds its key, near the head of its chain.
+//! State:   none: a form.
+//! Context: hit, signal, target.
+//! Keeps:   G1 what is found is what [`Table::find`](super::Table::find) finds at that moment.
+//!          G2 `None` and false say nothing, and nothing was done: who gets them asks the table, which looks again.
+//!          G3 a look ends after [`LOOKS`] elements.
+//! Checked: tests/programs/glance.rs (G1 and G2 beside a table, G3 on damage, exact sums of threads); `bench scripts by-arg0`.
+//!
+//! A `Table` is thirty words that are computed for each call, which costs more than the look itself: an add took 25 ns by it, and
+//! takes 6 so (2026-11, AMD family 26, helpers in a loop).
+
+use super::{Form, Slot};
+use crate::hash::{DATA, HEAD_OF_CHAIN, LRU, NEXT, SUM, USED, VERSION, WAS_USED, hash_of_word};
+use crate::place::{Place, versioned};
+use crate::prim::{Acquire, Relaxed};
+use crate::way::Way;
+use core::ptr::NonNull;
+
+/// So many elements of a chain are looked at.
+const LOOKS: usize = 4;
+
+/// A table, for a glance.
+#[derive(Clone, Copy, Debug)]
+pub struct Glance<'a> {
+    form: &'a Form,
+}
+
+impl<'a> Glance<'a> {
+    /// The table with this form.
+    ///
+    /// # Safety
+    /// As for [`Table::at`](super::Table::at).
+    #[inline(always)]
+    pub unsafe fn at(form: &'a Form) -> Glance<'a> {
+        Glance { form }
+    }
+
+    #[inline(always)]
+    fn head(&self) -> Place {
+        // SAFETY: all parts lie behind the form, in the table (contract of `at`).
+        unsafe { Place::new(NonNull::from(self.form).cast()) }
+    }
+
+    /// Bytes of a key, if they are a word or half of one.
+    #[inline(always)]
+    pub fn key_bytes(&self) -> Option<u32> {
+        matches!(self.form.key, 4 | 8).then_some(self.form.key)
+    }
+
+    /// The element of a key of so many bytes, filled up with zeros, if it is there and is found at once.
+    #[inline(always)]
+    pub fn find(&self, key: u64) -> Option<Slot> {
+        let (form, head) = (self.form, self.head());
+        let hash = hash_of_word(key, self.key_bytes()?);
+        let bucket = head.at(form.chains as usize + (hash & form.buckets.wrapping_sub(1)) as usize * 8);
+        // [MAP-50] As [MAP-22]. Pairs with [MAP-23].
+        let mut index = bucket.u32(HEAD_OF_CHAIN).load(Acquire);
+        for _ in 0..LOOKS {
+            // The end of a chain and what cannot be are no element's index.
+            let number = index.wrapping_sub(1);
+            if number >= form.limit {
+                return None;
+            }
+            let element = head.at(form.elements as usize + number as usize * form.unit as usize);
+            let is_it = || element.u32(SUM).load(Relaxed) == hash && element.u64(DATA).load(Relaxed) == key;
+            if is_it() {
+                let was_used = form.kind & LRU == 0 || element.u32(USED).load(Relaxed) & WAS_USED != 0;
+                let is_still = versioned(element.u32(VERSION), is_it);
+                return (was_used && is_still == Some(true)).then_some(Slot(index));
+            }
+            // [MAP-51] As [MAP-27]. Pairs with [MAP-23], [MAP-24].
+            index = element.u32(NEXT).load(Acquire);
+        }
+        None
+    }
+
+    /// The address of a value that was found: of a per-CPU table that of the thread's CPU.
+    #[inline(always)]
+    pub fn address(&self, slot: Slot, way: impl Way) -> NonNull<u8> {
+        let cpu = if self.form.is_per_cpu() { way.cpu() } else { u32::MAX };
+        self.value(slot, if cpu < self.form.cpus { 1 + cpu } else { 0 }).ptr()
+    }
+
+    /// Takes a value into a key's count or sum; false if the table has to do it.
+    #[inline(always)]
+    pub fn add(&self, key: u64, value: u64, way: impl Way) -> bool {
+        let n = match self.form.agg[0] & 0xff {
+            COUNT => 1,
+            SUM_OF => value,
+            _ => return false,
+        };
+        let Some(slot) = self.find(key) else { return false };
+        let cpu = way.cpu();
+        cpu < self.form.cpus && way.add(cpu, self.value(slot, 1 + cpu).u64(0), n)
+    }
+
+    /// One copy of a value that was found, whose index is within the limit.
+    #[inline(always)]
+    fn value(&self, slot: Slot, copy: u32) -> Place {
+        let (form, number) = (self.form, slot.0.wrapping_sub(1) as usize);
+        let within = number * form.value_unit as usize + copy as usize * form.copy_stride as usize;
+        self.head().at(form.values as usize + within)
+    }
+}
+
+/// The aggregations that add one number to one word, as `Agg::to_words` names them.
+const COUNT: u64 = 1;
+/// The other one.
+const SUM_OF: u64 = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::{COUNT, SUM_OF};
+    use crate::Agg;
+
+    #[test]
+    fn aggregations_are_named_as_they_name_themselves() {
+        assert_eq!(Agg::Count.to_words()[0], COUNT);
+        assert!([false, true].into_iter().all(|signed| Agg::Sum { signed }.to_words()[0] & 0xff == SUM_OF));
+    }
+}

@@ -1,0 +1,145 @@
+//! The helpers of maps as programs call them, which try a quick way first, beside the whole way: the same results, the same values,
+//! and the same errors for what is not the program's.
+
+use crate::ground::{COUNTS, FIRST, HALVES, PLAIN, SUMS, World};
+use runtime::{Adder, Function, Locked, PtRegs, Rseq, helpers};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use wire::maps::{HelperError, ReadWay};
+use wire::{Helper, Hit, ProgramDesc, needs};
+
+/// A run of a program whose frames are words here.
+struct Run {
+    world: World,
+    desc: Box<ProgramDesc>,
+    hit: Hit,
+    table: [Function; wire::HELPERS_LEN],
+}
+
+/// The program's frames, and the saved registers above.
+type Frames = [u64; 64 + size_of::<PtRegs>() / 8];
+
+impl Run {
+    fn new<A: Adder>(frames: &mut Frames, bits: u64) -> Run {
+        let world = World::new(ReadWay::VmReadv);
+        // SAFETY: plain numbers.
+        let mut desc: Box<ProgramDesc> = Box::new(unsafe { std::mem::zeroed() });
+        desc.maps = std::ptr::from_ref(world.head) as u64;
+        desc.needs.store(bits, Relaxed);
+        let given = world.scratch.as_ptr() as u64;
+        let hit = Hit {
+            regs: frames[64..].as_mut_ptr() as u64,
+            program: std::ptr::from_ref(&*desc) as u64,
+            copy: 4096,
+            stack: given,
+            scratch: given + wire::STACK_LEN as u64,
+            ..Hit::default()
+        };
+        Run { world, desc, hit, table: helpers::<A>() }
+    }
+
+    fn call(&self, helper: Helper, map: usize, key: u64, value: u64) -> u64 {
+        let hit = Hit { site: std::ptr::from_ref(&self.world.site) as u64, ..self.hit };
+        let hit = std::ptr::from_ref(&hit).cast_mut();
+        // SAFETY: the run's own, as the agent makes it; helpers look at every pointer.
+        unsafe { self.table[helper as usize](self.world.handle(map), key, value, 0, 0, hit) }
+    }
+
+    fn sum(&self, map: usize, key: u64) -> u64 {
+        let table = self.world.maps.table(map - FIRST);
+        table.find(&key.to_ne_bytes()[..table.key_bytes()]).map_or(0, |slot| table.aggregated(slot))
+    }
+}
+
+/// `key`: where the program has its key, of those that are its own.
+fn used<A: Adder>(bits: u64, key: impl Fn(&World, &mut Frames) -> u64) {
+    let mut frames: Frames = [0; _];
+    let run = Run::new::<A>(&mut frames, bits);
+    let at = key(&run.world, &mut frames);
+    // SAFETY: the program's own word.
+    let put = |word: u64| unsafe { (at as *mut u64).write_unaligned(word) };
+    for n in 0..200u64 {
+        put(n % 7);
+        assert_eq!(run.call(Helper::Aggregate, COUNTS, at, 1), 0);
+        assert_eq!(run.call(Helper::Aggregate, SUMS, at, n), 0);
+        assert_eq!(run.call(Helper::Aggregate, HALVES, at, 1), 0);
+        let made = run.call(Helper::LookupOrInit, PLAIN, at, 0);
+        assert!(made != 0 && run.call(Helper::MapLookup, PLAIN, at, 0) == made);
+    }
+    for key in 0..7 {
+        let values = (0..200).filter(|n| n % 7 == key);
+        assert_eq!(run.sum(COUNTS, key), values.clone().count() as u64);
+        assert_eq!(run.sum(HALVES, key), values.clone().count() as u64);
+        assert_eq!(run.sum(SUMS, key), values.sum::<u64>());
+    }
+    put(99);
+    assert_eq!(run.call(Helper::MapLookup, PLAIN, at, 0), 0);
+    assert_eq!(run.world.errors(), []);
+    assert!(run.desc.needs.load(Relaxed) == bits);
+}
+
+#[test]
+fn a_key_is_found_in_frames_in_a_given_stack_and_in_scratch_in_both_builds() {
+    let in_frames = |_: &World, frames: &mut Frames| frames[5..].as_mut_ptr() as u64;
+    let is_odd = |_: &World, frames: &mut Frames| frames[9..].as_mut_ptr() as u64 + 3;
+    let last = |_: &World, frames: &mut Frames| frames[63..].as_mut_ptr() as u64;
+    let given = |world: &World, _: &mut Frames| world.scratch[3].as_ptr() as u64;
+    for bits in [0, needs::WORKSPACE] {
+        used::<Rseq>(bits, in_frames);
+        used::<Locked>(bits, in_frames);
+        used::<Rseq>(bits, is_odd);
+        used::<Rseq>(bits, last);
+    }
+    for bits in [needs::WORKSPACE, needs::WORKSPACE | needs::CHECKED] {
+        used::<Rseq>(bits, given);
+        used::<Locked>(bits, given);
+    }
+}
+
+#[test]
+fn a_constant_is_a_key() {
+    let mut frames: Frames = [0; _];
+    let run = Run::new::<Rseq>(&mut frames, 0);
+    let constants = std::ptr::from_ref(run.world.head) as u64 + run.world.maps.constants() as u64;
+    (0..9).for_each(|_| assert_eq!(run.call(Helper::Aggregate, COUNTS, constants, 0), 0));
+    assert_eq!(run.sum(COUNTS, u64::from_ne_bytes(*b"constant")), 9);
+    // Of the next one the last byte is none of the constants.
+    assert_ne!(run.call(Helper::Aggregate, COUNTS, constants + 2, 0), 0);
+    assert_eq!(run.world.errors(), [(HelperError::BadArgument, 1)]);
+}
+
+#[test]
+fn a_pointer_that_is_not_the_programs_is_refused_by_each() {
+    let mut frames: Frames = [0; _];
+    let outside = Box::new(AtomicU64::new(7));
+    for bits in [0, needs::CHECKED] {
+        let run = Run::new::<Rseq>(&mut frames, bits);
+        // What is wrong is a key that is there: whoever reads it finds it.
+        let own = std::ptr::from_ref(run.world.head) as u64 + run.world.maps.constants() as u64;
+        for (map, helper) in [(COUNTS, Helper::Aggregate), (PLAIN, Helper::LookupOrInit)] {
+            run.call(helper, map, own, 1);
+        }
+        let regs = run.hit.regs;
+        let frames_at = frames[5..].as_ptr() as u64;
+        let mut wrong = vec![0, 1, u64::MAX, u64::MAX - 7, 1 << 47, outside.as_ptr() as u64];
+        wrong.push(regs + size_of::<PtRegs>() as u64 - 7);
+        if bits & needs::CHECKED != 0 {
+            wrong.push(frames_at);
+        }
+        let mut wanted = 0;
+        for at in wrong {
+            for (map, helper) in
+                [(COUNTS, Helper::Aggregate), (PLAIN, Helper::LookupOrInit), (PLAIN, Helper::MapLookup)]
+            {
+                run.call(helper, map, at, 1);
+                wanted += 1;
+                assert_eq!(run.world.errors(), [(HelperError::BadArgument, wanted)], "{helper:?} {at:#x}");
+            }
+        }
+        for number in [0, 2, 1000] {
+            assert_ne!(run.call(Helper::Aggregate, number, own, 1), 0);
+            wanted += 1;
+        }
+        assert_eq!(run.world.errors(), [(HelperError::BadArgument, wanted)]);
+        assert_eq!(outside.load(Relaxed), 7);
+    }
+}
