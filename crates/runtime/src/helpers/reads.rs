@@ -13,7 +13,7 @@
 //! what is in it between the look and the load.
 
 use crate::around::{Around, Piece, errno};
-use crate::bytes::{copy, zero};
+use crate::bytes::{copy, copy_text, text_len, zero};
 use crate::cell::Adder;
 use wire::maps::HelperError::{BadArgument, ReadFault, ReadRefused};
 
@@ -42,44 +42,52 @@ impl Around<'_> {
     }
 
     /// (to, length, from) -> 0 or an error: a text. `to` is zeros before.
+    #[inline(always)]
     pub fn probe_read_text<A: Adder>(&self, to: u64, len: u64, from: u64) -> u64 {
         if !self.may_write(to, len) {
             return self.refused(BadArgument, errno::EINVAL);
         }
-        let (mut done, mut piece) = (0, FIRST_PIECE);
+        let proven = self.proven();
+        let known = if proven.holds(from, 1) { len.min(proven.end - from) } else { 0 };
+        // SAFETY: as in `probe_read`.
+        if known > 0 && (unsafe { copy_text(to, from, known) } || known == len) {
+            return 0;
+        }
+        self.rest_of_text::<A>(to, len, from, known)
+    }
+
+    /// What is left of a text when so many bytes are there.
+    #[inline(never)]
+    fn rest_of_text<A: Adder>(&self, to: u64, len: u64, from: u64, done: u64) -> u64 {
+        let (mut done, mut piece) = (done, FIRST_PIECE);
         while done < len {
+            let (to_here, here) = (to + done, from.wrapping_add(done));
+            let known = self.known_from(here).min(len - done);
+            if known > 0 {
+                // SAFETY: as in `probe_read`.
+                if unsafe { copy_text(to_here, here, known) } {
+                    return 0;
+                }
+                done += known;
+                continue;
+            }
             let want = piece.min(len - done);
-            let got = match self.some_text::<A>(to + done, want, from.wrapping_add(done)) {
-                Ok(got) => got,
+            let got = match self.copied::<A>(to_here, want, here) {
+                Ok(got @ 1..) => got,
                 // What came before is the text, as far as it is there.
-                Err(_) if done > 0 => return 0,
+                _ if done > 0 => return 0,
+                Ok(_) => return self.lost(to, len, self.refused(ReadFault, errno::EFAULT)),
                 Err(error) => return self.lost(to, len, error),
             };
-            let Some(text) = self.bytes_mut(to + done, got) else { return 0 };
-            if let Some(end) = text.iter().position(|byte| *byte == 0) {
-                zero(text.get_mut(end..).unwrap_or_default());
-                return 0;
-            }
-            if got < want {
+            let Some(text) = self.bytes_mut(to_here, got) else { return 0 };
+            let end = text_len(text);
+            zero(text.get_mut(end..).unwrap_or_default());
+            if (end as u64) < want {
                 return 0;
             }
             (done, piece) = (done + got, piece * 4);
         }
         0
-    }
-
-    /// Up to so many bytes, at least one.
-    fn some_text<A: Adder>(&self, to: u64, want: u64, from: u64) -> Result<u64, u64> {
-        let known = self.known_from(from).min(want);
-        if known > 0 {
-            // SAFETY: as in `probe_read`.
-            unsafe { copy(to, from, known) };
-            return Ok(known);
-        }
-        match self.copied::<A>(to, want, from)? {
-            0 => Err(self.refused(ReadFault, errno::EFAULT)),
-            got => Ok(got),
-        }
     }
 
     /// How many bytes from there on need no question.

@@ -7,12 +7,12 @@
 //! Checked: tests/helpers.rs.
 
 use crate::around::{Around, errno};
+use crate::bytes::{compare_texts, text_len};
 use core::cmp::Ordering;
 use wire::maps::HelperError::BadArgument;
 
 fn until_nul(text: &[u8]) -> &[u8] {
-    let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
-    text.get(..end).unwrap_or_default()
+    text.get(..text_len(text)).unwrap_or_default()
 }
 
 impl Around<'_> {
@@ -21,11 +21,12 @@ impl Around<'_> {
     }
 
     /// (a, length, b, length) -> 0 if the strings are equal, else -1 or 1.
+    #[inline(always)]
     pub fn str_compare(&self, a: u64, a_len: u64, b: u64, b_len: u64) -> u64 {
         let Some((a, b)) = self.two(a, a_len, b, b_len) else {
             return self.refused(BadArgument, errno::EINVAL);
         };
-        match until_nul(a).iter().cmp(until_nul(b).iter()) {
+        match compare_texts(a, b) {
             Ordering::Less => -1i64 as u64,
             Ordering::Equal => 0,
             Ordering::Greater => 1,

@@ -155,3 +155,38 @@ fn below_and_beyond_the_proven_part_of_a_stack_the_kernel_is_asked() {
         assert_eq!(around.probe_read::<Rseq>(to, 8, from) == 0, is_proven, "{:#x}", from - base);
     }
 }
+
+#[test]
+fn a_text_goes_on_behind_the_proven_part_of_a_stack() {
+    let world = World::new(ReadWay::VmReadv);
+    let anonymous = MAP_PRIVATE | MAP_ANONYMOUS;
+    // SAFETY: a new mapping, where the system likes it.
+    let base = unsafe { map(0, 2 * PAGE as usize, PROT_READ | PROT_WRITE, anonymous, -1) }.unwrap();
+    let border = base + PAGE;
+    let letters: Vec<u8> = (0..300u32).map(|n| b'a' + (n % 26) as u8).collect();
+    for (before, len) in (0..20).flat_map(|before| [0, 1, 7, 8, 9, 63, 64, 65, 200].map(|len| (before, len)))
+    {
+        let (from, len) = (border - before, len as usize);
+        // SAFETY: our own pages.
+        unsafe { std::ptr::copy_nonoverlapping(letters.as_ptr(), from as *mut u8, len) };
+        // SAFETY: as above.
+        unsafe { ((from + len as u64) as *mut u8).write(0) };
+        let mut around = world.around();
+        around.stack_pointer = base + 100;
+        for room in [1, 8, 33, 256] {
+            let to = world.stack.as_ptr() as u64;
+            around.mem_zero(to, 512);
+            assert_eq!(around.probe_read_text::<Rseq>(to, room as u64, from), 0);
+            let text = world.bytes(0, 512);
+            let there = len.min(room);
+            assert_eq!(text[..there], letters[..there], "{before} before, {len} long, room for {room}");
+            assert!(
+                text[there..].iter().all(|byte| *byte == 0),
+                "{before} before, {len} long, room for {room}"
+            );
+        }
+    }
+    assert_eq!(world.errors(), []);
+    // SAFETY: our own pages.
+    unsafe { unmap(base, 2 * PAGE as usize) }.unwrap();
+}
