@@ -140,6 +140,25 @@ fn every_benchmark_is_listed_and_every_one_that_is_listed_answers() {
     assert_eq!(listed.iter().filter(|n| !n.starts_with("trig-")).count(), mains - 2, "{exported}");
 }
 
+/// Each run fails by itself if the hits that a script tells of are not the calls.
+#[test]
+fn every_script_is_measured_and_its_hits_are_the_calls() {
+    let listed = text(&bench("scripts --list").stdout);
+    let rows: Vec<&str> = listed.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(rows.len() >= 10, "{listed}");
+    let got = bench("scripts -d1");
+    let (out, err) = (text(&got.stdout), text(&got.stderr));
+    assert!(got.status.success(), "{out}{err}");
+    for row in rows {
+        let mut lines = out.lines().filter(|line| line.split_whitespace().next() == Some(row));
+        let line = lines.next().unwrap_or_default();
+        let mut words = line.split_whitespace().skip(1);
+        assert_eq!(words.next(), Some("nanoprobe"), "{row}: {out}");
+        let added = words.next().and_then(|number| number.parse::<f64>().ok());
+        assert!(added.is_some_and(f64::is_finite) && lines.next().is_none(), "{row}: {out}");
+    }
+}
+
 #[test]
 fn every_seed_series_is_named_when_none_is_and_says_how_it_is_run() {
     let got = bench("seeds");
