@@ -161,8 +161,9 @@ const LATER: [Consumer; 5] = [
 /// Blocks stand at multiples of it.
 pub(crate) const BLOCK_UNIT: u64 = 64;
 
-/// How long we wait for the last threads of a nanoprobe that leaves, before we miss the sites where they come out.
-const LEAVERS_PATIENCE: Duration = Duration::from_secs(1);
+/// How long we wait for the last threads of a nanoprobe that leaves, before we miss the sites where they come out; and for a
+/// thread that sleeps in the kernel, as in the midst of a fork, before we do without knowing its rseq area.
+const OTHERS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What would not be seen whole without these sites.
 fn incomplete<'a>(missed: impl Iterator<Item = &'a SitePlan>) -> BTreeSet<Whole> {
@@ -178,7 +179,10 @@ fn free_blocks(region: &Region) -> Slots {
 }
 
 pub(crate) enum ArmFailure {
+    /// A thread has its rseq area elsewhere than the others.
     RseqDiffers,
+    /// A thread sleeps in the kernel, and where its area is cannot be asked.
+    RseqUnknown(i32),
     Broken(Broken),
 }
 
@@ -192,7 +196,10 @@ impl From<ArmFailure> for Broken {
     fn from(failure: ArmFailure) -> Broken {
         match failure {
             ArmFailure::Broken(broken) => broken,
-            ArmFailure::RseqDiffers => Broken::Agent("threads differ in their rseq areas".into()),
+            ArmFailure::RseqDiffers => Broken::RseqDiffers,
+            ArmFailure::RseqUnknown(tid) => {
+                Broken::WontStop { tid, state: 'D', waited_ms: OTHERS_PATIENCE.as_millis() as u64 }
+            }
         }
     }
 }
@@ -208,7 +215,7 @@ impl Session {
         self.rebuild(setup, sites)?;
         self.prepare_kernel(by_kernel)?;
         match self.arm_all() {
-            Err(ArmFailure::RseqDiffers) => {
+            Err(ArmFailure::RseqDiffers | ArmFailure::RseqUnknown(_)) => {
                 // Threads differ in their rseq areas: locked adds are right for all of them.
                 let sites = self.take_plans();
                 setup.rseq_offset = None;
@@ -431,7 +438,7 @@ impl Session {
     pub(crate) fn arm_all(&mut self) -> Result<Duration, ArmFailure> {
         let own = self.regions.arena.remote;
         let mut longest = Duration::ZERO;
-        let end = Instant::now() + LEAVERS_PATIENCE;
+        let end = Instant::now() + OTHERS_PATIENCE;
         let mut pause = Duration::from_millis(1);
         let warmth = self.kernel.as_ref().and_then(KernelProbes::warm_up);
         let kernels: Vec<u64> =
@@ -439,11 +446,16 @@ impl Session {
         loop {
             let world = World::stop(self.pid())?;
             self.memory.check()?;
-            self.check_rseq(&world)?;
+            let rseq = self.check_rseq(&world);
+            let is_unknown = matches!(rseq, Err(ArmFailure::RseqUnknown(_))) && Instant::now() < end;
+            if !is_unknown {
+                rseq?;
+            }
             let mut pages = Pages::of(&self.memory);
             let ours = (&self.armed[..], &kernels[..]);
             let others = Others::find(&self.memory, &mut pages, own, &world, ours)?;
-            let is_waiting = Instant::now() < end && self.armed.iter().any(|armed| others.come_out_in(armed));
+            let is_leaving = || self.armed.iter().any(|armed| others.come_out_in(armed));
+            let is_waiting = is_unknown || Instant::now() < end && is_leaving();
             drop(pages);
             if !is_waiting {
                 longest = longest.max(self.arm(world, &others)?);
@@ -519,8 +531,8 @@ impl Session {
     fn check_rseq(&self, world: &World) -> Result<(), ArmFailure> {
         let Some(expected) = self.rseq_offset else { return Ok(()) };
         // Of one that sleeps we cannot ask, unless it is behind a child that we can ask.
-        if world.sleepers().any(|s| s.fs_base.is_none()) {
-            return Err(ArmFailure::RseqDiffers);
+        if let Some(sleeper) = world.sleepers().find(|s| s.fs_base.is_none()) {
+            return Err(ArmFailure::RseqUnknown(sleeper.tid));
         }
         for thread in world.threads() {
             let is_same = rseq_offset(thread.tid, thread.regs.fs_base) == Some(expected);

@@ -247,6 +247,8 @@ pub enum Broken {
     },
     /// The embedded agent is damaged.
     Agent(String),
+    /// A thread has its rseq area elsewhere than those whose hits are counted by it.
+    RseqDiffers,
 }
 
 impl Broken {
@@ -372,6 +374,10 @@ impl fmt::Display for Broken {
                 write!(f, "{command} ended before its first own instruction: {ending}")
             }
             Agent(why) => write!(f, "the embedded agent cannot be read: {why}"),
+            RseqDiffers => write!(
+                f,
+                "a new thread has its rseq area elsewhere than the others, by which the session counts"
+            ),
         }
     }
 }

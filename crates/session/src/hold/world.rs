@@ -316,7 +316,9 @@ impl World {
             }
             Some('D') => {
                 let Some(at) = process::asleep(tid) else { return false };
-                let is_behind_child = at.call.is_some_and(|call| makes_processes(call as usize));
+                // Without a child it is about to make one, and awake at once.
+                let is_behind_child = at.call.is_some_and(|call| makes_processes(call as usize))
+                    && !process::children_of_thread(group, tid).is_empty();
                 if is_behind_child || waited > SLEEP {
                     self.sleepers.insert(tid, Sleeper { tid, at, fs_base: None });
                 }
