@@ -32,6 +32,15 @@ fn a_short_run_counts_every_call_and_ends_in_the_summary() {
     assert!(out.contains("(1-byte nop)"), "{out}");
 }
 
+/// Locked adds cost ten times as much: they are for programs that make threads without libc, which our own does not. A thread that
+/// sleeps in the kernel at the attach may lead to them too, but not each time.
+#[test]
+fn our_own_program_counts_by_restartable_sequences() {
+    let run = |_| text(&bench("-w1 -d1 -p1 trig-uprobe-count").stdout);
+    let all: Vec<String> = (0..3).map(run).collect();
+    assert!(all.iter().any(|out| out.contains("counts by rseq")), "{all:?}");
+}
+
 #[test]
 fn every_target_and_both_ways_of_counting_are_exact_on_two_threads() {
     let got =
