@@ -18,7 +18,7 @@ use crate::front;
 use lang::ast::Provider;
 use lang::program::{Event, Named, Script};
 use lang::run::{Buffering, Ended, Format, Machine, Mode, Out, Settings, Untraced, out_error};
-use lang::{Checked, Disk, Request, Targets};
+use lang::{Checked, Disk, Opt, OptValue, Request, Targets};
 use live::{Live, Which};
 use names::Names;
 use options::{Backend, Options};
@@ -101,6 +101,12 @@ fn run(options: &Options) -> Result<i32, String> {
     }
     let mut targets = targets(options)?;
     let (checked, mut script) = prepare(options, &mut targets)?;
+    if options.named.iter().any(|(name, value)| name == "help" && value.is_none())
+        && !checked.options.iter().any(|option| option.name == "help")
+    {
+        println!("{}", parameters(&checked.options));
+        return Ok(0);
+    }
     if !options.stages.is_empty() {
         print_stages(options, &checked, &script);
         return Ok(0);
@@ -368,6 +374,28 @@ fn refuse_targets(script: &Script, mode: Mode) -> Result<(), String> {
     Ok(())
 }
 
+/// What a program takes behind `--`, a line each.
+fn parameters(options: &[Opt]) -> String {
+    let line = |option: &Opt| {
+        let value = match &option.default {
+            OptValue::Bool(false) => String::new(),
+            OptValue::Bool(true) => "=true".into(),
+            OptValue::Int(n) => format!("={n}"),
+            OptValue::Str(text) => format!("={}", String::from_utf8_lossy(text)),
+        };
+        let written = format!("--{}{value}", option.name);
+        let about = option.about.as_deref().unwrap_or_default();
+        format!("    {written:<24} {about}").trim_end().to_owned()
+    };
+    match options {
+        [] => "The program has no options of its own.".into(),
+        all => format!(
+            "PROGRAM OPTIONS, with what they are if not given:\n{}",
+            all.iter().map(line).collect::<Vec<_>>().join("\n")
+        ),
+    }
+}
+
 fn print_stages(options: &Options, checked: &Checked, script: &Script) {
     let has = |name: &str| options.stages.iter().any(|stage| stage == name || stage == "all");
     if has("ast") {
@@ -431,6 +459,21 @@ fn info() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_programs_own_options_are_told_with_their_values() {
+        let option = |name: &str, default, about: Option<&str>| Opt {
+            name: name.into(),
+            default,
+            about: about.map(str::to_owned),
+        };
+        let all =
+            [option("n", OptValue::Int(5), Some("how many")), option("all", OptValue::Bool(false), None)];
+        let told = parameters(&all);
+        let lines: Vec<&str> = told.lines().skip(1).map(str::trim).collect();
+        assert_eq!(lines, ["--n=5                    how many", "--all"]);
+        assert_eq!(parameters(&[]).lines().count(), 1);
+    }
 
     #[test]
     fn a_command_is_split_as_a_shell_does() {

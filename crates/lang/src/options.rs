@@ -192,7 +192,8 @@ impl<'a> Options<'a> {
             .request
             .named
             .iter()
-            .filter(|(n, _)| !known.contains(&n.as_str()))
+            // `--help` asks what there is.
+            .filter(|(n, value)| !known.contains(&n.as_str()) && (n != "help" || value.is_some()))
             .map(|(n, _)| format!("--{n}"))
             .collect();
         if !unknown.is_empty() {

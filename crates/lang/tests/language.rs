@@ -227,3 +227,13 @@ fn an_import_brings_its_probes_and_macros_once() {
     request.text = "import \"none.bt\"; begin { }".into();
     assert!(check(&request, &mut Files).unwrap_err().show().contains("Failed to import \"none.bt\""));
 }
+
+#[test]
+fn help_behind_the_dashes_is_no_parameter_that_nobody_asked_for() {
+    let mut request = Request::of("begin { print(getopt(\"n\", 5, \"how many\")); }");
+    request.named = vec![("help".into(), None)];
+    let checked = check(&request, &mut Nowhere).unwrap();
+    assert_eq!(checked.options[0].about.as_deref(), Some("how many"));
+    request.named = vec![("help".into(), Some("1".into()))];
+    assert!(check(&request, &mut Nowhere).is_err());
+}

@@ -180,3 +180,10 @@ fn intervals_fire_until_one_exits() {
         "special\n\n\n@n: 3\n"
     );
 }
+
+#[test]
+fn what_is_no_text_is_refused_by_assert_str() {
+    let (out, err, code) = errors("begin { assert_str(\"a\"); assert_str(comm); print(1); }");
+    assert_eq!((out.as_str(), err.as_str(), code), ("1\n\n\n", "", 0));
+    assert!(common::run("begin { assert_str(5); }", lang::run::Format::Text).is_err());
+}

@@ -99,6 +99,8 @@ impl Build<'_, '_> {
             }
             B::Reg => self.named_register(args, e),
             B::Uaddr => self.symbol(args, e),
+            // Its type was asked about, and that was all.
+            B::AssertStr => Ok(()),
             B::Uptr | B::Kptr => self.first(args, e).and_then(|a| self.scalar(a)),
             B::Bswap => {
                 let a = self.first(args, e)?;
