@@ -64,7 +64,8 @@ pub fn run(specs: &[String], of: &Of<'_>, filter: &Filter, args: &RunArgs) -> i3
     };
     script::told(&Options {
         program: Some(program),
-        pid: args.pid.map(|pid| pid.to_string()),
+        pids: args.pid.map(|pid| pid.to_string()).into_iter().collect(),
+        follows: args.follow,
         command: (!args.command.is_empty()).then(|| quoted(&args.command)),
         format: Some(if args.format == Format::Json { "json" } else { "text" }.into()),
         output: args.output.clone(),
@@ -82,7 +83,6 @@ fn unkept(args: &RunArgs) -> Option<&'static str> {
         (args.strict, "--strict"),
         (args.kernel, "--kernel"),
         (args.no_kernel, "--no-kernel"),
-        (args.follow, "--follow"),
         (args.wait, "--wait"),
         (args.hit_only, "--hit-only"),
         (args.deltas, "--deltas"),

@@ -24,6 +24,7 @@ mod run;
 mod script;
 mod shown;
 mod stacks;
+mod started;
 mod stop;
 mod top;
 mod trace;

@@ -11,12 +11,12 @@ use crate::advice;
 use crate::args::Shape;
 use crate::engine::Job;
 use crate::render::Writer;
+use crate::started::{Started, descendants};
 use crate::top::Place;
 use image::lookup::{LookupError, find_file, find_module};
 use image::{Process, Spec};
 use session::{
-    Broken, Deaf, Execs, Held, Images, Loads, Missed, Pace, Plan, PlanError, Receipt, Rung, Session,
-    SitePlan, Verb,
+    Broken, Deaf, Held, Images, Loads, Missed, Pace, Plan, PlanError, Receipt, Rung, Session, SitePlan, Verb,
 };
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -28,8 +28,6 @@ const FOLLOWED_MAX: usize = 300;
 
 /// How often we look for children until none is new.
 const LOOKS_FOR_CHILDREN: usize = 20;
-/// Of a process with more we look at some.
-const DESCENDANTS_MAX: usize = 10_000;
 
 /// Path and lowest address of each module.
 type Modules = BTreeSet<(String, u64)>;
@@ -39,16 +37,10 @@ pub struct Probes {
     pid: i32,
     sessions: Vec<Session>,
     loads: Option<Loads>,
-    /// Of each program that is followed.
-    execs: Vec<Execs>,
+    /// Programs that are started.
+    started: Started,
     /// Files that programs share.
     images: Images,
-    /// Programs of which we heard too late.
-    unheard: u64,
-    /// Records that could not be believed of what is not listened to any more.
-    damaged: u64,
-    /// Rings of closed bells that cannot be true.
-    forged: u64,
     /// Other sets of probes at the same functions, for other verbs.
     beside: Vec<Session>,
     /// What listened, once it is closed.
@@ -68,21 +60,9 @@ impl Probes {
             true => Some(Loads::listen(&mut images, pid).map_err(|deaf| cannot_listen(&deaf))?),
             false => None,
         };
-        let (sessions, execs, closed, seen) = (Vec::new(), Vec::new(), Vec::new(), Modules::new());
-        let mut probes = Probes {
-            pid,
-            sessions,
-            loads,
-            execs,
-            images,
-            unheard: 0,
-            damaged: 0,
-            forged: 0,
-            beside: Vec::new(),
-            closed,
-            seen,
-            receipt: None,
-        };
+        let (sessions, started, closed, seen) = (Vec::new(), Started::default(), Vec::new(), Modules::new());
+        let mut probes =
+            Probes { pid, sessions, loads, started, images, beside: Vec::new(), closed, seen, receipt: None };
         if job.args.follow {
             probes.listen_to_execs(pid, writer);
         }
@@ -102,7 +82,7 @@ impl Probes {
 
     fn attach_first(&mut self, job: &Job, writer: &mut Writer) -> Result<(), i32> {
         let shown = job.args.pid;
-        let is_patient = self.loads.is_some() || !self.execs.is_empty();
+        let is_patient = self.loads.is_some() || !self.started.is_empty();
         let process = is_patient.then(|| Process::read(self.pid as u32).ok()).flatten();
         self.seen = process.as_ref().map(modules).unwrap_or_default();
         let is_awaited = |spec: &&Spec| {
@@ -144,7 +124,7 @@ impl Probes {
     pub fn is_alive(&self) -> bool {
         self.loads.as_ref().is_some_and(Loads::is_alive)
             || self.sessions.iter().any(Session::is_alive)
-            || self.execs.iter().any(Execs::is_alive)
+            || self.started.is_alive()
     }
 
     /// True if loads are listened to: [`Probes::listen`] then waits instead of the caller.
@@ -308,9 +288,8 @@ impl Probes {
     }
 
     fn listen_to_execs(&mut self, pid: i32, writer: &mut Writer) {
-        match Execs::listen(&mut self.images, pid) {
-            Ok(execs) => self.execs.push(execs),
-            Err(why) => writer.deaf_to_execs(pid, &why),
+        if let Err(why) = self.started.listen(&mut self.images, pid) {
+            writer.deaf_to_execs(pid, &why);
         }
     }
 
@@ -324,16 +303,9 @@ impl Probes {
         let mut entered = Vec::new();
         // Whoever rings all the time must not keep us from looking at anything else.
         let end = Instant::now() + EXECS_LOOK;
-        let mut i = 0;
-        while i < self.execs.len() && Instant::now() < end && !is_asked() {
-            if !self.execs[i].is_rung() {
-                i += 1;
-                continue;
-            }
-            if let Some(held) = self.execs[i].follow(is_asked) {
-                entered.push(held.pid());
-                self.enter(&held, job, writer);
-            }
+        while let Some(held) = self.started.next(end, is_asked) {
+            entered.push(held.pid());
+            self.enter(&held, job, writer);
         }
         if !entered.is_empty() {
             self.forget_ended(job.verb);
@@ -364,7 +336,7 @@ impl Probes {
 
     /// Programs that have ended are not listened to any more, and forgotten if they were not hit.
     fn forget_ended(&mut self, verb: Verb) {
-        self.forget_execs(|execs| !execs.is_alive());
+        self.started.forget_ended();
         let is_of_use = |s: &Session| {
             s.is_alive()
                 || matches!(verb, Verb::Trace | Verb::CountStack)
@@ -373,34 +345,19 @@ impl Probes {
         self.sessions.retain(is_of_use);
     }
 
-    /// Stops listening to these, and counts whom they did not hear.
-    fn forget_execs(&mut self, is_over: impl Fn(&Execs) -> bool) {
-        let (over, rest) = std::mem::take(&mut self.execs).into_iter().partition(is_over);
-        self.execs = rest;
-        for execs in over {
-            self.unheard = self.unheard.saturating_add(execs.unheard());
-            self.damaged = self.damaged.saturating_add(execs.damaged());
-            self.forged = self.forged.saturating_add(execs.forged());
-            // Of what has ended there is nothing to take out.
-            if execs.is_alive() {
-                self.closed.push(execs.close());
-            }
-        }
-    }
-
     /// Records of the target that could not be believed.
     pub fn damaged(&self) -> u64 {
-        self.sessions.iter().map(Session::damaged).fold(self.damaged, u64::saturating_add)
+        self.sessions.iter().map(Session::damaged).fold(self.started.damaged(), u64::saturating_add)
     }
 
     /// How many programs were started of which we heard too late; known after the detach.
     pub fn unheard(&self) -> u64 {
-        self.unheard
+        self.started.unheard()
     }
 
     /// How many rings named a thread that is not of the process that rang; known after the detach.
     pub fn forged(&self) -> u64 {
-        self.forged
+        self.started.forged()
     }
 
     /// Takes everything out; what could not leave is tried again by the next call.
@@ -408,7 +365,7 @@ impl Probes {
         if let Some(loads) = self.loads.take() {
             self.closed.push(loads.close());
         }
-        self.forget_execs(|_| true);
+        self.closed.extend(self.started.close());
         let mut failed = None;
         // The last that came is the first that goes.
         let all = self.beside.iter_mut().rev().chain(&mut self.closed).chain(&mut self.sessions);
@@ -428,21 +385,6 @@ impl Probes {
             None => Ok(self.receipt.clone().unwrap_or_default()),
         }
     }
-}
-
-/// The children of a process, and theirs.
-fn descendants(pid: i32) -> Vec<i32> {
-    let mut all = Vec::new();
-    let mut parents = vec![pid];
-    while let Some(parent) = parents.pop() {
-        let children = session::living_children(parent);
-        all.extend(&children);
-        parents.extend(children);
-        if all.len() > DESCENDANTS_MAX {
-            break;
-        }
-    }
-    all
 }
 
 /// The specifications whose library or program the process has.

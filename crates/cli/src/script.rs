@@ -7,6 +7,7 @@
 //! Checked: tests/script.rs, tests below.
 
 mod command;
+mod family;
 mod kernel;
 mod live;
 mod names;
@@ -19,7 +20,7 @@ use lang::ast::Provider;
 use lang::program::{Event, Named, Script};
 use lang::run::{Buffering, Ended, Format, Machine, Mode, Out, Settings, Untraced, out_error};
 use lang::{Checked, Disk, Opt, OptValue, Request, Targets};
-use live::{Live, Which};
+use live::{How, Live, Which};
 use names::Names;
 use options::{Backend, Options};
 use std::fs::File;
@@ -130,16 +131,28 @@ fn run(options: &Options) -> Result<i32, String> {
         return code(machine.run(&mut Untraced));
     }
     let command = options.command.as_deref().map(split);
-    let which = match (options.pid.as_deref(), command) {
+    let pids: Vec<i32> = pids(options)?.into_iter().map(|pid| pid as i32).collect();
+    let pid = pids.first().copied().filter(|_| command.is_none());
+    let which = match (pids, command) {
         (_, Some(words)) => Which::Command(words),
-        (Some(_), None) => Which::Pid(settings.follows.unwrap_or(0) as i32),
-        (None, None) => Which::All,
+        (pids, None) if !pids.is_empty() => Which::Pids(pids),
+        (_, None) => Which::All,
     };
-    let pid = if let Which::Pid(pid) = which { Some(pid) } else { None };
+    if options.follows && (is_by_kernel || matches!(which, Which::All)) {
+        let why = if is_by_kernel {
+            "the kernel's probes do not follow"
+        } else {
+            "name processes with -p, or a command with -c"
+        };
+        return Err(format!("ERROR: --follow: {why}"));
+    }
     let names = Rc::new(Names::new(checked.config.show_debug_info));
     script.symbols = Some(Named(names.clone()));
-    let says = !options.is_quiet && !options.no_warnings;
-    let is_verbose = options.is_verbose;
+    let how = How {
+        follows: options.follows,
+        says: !options.is_quiet && !options.no_warnings,
+        is_verbose: options.is_verbose,
+    };
     Ok(front::run(pid, None, move |stop, _, guard| {
         let err = Box::new(std::io::stderr());
         let done = if is_by_kernel {
@@ -151,7 +164,7 @@ fn run(options: &Options) -> Result<i32, String> {
                 },
             )
         } else {
-            let mut live = Live::new(which, targets, names, stop, guard, says, is_verbose);
+            let mut live = Live::new(which, how, (targets, names), stop, guard);
             let machine = Machine::new(script, settings, out, err);
             machine.and_then(|machine| code(machine.run(&mut live)))
         };
@@ -187,7 +200,7 @@ fn list(options: &Options) -> Result<(), String> {
         }
     } else {
         // Of a process, what it has; without one there would be all files of the machine.
-        let search = options.search.as_deref().or(options.pid.is_some().then_some("*"));
+        let search = options.search.as_deref().or((!options.pids.is_empty()).then_some("*"));
         let search =
             search.ok_or("ERROR: -l takes what to search, as in -l 'uprobe:/bin/bash:*', or -p PID")?;
         lines = targets(options)?.list(search, options.is_verbose).map_err(|why| format!("ERROR: {why}"))?;
@@ -206,7 +219,8 @@ fn list(options: &Options) -> Result<(), String> {
 fn targets(options: &Options) -> Result<Targets, String> {
     let dir = options.file.as_ref().and_then(|file| Path::new(file).parent().map(Path::to_owned));
     let disk = Disk { include: options.include.iter().cloned().chain([dir.unwrap_or_default()]).collect() };
-    let mut targets = Targets::new(disk, pid(options)?).map_err(|why| format!("ERROR: {why}"))?;
+    let mut targets =
+        Targets::new(disk, pids(options)?.first().copied()).map_err(|why| format!("ERROR: {why}"))?;
     targets.debug_dirs.clone_from(&options.debug_dirs);
     Ok(targets)
 }
@@ -228,7 +242,7 @@ fn checked(options: &Options, targets: &mut Targets) -> Result<Checked, String> 
         env: std::env::vars().filter(|(name, _)| name.starts_with("BPFTRACE_")).collect(),
         headers: options.headers.clone(),
         safe: !options.is_unsafe,
-        has_target: options.pid.is_some() || options.command.is_some() || options.unwinds,
+        has_target: !options.pids.is_empty() || options.command.is_some() || options.unwinds,
     };
     let mut checked = lang::check(&request, targets).map_err(|refused| refused.show())?;
     if !options.no_warnings && !options.is_list {
@@ -282,18 +296,27 @@ fn filter(checked: &mut Checked, options: &Options) -> Result<(), String> {
     if matched == 0 { Err("ERROR: no probe matches --probe-filter".into()) } else { Ok(()) }
 }
 
-/// The process of `-p`, which has to be there.
-fn pid(options: &Options) -> Result<Option<u32>, String> {
-    let Some(text) = options.pid.as_deref() else { return Ok(None) };
-    let pid = options::pid(text).map_err(|why| format!("ERROR: {why}"))?;
-    match Path::new(&format!("/proc/{pid}")).exists() {
-        true => Ok(Some(pid)),
-        false => Err(format!("ERROR: there is no process {pid}")),
+/// The processes of `-p`, which have to be there.
+fn pids(options: &Options) -> Result<Vec<u32>, String> {
+    let mut found = Vec::new();
+    for text in &options.pids {
+        let pid = options::pid(text).map_err(|why| format!("ERROR: {why}"))?;
+        if !Path::new(&format!("/proc/{pid}")).exists() {
+            return Err(format!("ERROR: there is no process {pid}"));
+        }
+        if !found.contains(&pid) {
+            found.push(pid);
+        }
     }
+    Ok(found)
 }
 
 fn settings(options: &Options) -> Result<Settings, String> {
-    let follows = pid(options)?;
+    // Of several, who traces them says when they are over.
+    let follows = match pids(options)?.as_slice() {
+        [pid] if !options.follows => Some(*pid),
+        _ => None,
+    };
     let mode = match options.mode.as_deref() {
         None => Mode::Trace,
         Some("test") => Mode::Test,

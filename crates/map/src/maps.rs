@@ -294,6 +294,9 @@ impl Maps {
 
     /// The records that are there, in the order of their stamps: those before `until`, so that what comes later from another CPU
     /// with an earlier stamp still finds its place.
+    ///
+    /// `u64::MAX` says that nobody leaves records any more: those that were begun by who has died since are given up, and counted as
+    /// [`abandoned`](Self::abandoned). Those behind them are there.
     pub fn take_records(&mut self, until: u64) -> Vec<Record> {
         let mut found = std::mem::take(&mut self.held);
         for cpu in 0..self.cursors.len() {
@@ -306,6 +309,8 @@ impl Maps {
                 match reader.next(&mut bytes) {
                     Next::Record => found.extend(Self::record(&bytes)),
                     Next::Damaged => {}
+                    // SAFETY: nobody writes records any more (contract of `take_records`); and what one did would be lost.
+                    Next::Open if until == u64::MAX && unsafe { reader.skip_open() } => {}
                     Next::Empty | Next::Open => break,
                 }
             }

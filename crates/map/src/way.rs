@@ -60,12 +60,21 @@ impl Way for Restartable {
 
 /// By locked instructions, in processes without rseq.
 #[derive(Clone, Copy, Debug)]
-pub struct Locked;
+pub struct Locked {
+    is_alone: bool,
+}
+
+impl Locked {
+    /// In a map that no sequence adds to.
+    pub const ALONE: Locked = Locked { is_alone: true };
+    /// In a map that other processes may add to by sequences: in the copy for all.
+    pub const AMONG_OTHERS: Locked = Locked { is_alone: false };
+}
 
 impl Way for Locked {
     #[inline(always)]
     fn cpu(self) -> u32 {
-        percpu::cpu_by_segment()
+        if self.is_alone { percpu::cpu_by_segment() } else { u32::MAX }
     }
 
     #[inline(always)]

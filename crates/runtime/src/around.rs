@@ -11,8 +11,8 @@
 use crate::cell::Adder;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use map::{Form, Table};
-use wire::SiteDesc;
 use wire::maps::{ERRORS_STRIDE, HANDLES, HelperError, MapsHead, ReadWay};
+use wire::{ProgramDesc, SiteDesc};
 
 /// No more bytes are taken at once.
 pub(crate) const PIECE_MAX: u64 = 1 << 17;
@@ -41,6 +41,8 @@ impl Piece {
 pub struct Around<'a> {
     /// The head of the maps.
     pub maps: &'a MapsHead,
+    /// The program.
+    pub desc: &'a ProgramDesc,
     /// The probed site.
     pub site: &'a SiteDesc,
     /// What the trampoline passed.
@@ -169,7 +171,7 @@ impl<'a> Around<'a> {
     #[inline(always)]
     pub(crate) fn may_call(&self) -> bool {
         // Orders nothing: it is true by itself.
-        let may = self.maps.reads.load(Relaxed) != ReadWay::Refused as u64;
+        let may = self.desc.reads.load(Relaxed) != ReadWay::Refused as u64;
         if !may {
             self.failed(HelperError::ReadRefused);
         }

@@ -151,8 +151,8 @@ impl Adder for Locked {
     type Way = map::Locked;
 
     #[inline(always)]
-    fn way(_: u64, _: &SiteDesc) -> map::Locked {
-        map::Locked
+    fn way(_: u64, site: &SiteDesc) -> map::Locked {
+        if site.family == 0 { map::Locked::ALONE } else { map::Locked::AMONG_OTHERS }
     }
 }
 

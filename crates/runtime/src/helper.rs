@@ -174,6 +174,7 @@ impl<'a> Around<'a> {
         let frames = Piece { start: core::ptr::from_ref(below) as u64, end: hit.regs };
         Around {
             maps,
+            desc,
             site,
             copy: hit.copy,
             stack: if is_own { frames } else { Piece::default() },

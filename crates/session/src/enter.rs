@@ -13,6 +13,7 @@
 //! - [`agent_image`] the agent's bytes for an address
 //! - [`clock`] how fast the time stamp counter runs
 //! - [`walks`] what hits need to walk stacks
+//! - [`join`] maps that it shares with others
 //! - [`fence`] how its threads are made to execute a full fence
 //! - [`footing`] where it all lies, as far as leaving needs it
 //! - [`belief`] how far the process's memory is believed about that
@@ -29,6 +30,7 @@ pub(crate) mod clock;
 pub(crate) mod fence;
 pub(crate) mod footing;
 pub(crate) mod guest;
+pub(crate) mod join;
 pub(crate) mod journal;
 pub(crate) mod mapped;
 pub(crate) mod occupants;

@@ -14,12 +14,13 @@ mod plan;
 pub mod watch;
 
 pub use arm::probes::{Came, NotDone, SettledProbes, Went};
-pub use enter::arena::{MapsGround, SeenStacks};
+pub use enter::arena::SeenStacks;
 pub use enter::fence::Fence;
 pub use enter::guest::Guest;
 pub use facts::calls::{Event, OpenCalls};
 pub use facts::ending::Ending;
 pub use facts::error::{Broken, Limit};
+pub use facts::family::{FamilyMaps, MapsGround};
 pub use facts::program::{FUEL, NotProgram, OWN_STACK_MAX, Program, Programs, Runs, SCRATCH_MAX, Wanted};
 pub use facts::room::{Attach, Room};
 pub use facts::site::{Action, Consumer, HISTOGRAM_CELLS, Missed, SitePlan};

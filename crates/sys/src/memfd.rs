@@ -18,11 +18,13 @@ pub fn memfd_inheritable(name: &CStr, len_bytes: usize) -> Result<i32, Errno> {
     Ok(fd as i32)
 }
 
-/// The same, closed by an exec.
+/// The same, closed by an exec; its length can be sealed.
 pub fn memfd(name: &CStr, len_bytes: usize) -> Result<i32, Errno> {
     const CLOEXEC: usize = 1;
+    const ALLOW_SEALING: usize = 2;
+    let flags = CLOEXEC | ALLOW_SEALING;
     // SAFETY: the kernel copies the string, borrowed for the call.
-    let fd = check(unsafe { syscall(nr::MEMFD_CREATE, [name.as_ptr() as usize, CLOEXEC, 0, 0, 0, 0]) })?;
+    let fd = check(unsafe { syscall(nr::MEMFD_CREATE, [name.as_ptr() as usize, flags, 0, 0, 0, 0]) })?;
     // SAFETY: ftruncate takes numbers only, and nobody has mapped the new file.
     check(unsafe { syscall(nr::FTRUNCATE, [fd, len_bytes, 0, 0, 0, 0]) })?;
     Ok(fd as i32)

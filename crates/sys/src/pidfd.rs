@@ -42,6 +42,16 @@ impl PidFd {
         check(unsafe { syscall(nr::PIDFD_SEND_SIGNAL, args) }).map(drop)
     }
 
+    /// One of its descriptors, as one of ours; an exec closes it.
+    ///
+    /// # Errors
+    /// `EBADF` it has none of this number, `EPERM` it may not be traced.
+    pub fn take(&self, fd: i32) -> Result<i32, Errno> {
+        let args = [self.fd as usize, fd as usize, 0, 0, 0, 0];
+        // SAFETY: pidfd_getfd takes numbers only.
+        check(unsafe { syscall(nr::PIDFD_GETFD, args) }).map(|fd| fd as i32)
+    }
+
     /// How the child ended, and reaps it; `None` if it has not. A stop of it is left to whoever traces it.
     ///
     /// # Errors

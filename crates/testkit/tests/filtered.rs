@@ -83,7 +83,7 @@ fn what_is_written_wrongly_is_shown_with_its_place() -> Result<()> {
     };
     let said = refused(&["count", "u:libc:malloc", "--if", "arg0 >", "-p", "1"])?;
     assert!(said.contains("ERROR"), "{said}");
-    let said = refused(&["count", "u:libc:malloc", "--by", "tid", "--follow", "-p", "1"])?;
-    assert!(said.contains("--follow does not go with --if"), "{said}");
+    let said = refused(&["count", "u:libc:malloc", "--by", "tid", "--wait", "-p", "1"])?;
+    assert!(said.contains("--wait does not go with --if"), "{said}");
     Ok(())
 }

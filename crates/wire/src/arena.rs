@@ -15,9 +15,11 @@ use core::sync::atomic::AtomicU32;
 /// First word of an arena.
 pub const ARENA_MAGIC: u64 = u64::from_le_bytes(*b"nprobeA1");
 /// Raised with every change of layout.
-pub const VERSION: u32 = 16;
+pub const VERSION: u32 = 17;
 /// Name of the memfd behind an arena, as seen in /proc/PID/maps.
 pub const ARENA_NAME: &str = "nanoprobe";
+/// The same of maps that several processes share.
+pub const FAMILY_NAME: &core::ffi::CStr = c"nanoprobe-maps";
 
 /// Copy for locked adds by threads that cannot use a CPU's copy.
 pub const COPY_SHARED: usize = 0;
@@ -82,6 +84,8 @@ pub struct ArenaHeader {
     pub rseq_offset: i64,
     /// How many of `regions` there are.
     pub regions_len: u64,
+    /// Where the maps begin and end that the process shares with others, in a mapping of their own; equal if there are none.
+    pub maps: [u64; 2],
     /// Everything else of ours in the target.
     pub regions: [RegionDesc; REGIONS_MAX],
     /// What is in the arena behind its head, in the order of the offsets.
@@ -106,6 +110,7 @@ impl ArenaHeader {
             len: word(offset_of!(ArenaHeader, len))?,
             rseq_offset: word(offset_of!(ArenaHeader, rseq_offset))?.cast_signed(),
             regions_len: word(offset_of!(ArenaHeader, regions_len))?,
+            maps: [word(offset_of!(ArenaHeader, maps))?, word(offset_of!(ArenaHeader, maps) + 8)?],
             regions: [RegionDesc::default(); REGIONS_MAX],
             objects: [Entry::default(); OBJECTS_MAX],
         };
@@ -140,6 +145,8 @@ impl ArenaHeader {
             && counts.as_ref().is_some_and(are_whole)
             && self.controller_pid > 0
             && (self.rseq_offset == NO_RSEQ || self.rseq_offset.unsigned_abs() < RSEQ_OFFSET_MAX)
+            && self.maps[0] <= self.maps[1]
+            && (self.maps[0] | self.maps[1]).is_multiple_of(4096)
             && self.regions().iter().all(RegionDesc::is_sound)
             && self.regions().iter().try_fold(0u64, |sum, r| sum.checked_add(r.end - r.table))
                 <= Some(REGIONS_BYTES_MAX)
@@ -241,7 +248,7 @@ mod tests {
     const LEN: u64 = 12288 + 4 * 4096;
 
     /// Word of the first object.
-    const OBJECTS: usize = 10 + 4 * REGIONS_MAX;
+    const OBJECTS: usize = 12 + 4 * REGIONS_MAX;
 
     /// A header as words, as a controller writes it for two CPUs, one region, and nothing but counts.
     fn sound() -> [u64; OBJECTS + 8] {
@@ -254,7 +261,7 @@ mod tests {
         words[7] = LEN;
         words[8] = NO_RSEQ.cast_unsigned();
         words[9] = 1;
-        words[10..14].copy_from_slice(&[0x10_0000, 0x10_1000, 0x10_1940, 0x10_4000]);
+        words[12..16].copy_from_slice(&[0x10_0000, 0x10_1000, 0x10_1940, 0x10_4000]);
         words
     }
 
@@ -277,7 +284,7 @@ mod tests {
     #[test]
     fn numbers_that_contradict_each_other_are_no_header() {
         let huge = 3 << 30;
-        let wrong: [(usize, u64); 19] = [
+        let wrong: [(usize, u64); 21] = [
             (0, 0),
             (1, u64::from(VERSION + 1) | 4 << 32),
             (1, u64::from(VERSION) | 5 << 32),
@@ -292,11 +299,13 @@ mod tests {
             (8, 1 << 20),
             (9, 257),
             (9, u64::MAX),
-            (10, 0x10_2000),
-            (11, 0x10_1001),
-            (12, 0x10_1941),
-            (13, 0x10_1000),
-            (13, 0x10_0000 + huge),
+            (10, 4096),
+            (11, 1),
+            (12, 0x10_2000),
+            (13, 0x10_1001),
+            (14, 0x10_1941),
+            (15, 0x10_1000),
+            (15, 0x10_0000 + huge),
         ];
         for (at, value) in wrong {
             let mut words = sound();

@@ -132,8 +132,13 @@ pub struct ProgramDesc {
     pub inside: u64,
     /// Its bit in [`Inside::programs`].
     pub bit: u64,
-    /// Nothing yet.
-    pub unused: [u64; 3],
+    /// How memory is read that may not be there: a [`crate::maps::ReadWay`]; refused once a thread has a seccomp filter, which may
+    /// come at any time.
+    pub reads: AtomicU64,
+    /// The stack of the process's first thread, from its lowest address that can be to its end; 0 if that cannot be told.
+    pub stack_low: u64,
+    /// Its end.
+    pub stack_high: u64,
 }
 
 /// Which programs a thread is inside of: a place in private memory that a fork wipes.

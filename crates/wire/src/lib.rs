@@ -16,7 +16,7 @@ mod walk;
 
 pub use arena::{
     ARENA_HEAD, ARENA_MAGIC, ARENA_NAME, ArenaHeader, COPY_CHILDREN, COPY_CPU0, COPY_SHARED, DOORBELL,
-    Doorbell, MAPS, NO_RSEQ, REGIONS_BYTES_MAX, REGIONS_MAX, RegionDesc, VERSION, cell,
+    Doorbell, FAMILY_NAME, MAPS, NO_RSEQ, REGIONS_BYTES_MAX, REGIONS_MAX, RegionDesc, VERSION, cell,
 };
 pub use directory::{Directory, Entry, Kind, OBJECTS_MAX};
 pub use event::Event;

@@ -3,7 +3,8 @@
 //! For:     helpers in the agent; the controller, which writes it.
 //! State:   in front of the maps, in the arena. The controller has values of its own and believes none of these.
 //! Context: hit, control.
-//! Keeps:   M1 what stands here is written before anything leads to it and does not change, but for the clock and `reads`.
+//! Keeps:   M1 what stands here is written before anything leads to it and does not change, but for the clock. It is true of every
+//!             process that has these maps: what is of one process stands in its own [`crate::ProgramDesc`].
 //!          M2 the clock's numbers are of one reading: `version` is odd while they are changed, and read before and after.
 //! Checked: map's tests/programs/maps.rs, runtime's tests.
 
@@ -112,8 +113,6 @@ pub struct MapsHead {
     pub errors: u64,
     /// How many CPUs there can be.
     pub cpus: u64,
-    /// A [`ReadWay`]; refused once a thread has a seccomp filter, which may come at any time.
-    pub reads: AtomicU64,
     /// When tracing began, by the clock that goes on in suspend.
     pub began: u64,
     /// The process that was started with the tracing, or 0.
@@ -122,10 +121,6 @@ pub struct MapsHead {
     pub cgroup: u64,
     /// The process as the first pid namespace numbers it; 0 if that cannot be told.
     pub outer_pid: u64,
-    /// The stack of the process's first thread, from its lowest address that can be to its end; 0 if that cannot be told.
-    pub stack_low: u64,
-    /// Its end.
-    pub stack_high: u64,
     /// The clocks.
     pub clock: Clock,
 }

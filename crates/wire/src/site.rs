@@ -45,6 +45,9 @@ pub struct SiteDesc {
     pub is_edge: u64,
     /// Address of the function that is left here; elsewhere the probed address.
     pub function: u64,
+    /// 0: programs have their maps alone. Else the number of this process, or of its program, among those that share the maps: by
+    /// locked instructions nobody adds to a CPU's copy then, which others add to by sequences; and it stands in a stack's number.
+    pub family: u64,
 }
 
 /// What a handler gets in the place of a copy's address where the thread pointer leads to no thread's block: nothing that

@@ -120,27 +120,25 @@ impl InKernel<'_> {
         }
     }
 
-    /// The process, or 0 for all.
-    fn pid(&self) -> i32 {
+    /// The processes, or 0 for all.
+    fn pids(&self) -> Vec<i32> {
         match &self.which {
-            Which::Pid(pid) => *pid,
-            Which::Command(_) => self.launched.as_ref().map_or(0, Launched::pid),
-            Which::All => 0,
+            Which::Pids(pids) => pids.clone(),
+            Which::Command(_) => vec![self.launched.as_ref().map_or(0, Launched::pid)],
+            Which::All => vec![0],
         }
     }
 
-    fn link(&mut self, script: &Script) -> Result<(), String> {
-        let pid = self.pid();
+    fn link(&mut self, script: &Script, pid: i32) -> Result<(), String> {
         let process = match pid {
             0 => None,
             pid => Some(Process::read(pid as u32).map_err(|why| format!("ERROR: process {pid}: {why}"))?),
         };
         if pid > 0 {
-            self.names.add(pid, None);
+            self.names.add(pid, 0, None);
         }
         for (number, probe) in script.probes.iter().enumerate() {
             let Event::Target(target) = &probe.event else { continue };
-            self.at_hits.push(number);
             let mut files: BTreeMap<(usize, bool), KernelPlaces> = BTreeMap::new();
             for (place, cookie) in &target.sites {
                 let place = &self.targets.places()[*place as usize];
@@ -215,7 +213,11 @@ impl Traced for InKernel<'_> {
     }
 
     fn attach(&mut self, script: &Script, _maps: &Shared) -> Result<(), String> {
-        if let Err(why) = self.link(script) {
+        self.at_hits = (0..script.probes.len())
+            .filter(|number| matches!(script.probes[*number].event, Event::Target(_)))
+            .collect();
+        let linked = self.pids().into_iter().try_for_each(|pid| self.link(script, pid));
+        if let Err(why) = linked {
             self.abandon();
             return Err(why);
         }
@@ -240,7 +242,9 @@ impl Traced for InKernel<'_> {
         }
         let is_over = match &self.which {
             Which::Command(_) => self.launched.as_ref().is_some_and(|launched| launched.ended().is_some()),
-            Which::Pid(pid) => !std::path::Path::new(&format!("/proc/{pid}")).exists(),
+            Which::Pids(pids) => {
+                !pids.iter().any(|pid| std::path::Path::new(&format!("/proc/{pid}")).exists())
+            }
             Which::All => false,
         };
         if is_over { Look::Over } else { Look::On }

@@ -4,16 +4,17 @@
 //! State:   the processes that were entered, the command, who is waited for.
 //! Context: control; the engine process, one thread.
 //! Keeps:   V1 what could not be probed is left out by name, and all of it is an error.
-//!          V2 every process is left, however the run ends, and what is left behind is told.
-//! Checked: testkit `scripts`.
+//!          V2 all processes write to the same maps, where there can be more than one.
+//! Checked: testkit `scripts`, `together`.
 
 use super::command;
+use super::family::{Family, PROCESSES_MAX};
 use super::names::Names;
-use super::native::{Natives, Taken};
 use super::place::{Placing, wanted};
 use crate::guard::Guard;
 use crate::probes::{TAIL_CALL, tail_calls};
 use crate::render;
+use crate::started::{Started, descendants};
 use crate::stop::Stop;
 use image::{ModuleKind, Process};
 use jit::{Compiler, Level, Meaning, Refusal, Refused};
@@ -21,101 +22,113 @@ use lang::Targets;
 use lang::program::{Event, Script};
 use lang::run::{Look, Shared, Traced};
 use session::{
-    Attach, Births, Images, Launched, NotProgram, Program, Programs, Receipt, Runs, Session, Wanted,
+    Attach, Births, FamilyMaps, Images, Launched, NotProgram, Program, Programs, Session, Wanted,
     check_process, plan_each,
 };
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::mem::offset_of;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::maps::MapsHead;
 
-/// Processes that are traced at once, at most.
-const PROCESSES_MAX: usize = 300;
-/// How often it is looked whether a process has taken a seccomp filter.
-const FILTERS: Duration = Duration::from_millis(50);
-/// How often a detach that failed is tried again.
-const DETACHES: usize = 3;
+/// How often it is looked whether somebody is about to exec, and waits for us.
+const EXECS: Duration = Duration::from_millis(1);
+/// How long one look at the doorbells may take, and what came of the last.
+const EXECS_LOOK: Duration = Duration::from_millis(50);
+/// How often it is looked whether a followed process is there.
+const OVER: Duration = Duration::from_millis(50);
+/// How often we look for children until none is new.
+const LOOKS_FOR_CHILDREN: usize = 20;
 
 /// Which processes.
 pub enum Which {
-    /// One that runs.
-    Pid(i32),
+    /// Those that run.
+    Pids(Vec<i32>),
     /// A command that is started.
     Command(Vec<String>),
     /// All that run a traced file.
     All,
 }
 
+/// How they are traced.
+#[derive(Clone, Copy)]
+pub struct How {
+    /// Programs that they and their children start are traced too.
+    pub follows: bool,
+    /// What is left out is told.
+    pub says: bool,
+    /// Each place that is left out, however many.
+    pub is_verbose: bool,
+}
+
 /// The processes of a run.
 pub struct Live<'g> {
     which: Which,
+    how: How,
     targets: Targets,
     programs: Option<Programs>,
     images: Images,
-    sessions: Vec<Session>,
-    /// Of each process: the sites that run no program.
-    natives: BTreeMap<i32, Natives>,
-    taken: Taken,
-    maps: Option<Shared>,
+    family: Family,
+    /// The maps of all of them, if there can be more than one.
+    together: Option<FamilyMaps>,
+    started: Started,
     launched: Option<Launched>,
     births: Option<Births>,
-    filters_at: Instant,
-    /// Of the sessions that have left.
-    receipts: Vec<Receipt>,
-    runs: Runs,
+    /// When it was looked last whether anybody is there, and whether nobody was.
+    looked: (Instant, bool),
     /// Places without a probe, and why.
     left_out: Vec<(String, String)>,
     names: Rc<Names>,
     stop: Stop,
     guard: &'g mut Guard,
-    says: bool,
-    /// Each place that is left out, however many.
-    is_verbose: bool,
     /// When tracing began, by the clock that goes on in suspend.
     began: u64,
 }
 
 impl<'g> Live<'g> {
-    /// Nothing is entered yet. `says`: what is left out is told.
+    /// Nothing is entered yet.
     pub fn new(
         which: Which,
-        targets: Targets,
-        names: Rc<Names>,
+        how: How,
+        (targets, names): (Targets, Rc<Names>),
         stop: Stop,
         guard: &'g mut Guard,
-        says: bool,
-        is_verbose: bool,
     ) -> Live<'g> {
         Live {
             which,
+            how,
             targets,
             programs: None,
             images: Images::default(),
-            sessions: Vec::new(),
-            natives: BTreeMap::new(),
-            taken: Taken::default(),
-            maps: None,
+            family: Family::default(),
+            together: None,
+            started: Started::default(),
             launched: None,
             births: None,
-            filters_at: Instant::now(),
-            receipts: Vec::new(),
-            runs: Runs::default(),
+            looked: (Instant::now(), false),
             left_out: Vec::new(),
             names,
             stop,
             guard,
-            says,
-            is_verbose,
             began: sys::clock_ns(sys::BOOTTIME),
         }
+    }
+
+    /// True if more than one process may be traced.
+    fn is_many(&self) -> bool {
+        let is_one = matches!(&self.which, Which::Command(_))
+            || matches!(&self.which, Which::Pids(pids) if pids.len() == 1);
+        self.how.follows || !is_one
     }
 
     /// Machine code of the programs that run at hits, and the maps as they are now.
     fn compile(&self, script: &Script, maps: &Shared) -> Result<Programs, String> {
         if let Some(programs) = &self.programs {
-            return Ok(programs.with_maps(maps.borrow().image()));
+            // Maps that are shared are made.
+            let is_made = self.together.is_some();
+            return Ok(programs.with_maps(if is_made { Vec::new() } else { maps.borrow().image() }));
         }
         let mut compiler = Compiler::new().map_err(|why| format!("ERROR: no compiler: {why}"))?;
         let maps = maps.borrow();
@@ -145,26 +158,21 @@ impl<'g> Live<'g> {
 
     /// Enters a process; an error says why not. One that maps none of the files is let be.
     fn enter(&mut self, pid: i32, script: &Script, maps: &Shared) -> Result<(), String> {
-        self.bury();
+        if !self.family.make_room() {
+            return Err(format!("{PROCESSES_MAX} processes are traced already"));
+        }
         check_process(pid).map_err(|broken| broken.to_string())?;
         let process = Process::read(pid as u32).map_err(|why| why.to_string())?;
         let placing = Placing::of(script, &self.targets, &process);
         if placing.is_empty() {
             return Ok(());
         }
-        if let Some(session) = self.sessions.first() {
-            // Each process has the maps in its own memory.
-            let other = session.pid();
-            return Err(format!(
-                "process {other} is, and the maps of a script lie in one process at a time in this version"
-            ));
-        }
         let asked = placing.asked();
         let asked: Vec<_> = asked.iter().map(|(spec, verb)| (spec, *verb)).collect();
         let plan = plan_each(&mut self.images, pid, &asked).map_err(|why| why.to_string())?;
         let (sites, natives, left_out) = placing.put(plan);
         self.left_out.extend(left_out);
-        if let Some(names) = tail_calls(&sites).filter(|_| self.says) {
+        if let Some(names) = tail_calls(&sites).filter(|_| self.how.says) {
             eprintln!("WARNING: {names}: {TAIL_CALL}");
         }
         if sites.is_empty() {
@@ -172,18 +180,16 @@ impl<'g> Live<'g> {
         }
         self.tell(pid, maps);
         let programs = self.compile(script, maps)?;
-        let attach = Attach { programs, ..Attach::default() };
+        let attach = Attach { programs, family: self.together.clone(), ..Attach::default() };
         let mut session = Session::attach_with(pid, sites, attach).map_err(|broken| broken.to_string())?;
         session.follow_forks();
         self.guard.tell(pid);
-        if let Some(ground) = session.ground() {
+        if let Some(ground) = session.ground().filter(|_| self.together.is_none()) {
             maps.borrow_mut().go_on_in(Arc::new(ground)).map_err(|why| why.to_string())?;
         }
         self.left_out.extend(session.missed().iter().map(|(site, why)| (site.name.clone(), why.to_string())));
-        self.names.add(pid, session.seen_stacks());
-        self.natives.insert(pid, natives);
-        self.maps = Some(Rc::clone(maps));
-        self.sessions.push(session);
+        self.names.add(pid, session.family(), session.seen_stacks());
+        self.family.add(session, natives, maps);
         Ok(())
     }
 
@@ -207,7 +213,7 @@ impl<'g> Live<'g> {
         for path in &files {
             births.watch(path).map_err(|why| format!("ERROR: {why}"))?;
             let file = self.targets.files().iter().find(|file| file.path == *path);
-            if self.says && file.is_some_and(|file| file.image.soname().is_some()) {
+            if self.how.says && file.is_some_and(|file| file.image.soname().is_some()) {
                 eprintln!(
                     "WARNING: {} is a library: name a process that uses it with -p, or a command with -c",
                     path.display()
@@ -216,95 +222,127 @@ impl<'g> Live<'g> {
         }
         self.births = Some(births);
         for pid in running(&files) {
-            if let Err(why) = self.enter(pid, script, maps)
-                && self.says
-            {
-                eprintln!("WARNING: process {pid} is not traced: {why}");
+            self.enter_or_say(pid, script, maps);
+        }
+        Ok(())
+    }
+
+    /// Enters a process that is one of many; why not is said.
+    fn enter_or_say(&mut self, pid: i32, script: &Script, maps: &Shared) {
+        if let Err(why) = self.enter(pid, script, maps)
+            && self.how.says
+            && Path::new(&format!("/proc/{pid}")).exists()
+        {
+            eprintln!("WARNING: process {pid} is not traced: {why}");
+        }
+    }
+
+    /// Processes that were named, or the command; with `--follow` their children too, and theirs. Those that are forked meanwhile
+    /// inherit the probes from a parent that has them, or are found by looking again.
+    fn enter_named(&mut self, pids: &[i32], script: &Script, maps: &Shared) -> Result<(), String> {
+        let who = |pid: i32| match &self.which {
+            Which::Command(_) => "the command".to_owned(),
+            _ => format!("process {pid}"),
+        };
+        let names: Vec<String> = pids.iter().map(|pid| who(*pid)).collect();
+        for (pid, name) in pids.iter().zip(names) {
+            // Before it is entered, so that nothing is started unheard.
+            self.listen(*pid);
+            self.enter(*pid, script, maps).map_err(|why| format!("ERROR: {name}: {why}"))?;
+        }
+        let is_there = self.how.follows && self.launched.is_none();
+        let mut seen: BTreeSet<i32> = pids.iter().copied().collect();
+        for _ in 0..if is_there { LOOKS_FOR_CHILDREN } else { 0 } {
+            let all = pids.iter().flat_map(|pid| descendants(*pid));
+            let new: Vec<i32> = all.filter(|pid| seen.insert(*pid)).collect();
+            if new.is_empty() {
+                break;
+            }
+            for pid in new.into_iter().filter(|pid| !self.family.has_forked(*pid)).collect::<Vec<_>>() {
+                self.listen(pid);
+                self.enter_or_say(pid, script, maps);
             }
         }
         Ok(())
     }
 
-    /// Goes with those who execute one of the files.
+    /// With `--follow`, hears of what a process and its children start.
+    fn listen(&mut self, pid: i32) {
+        if !self.how.follows {
+            return;
+        }
+        if let Err(why) = self.started.listen(&mut self.images, pid)
+            && self.how.says
+        {
+            eprintln!("WARNING: what process {pid} starts is not followed: {why}");
+        }
+    }
+
+    /// Goes with those who execute one of the files, and with what followed processes start.
     fn welcome(&mut self, script: &Script, maps: &Shared) {
         loop {
             let stop = &self.stop;
             let Some(born) = self.births.as_mut().and_then(|births| births.next(&mut || stop.is_asked()))
             else {
-                return;
+                break;
             };
-            let pid = born.pid();
-            if self.sessions.len() >= PROCESSES_MAX {
-                eprintln!("WARNING: process {pid} is not traced: {PROCESSES_MAX} are already");
-            } else if let Err(why) = self.enter(pid, script, maps)
-                && self.says
-            {
-                eprintln!("WARNING: process {pid} is not traced: {why}");
-            }
+            self.enter_or_say(born.pid(), script, maps);
             drop(born);
+        }
+        // Whoever rings all the time must not keep us from looking at anything else.
+        let end = Instant::now() + EXECS_LOOK;
+        loop {
+            let stop = &self.stop;
+            let Some(held) = self.started.next(end, &mut || stop.is_asked()) else { break };
+            self.listen(held.pid());
+            self.enter_or_say(held.pid(), script, maps);
+            drop(held);
         }
     }
 
     /// What has no probe, by causes if it is much; and that nothing has one.
     fn say_left_out(&self) {
         let all: Vec<&(String, String)> = self.left_out.iter().collect();
-        match render::in_short(&all, self.is_verbose) {
+        match render::in_short(&all, self.how.is_verbose) {
             Some(causes) => eprintln!("WARNING: {} places are left out: {causes}; -v shows each", all.len()),
             None => all.iter().for_each(|(name, why)| eprintln!("WARNING: {name} is left out: {why}")),
         }
-        let pid = match self.which {
-            Which::Pid(pid) => pid,
-            Which::Command(_) => self.launched.as_ref().map_or(0, Launched::pid),
+        let pids = match &self.which {
+            Which::Pids(pids) => pids.clone(),
+            Which::Command(_) => self.launched.iter().map(Launched::pid).collect(),
             Which::All => return,
         };
-        if self.sessions.is_empty() {
+        // What is started later may have them.
+        if self.family.is_empty() && !self.how.follows {
             let files: Vec<String> =
                 self.targets.files().iter().map(|f| f.path.display().to_string()).collect();
-            eprintln!(
-                "WARNING: process {pid} has none of these files mapped, and no probe: {}",
-                files.join(", ")
-            );
+            let files = files.join(", ");
+            for pid in pids {
+                eprintln!("WARNING: process {pid} has none of these files mapped, and no probe: {files}");
+            }
         }
     }
 
-    /// Leaves processes that have ended, so that their number says nothing.
-    fn bury(&mut self) {
-        let (alive, over): (Vec<Session>, Vec<Session>) =
-            std::mem::take(&mut self.sessions).into_iter().partition(Session::is_alive);
-        self.sessions = alive;
-        over.into_iter().for_each(|session| self.leave(session));
+    /// Whether a followed process is there, or a child of one that is traced.
+    fn is_anyone_there(&mut self) -> bool {
+        let (at, was_nobody) = self.looked;
+        if at.elapsed() < OVER {
+            return !was_nobody;
+        }
+        let is_anyone =
+            self.family.is_alive() || self.started.is_alive() || self.how.follows && self.family.has_heirs();
+        self.looked = (Instant::now(), !is_anyone);
+        is_anyone
     }
 
-    fn leave(&mut self, mut session: Session) {
-        let mut receipt = session.detach();
-        for _ in 1..DETACHES {
-            if receipt.is_ok() {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(300));
-            receipt = session.detach();
-        }
-        match receipt {
-            Ok(receipt) => self.receipts.push(receipt),
-            Err(broken) => {
-                eprintln!("ERROR: process {}: detach failed: {broken}", session.pid());
-                self.receipts.push(Receipt::default());
-            }
-        }
-        for (_, runs) in session.sites().flat_map(|site| site.runs()) {
-            self.runs = add(self.runs, runs);
-        }
-        if let Some((natives, maps)) = self.natives.remove(&session.pid()).zip(self.maps.as_ref()) {
-            natives.collect(&session, maps, &mut self.taken);
-            self.runs.ran = self.runs.ran.saturating_add(natives.hits(&session));
-        }
-        self.taken.forget(session.pid());
-        for number in 0..session.programs().len() as u32 {
-            if let Some(fault) = session.last_fault(number) {
-                let name = session.programs().get(number).map_or("", Program::name);
-                eprintln!("ERROR: {name}: ended before its end: {fault}");
-            }
-        }
+    /// The maps that all processes will have together, with what is in them by now.
+    fn share(&mut self, maps: &Shared) -> Result<(), String> {
+        let image = maps.borrow().image();
+        let together = FamilyMaps::new(&image).map_err(|broken| format!("ERROR: {broken}"))?;
+        let ground = Arc::new(together.ground());
+        maps.borrow_mut().go_on_in(ground).map_err(|why| format!("ERROR: {why}"))?;
+        self.together = Some(together);
+        Ok(())
     }
 }
 
@@ -318,17 +356,18 @@ impl Traced for Live<'_> {
         let has_targets = script.probes.iter().any(|probe| matches!(probe.event, Event::Target(_)));
         let compiled = if has_targets { self.compile(script, maps).map(Some) } else { Ok(None) };
         let compiled = compiled.map(|programs| self.programs = programs);
+        let shared = match compiled {
+            Ok(()) if has_targets && self.is_many() => self.share(maps),
+            compiled => compiled,
+        };
         let entered = match (&self.which, has_targets) {
-            _ if compiled.is_err() => compiled,
+            _ if shared.is_err() => shared,
             (_, false) => Ok(()),
             (Which::All, true) => self.enter_all(script, maps),
-            (Which::Pid(pid), true) => {
-                let pid = *pid;
-                self.enter(pid, script, maps).map_err(|why| format!("ERROR: process {pid}: {why}"))
-            }
+            (Which::Pids(pids), true) => self.enter_named(&pids.clone(), script, maps),
             (Which::Command(_), true) => {
                 let pid = self.launched.as_ref().map_or(0, Launched::pid);
-                self.enter(pid, script, maps).map_err(|why| format!("ERROR: the command: {why}"))
+                self.enter_named(&[pid], script, maps)
             }
         };
         if let Err(why) = entered {
@@ -337,7 +376,7 @@ impl Traced for Live<'_> {
             }
             return Err(why);
         }
-        if self.says && has_targets {
+        if self.how.says && has_targets {
             self.say_left_out();
         }
         if let Some(launched) = &self.launched {
@@ -350,6 +389,10 @@ impl Traced for Live<'_> {
         true
     }
 
+    fn pause(&self) -> Option<Duration> {
+        self.how.follows.then_some(EXECS)
+    }
+
     fn watched(&self) -> Vec<i32> {
         std::iter::once(self.stop.watched()).chain(self.births.as_ref().map(Births::watched)).collect()
     }
@@ -357,22 +400,16 @@ impl Traced for Live<'_> {
     fn look(&mut self, script: &Script, maps: &Shared) -> Look {
         session::tidy();
         self.welcome(script, maps);
-        self.sessions.iter_mut().for_each(Session::look_for_tables);
-        for session in &self.sessions {
-            if let Some(natives) = self.natives.get(&session.pid()) {
-                natives.collect(session, maps, &mut self.taken);
-            }
-        }
-        if self.filters_at.elapsed() >= FILTERS {
-            self.sessions.iter().for_each(Session::look_for_filters);
-            self.filters_at = Instant::now();
-        }
+        self.family.look();
         if self.stop.is_asked() {
             return Look::Asked;
         }
         let is_over = match &self.which {
             Which::Command(_) => self.launched.as_ref().is_some_and(|launched| launched.ended().is_some()),
-            Which::Pid(_) => !self.sessions.is_empty() && !self.sessions.iter().any(Session::is_alive),
+            Which::Pids(pids) if self.family.is_empty() && self.started.is_empty() => {
+                !pids.iter().any(|pid| Path::new(&format!("/proc/{pid}")).exists())
+            }
+            Which::Pids(_) => !self.is_anyone_there(),
             Which::All => false,
         };
         if is_over { Look::Over } else { Look::On }
@@ -380,40 +417,25 @@ impl Traced for Live<'_> {
 
     fn detach(&mut self) {
         let missed = self.births.take().map_or(0, |births| births.missed());
-        if missed > 0 && self.says {
+        if missed > 0 && self.how.says {
             eprintln!(
                 "WARNING: {missed} programs that were started went untraced: they could not be entered in time"
             );
         }
-        std::mem::take(&mut self.sessions).into_iter().for_each(|session| self.leave(session));
+        self.started.close().iter_mut().for_each(|session| self.family.detach(session));
+        self.family.leave_all();
+        let (unheard, forged) = (self.started.unheard(), self.started.forged());
+        if unheard > 0 && self.how.says {
+            eprintln!("WARNING: {unheard} programs were started faster than they could be followed");
+        }
+        if forged > 0 && self.how.says {
+            eprintln!("WARNING: {forged} times a process said that a thread would exec which is not its own");
+        }
         self.launched.iter().for_each(command::end);
     }
 
     fn receipt(&mut self) -> (Vec<String>, bool) {
-        let runs = self.runs;
-        let is_clean = self.receipts.iter().all(Receipt::is_verified);
-        let causes: Vec<String> = [
-            ("nested", runs.nested),
-            ("no workspace", runs.no_workspace),
-            ("out of fuel", runs.fuel),
-            ("fault", runs.fault),
-            ("in a child", runs.child),
-        ]
-        .iter()
-        .filter(|(_, n)| *n > 0)
-        .map(|(cause, n)| format!("{n} {cause}"))
-        .collect();
-        let causes = if causes.is_empty() { String::new() } else { format!(" ({})", causes.join(", ")) };
-        let (hits, ran, skipped, left_out) = (runs.hits(), runs.ran, runs.skipped(), self.left_out.len());
-        let hits =
-            format!("Hits {hits}: {ran} handled, {skipped} skipped{causes}; {left_out} places left out.");
-        let verified = match (self.receipts.iter().all(Receipt::was_gone), is_clean) {
-            (true, _) => "Detach verified: yes: nothing to restore, the process ended.",
-            (_, true) => "Detach verified: yes.",
-            (_, false) => "Detach verified: NO.",
-        };
-        let lines = vec![hits, verified.to_owned()];
-        if self.receipts.is_empty() { (Vec::new(), true) } else { (lines, is_clean) }
+        self.family.receipt(self.left_out.len())
     }
 }
 
@@ -432,17 +454,6 @@ fn in_words(why: &NotProgram) -> String {
         _ => return why.to_string(),
     };
     format!("{what} is not possible at hits in this version")
-}
-
-fn add(a: Runs, b: Runs) -> Runs {
-    Runs {
-        ran: a.ran.saturating_add(b.ran),
-        nested: a.nested.saturating_add(b.nested),
-        no_workspace: a.no_workspace.saturating_add(b.no_workspace),
-        fuel: a.fuel.saturating_add(b.fuel),
-        fault: a.fault.saturating_add(b.fault),
-        child: a.child.saturating_add(b.child),
-    }
 }
 
 /// Processes whose program is one of these files, but for us and those whose children we are.

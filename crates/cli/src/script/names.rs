@@ -22,6 +22,8 @@ pub struct Names {
 
 /// One of them.
 struct Known {
+    /// Its number among those that share the maps.
+    family: u64,
     addresses: Addresses,
     stacks: Option<SeenStacks>,
 }
@@ -33,34 +35,39 @@ impl Names {
     }
 
     /// A process was entered. Its files are opened at once: it may be gone when a name is asked.
-    pub fn add(&self, pid: i32, stacks: Option<SeenStacks>) {
-        let known = Known { addresses: Addresses::hold(pid, &self.files), stacks };
+    pub fn add(&self, pid: i32, family: u64, stacks: Option<SeenStacks>) {
+        let known = Known { family, addresses: Addresses::hold(pid, &self.files), stacks };
         self.processes.borrow_mut().push((pid, known));
     }
 
-    fn with<T>(&self, pid: u32, ask: impl FnOnce(&mut Known) -> Option<T>) -> Option<T> {
+    /// Asks the programs that the process has run for the only answer; `None`: none has one, or they differ.
+    fn only<T: PartialEq>(&self, pid: u32, ask: impl Fn(&mut Known) -> Option<T>) -> Option<T> {
         let mut processes = self.processes.borrow_mut();
-        // Its number in its own namespace may be another.
-        let own = processes.iter().rposition(|(known, _)| *known == pid as i32);
-        let at = own.or(processes.len().checked_sub(1))?;
-        ask(&mut processes.get_mut(at)?.1)
+        let is_known = processes.iter().any(|(known, _)| *known == pid as i32);
+        // Its number in its own namespace may be another, or it is a forked child's.
+        let of = processes.iter_mut().filter(|(known, _)| !is_known || *known == pid as i32);
+        let mut answers: Vec<T> = of.filter_map(|(_, known)| ask(known)).collect();
+        answers.dedup();
+        answers.pop().filter(|_| answers.is_empty())
     }
 }
 
 impl Symbols for Names {
     fn name(&self, pid: u32, addr: u64) -> Option<(String, u64)> {
-        self.with(pid, |known| known.addresses.function(addr))
+        self.only(pid, |known| known.addresses.function(addr))
     }
 
-    fn stack(&self, pid: u32, number: u32) -> Vec<run::Frame> {
+    fn stack(&self, number: u64) -> Vec<run::Frame> {
+        let mut processes = self.processes.borrow_mut();
         let of = |known: &mut Known| {
-            let stack = known.stacks.as_ref()?.get(number)?;
+            let stack = known.stacks.as_ref()?.get(number as u32)?;
             let addresses = &mut known.addresses;
             addresses.learn(std::iter::once(&stack), self.has_lines);
             let found = addresses.with_addrs(&stack).map(|(addr, frame)| told(addresses, addr, frame));
             Some(found.collect())
         };
-        self.with(pid, of).unwrap_or_default()
+        let known = processes.iter_mut().find(|(_, known)| known.family == number >> 32);
+        known.and_then(|(_, known)| of(known)).unwrap_or_default()
     }
 }
 

@@ -15,16 +15,9 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default)]
 pub struct Natives(pub BTreeMap<u64, Native>);
 
-/// How much was taken: by process, address and cell.
+/// How much of a session was taken: by address and cell.
 #[derive(Debug, Default)]
-pub struct Taken(BTreeMap<(i32, u64, usize), u64>);
-
-impl Taken {
-    /// The process is left; its number may be another's.
-    pub fn forget(&mut self, pid: i32) {
-        self.0.retain(|(of, ..), _| *of != pid);
-    }
-}
+pub struct Taken(BTreeMap<(u64, usize), u64>);
 
 impl Natives {
     /// Takes in what has come since the last time.
@@ -33,7 +26,7 @@ impl Natives {
             let addr = site.plan.addr();
             let Some(native) = self.0.get(&addr) else { continue };
             for (cell, now) in site.cells().into_iter().enumerate() {
-                let before = taken.0.entry((session.pid(), addr, cell)).or_default();
+                let before = taken.0.entry((addr, cell)).or_default();
                 let more = now.saturating_sub(std::mem::replace(before, now));
                 if more > 0 {
                     take_in(native, cell, more, maps);

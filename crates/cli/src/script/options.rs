@@ -23,6 +23,7 @@ OPTIONS:
     --debuginfo DIR           separate debug files
     -e 'program'   run this program
     -f FORMAT      text (default) or json
+    --follow       with -p and -c: children and what they start are traced too
     --fmt FILE     print the file in standard form
     -h, --help     this text
     -I DIR, --include FILE    headers
@@ -30,7 +31,7 @@ OPTIONS:
     -k             tell failed reads and lookups
     -l [search|filename]      list probes
     -o FILE        write output to FILE
-    -p PID         the process to trace; tracing ends when it does
+    -p PID         the process to trace, or several of them; tracing ends when they do
     --probe-filter REGEX      only probes whose name matches
     -q             say less
     --test, --bench, --mode MODE    run test or bench probes
@@ -76,7 +77,10 @@ pub struct Options {
     pub output: Option<PathBuf>,
     pub buffering: Option<String>,
     pub backend: Backend,
-    pub pid: Option<String>,
+    /// Processes that run.
+    pub pids: Vec<String>,
+    /// What they and their children start is traced too.
+    pub follows: bool,
     pub command: Option<String>,
     /// `-l`, and whether what follows was given.
     pub is_list: bool,
@@ -139,7 +143,8 @@ pub fn parse(words: &[String]) -> Result<Options, String> {
             "-o" | "--output" => options.output = Some(next(name)?.into()),
             "--backend" => options.backend = Backend::read(&next(name)?)?,
             "-B" => options.buffering = Some(next(name)?),
-            "-p" | "--pid" => options.pid = Some(next(name)?),
+            "--follow" => options.follows = true,
+            "-p" | "--pid" => options.pids.push(next(name)?),
             "-c" | "--cmd" => options.command = Some(next(name)?),
             "-d" | "--debug" => options.stages.extend(next(name)?.split(',').map(str::to_owned)),
             "-I" => options.include.push(next(name)?.into()),

@@ -49,6 +49,8 @@ impl Machine {
         }
         let maps = self.shared.borrow();
         let lost = maps.errors(HelperError::RingFull).saturating_add(maps.errors(HelperError::RecordTooLong));
+        // Of who was killed while he wrote one.
+        let lost = lost.saturating_add(maps.abandoned());
         drop(maps);
         self.memory.lost += lost.saturating_sub(std::mem::replace(&mut self.lost_in_rings, lost));
     }

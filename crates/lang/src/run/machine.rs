@@ -309,6 +309,7 @@ impl Machine {
             let now = os::clock(os::MONOTONIC);
             let next = timers.iter().map(|(.., due)| *due).min();
             let idle = if traced.is_any() { LOOK } else { IDLE };
+            let idle = traced.pause().map_or(idle, |pause| idle.min(pause.as_nanos() as u64));
             let limit = next.map_or(IDLE, |due| due.saturating_sub(now)).min(idle);
             let mut watched: Vec<i32> = signals.iter().map(|pipe| pipe.as_raw_fd()).collect();
             watched.extend(traced.watched());

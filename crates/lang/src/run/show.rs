@@ -120,7 +120,7 @@ fn special(script: &Script, ty: &Type, bytes: &[u8]) -> Shown {
         Type::Ksym => Shown::Named(format!("0x{:x}", word(0)), word(0)),
         Type::Ustack(kind) => {
             let frames = match &script.symbols {
-                Some(symbols) if word(8) > 0 => symbols.0.stack(word(16) as u32, word(0) as u32),
+                Some(symbols) if word(8) > 0 => symbols.0.stack(word(0)),
                 _ => Vec::new(),
             };
             Shown::Stack(Lines::of(&frames, kind.mode))

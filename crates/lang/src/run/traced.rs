@@ -9,6 +9,7 @@
 
 use super::maps::Shared;
 use crate::program::Script;
+use std::time::Duration;
 
 /// What waiting for traced processes has brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +44,11 @@ pub trait Traced {
     /// True if there is something to wait for.
     fn is_any(&self) -> bool {
         false
+    }
+
+    /// How long nothing needs to be looked at, if that is not long; it is not heard of by a descriptor.
+    fn pause(&self) -> Option<Duration> {
+        None
     }
 
     /// Descriptors that are readable when [`Traced::look`] has something to do.
@@ -102,7 +108,7 @@ pub trait Symbols {
     fn name(&self, pid: u32, addr: u64) -> Option<(String, u64)>;
 
     /// The frames of the stack of this number, the probed one first; several of one address where functions were inlined.
-    fn stack(&self, pid: u32, number: u32) -> Vec<Frame>;
+    fn stack(&self, number: u64) -> Vec<Frame>;
 }
 
 /// A frame of a stack.

@@ -125,7 +125,7 @@ fn what_is_added_at_a_glance_is_in_the_sum_once_by_threads_that_restart() {
 
 #[test]
 fn what_is_added_at_a_glance_is_in_the_sum_once_by_threads_that_lock() {
-    exact(Locked);
+    exact(Locked::ALONE);
 }
 
 #[test]

@@ -182,7 +182,7 @@ fn aggregates_are_exact_over_threads_that_restart() {
 
 #[test]
 fn aggregates_are_exact_over_threads_that_lock() {
-    exact(Locked);
+    exact(Locked::ALONE);
 }
 
 #[test]

@@ -110,7 +110,7 @@ impl Around<'_> {
     #[inline(always)]
     fn proven(&self) -> Piece {
         let start = self.stack_pointer;
-        let (stack_low, stack_high) = (self.maps.stack_low, self.maps.stack_high);
+        let (stack_low, stack_high) = (self.desc.stack_low, self.desc.stack_high);
         if (stack_low..stack_high).contains(&start) {
             return Piece { start, end: stack_high };
         }

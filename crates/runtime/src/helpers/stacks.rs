@@ -16,7 +16,7 @@ use unwind::Stop;
 use wire::maps::HelperError;
 use wire::{ConsumerDesc, Hit, WALK_AT_ENTRY, WalkDesc, walk_cell};
 
-/// Bytes of a stack: its number, how many frames it has, the process.
+/// Bytes of a stack: its number (in the upper half whose, among those that share the maps), how many frames it has, the process.
 const LEN: u64 = 24;
 
 impl Around<'_> {
@@ -31,7 +31,7 @@ impl Around<'_> {
         };
         // SAFETY: passed on from the caller.
         let (number, frames) = match unsafe { self.numbered::<A>(hit, most) } {
-            Ok((number, len)) => (u64::from(number), len as u64),
+            Ok((number, len)) => (self.site.family << 32 | u64::from(number), len as u64),
             Err(cause) => {
                 self.failed(cause);
                 (0, 0)

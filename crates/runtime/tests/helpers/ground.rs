@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use wire::maps::{HANDLES, HelperError, MapsHead, ReadWay};
-use wire::{SiteDesc, Untrusted};
+use wire::{ProgramDesc, SiteDesc, Untrusted};
 
 pub const FIRST: usize = 3;
 /// Handles.
@@ -32,6 +32,7 @@ struct Page(#[allow(dead_code)] [AtomicU64; 512]);
 pub struct World {
     pub maps: Maps,
     pub head: &'static MapsHead,
+    pub desc: ProgramDesc,
     pub site: SiteDesc,
     /// Its stack: words, the last of which nobody may touch.
     pub stack: &'static [AtomicU64; 65],
@@ -55,7 +56,6 @@ impl World {
         let constants = b"constant\0".to_vec();
         let plan = Plan { constants, tables, first_table: FIRST, ring_bytes: 1 << 12 };
         let mut maps = Maps::new(&plan).unwrap();
-        maps.tell(std::mem::offset_of!(MapsHead, reads), reads as u64);
         let pages: Vec<Page> =
             (0..maps.len() / 4096).map(|_| Page([const { AtomicU64::new(0) }; 512])).collect();
         let pages: &'static [Page] = pages.leak();
@@ -72,8 +72,11 @@ impl World {
         // SAFETY: plain numbers.
         let mut site: SiteDesc = unsafe { std::mem::zeroed() };
         site.rseq_offset = offset as i64;
+        // SAFETY: plain numbers, and atomics of them.
+        let mut desc: ProgramDesc = unsafe { std::mem::zeroed() };
+        *desc.reads.get_mut() = reads as u64;
         let copy = if offset == 0 { wire::COPY_NONE } else { 4096 };
-        World { maps, head, site, stack: leak(), scratch: leak(), context: leak(), copy }
+        World { maps, head, desc, site, stack: leak(), scratch: leak(), context: leak(), copy }
     }
 
     pub fn around(&self) -> Around<'_> {
@@ -84,6 +87,7 @@ impl World {
         let here = 0u64;
         Around {
             maps: self.head,
+            desc: &self.desc,
             site: &self.site,
             copy: self.copy,
             stack: piece(&self.stack[..64]),

@@ -354,6 +354,7 @@ impl Session {
         arena.publish(at + offset_of!(SiteDesc, is_edge), plan.is_edge.into());
         let function = plan.exit_of.unwrap_or(plan.addr() + u64::from(hook.offset));
         arena.publish(at + offset_of!(SiteDesc, function), function);
+        arena.publish(at + offset_of!(SiteDesc, family), arena.family());
         arena.publish(at + offset_of!(SiteDesc, children), arena.children_copy());
         arena.publish(at + offset_of!(SiteDesc, frames), in_target(layout.frames()));
         arena.publish(at + offset_of!(SiteDesc, ns_per_tick), self.ns_per_tick);

@@ -16,7 +16,7 @@ use crate::live::lists::ProgramAt;
 use crate::live::session::Session;
 use insn::RegSet;
 use std::mem::offset_of;
-use wire::maps::{MapsHead, ReadWay};
+use wire::maps::ReadWay;
 use wire::{HandlerKind, Helper, ProgramDesc, WORKSPACES_EACH, needs};
 
 /// r8 to r11: what a trampoline saves only where a handler writes or reads it.
@@ -68,7 +68,9 @@ impl Session {
 impl Session {
     /// Tells helpers what they may do in this process: whether memory may be read by a call, and where the first thread's stack is.
     fn tell_helpers(&self) -> Result<(), Broken> {
-        let Some(head) = self.regions.arena.layout.maps() else { return Ok(()) };
+        if self.programs.is_empty() {
+            return Ok(());
+        }
         let is_filtered = process::is_filtered(self.pid())?;
         if let Some(helper) = self.programs.asks_the_kernel().filter(|_| is_filtered) {
             return Err(Broken::HelperFiltered { pid: self.pid(), helper });
@@ -77,13 +79,20 @@ impl Session {
         let stack = self.mappings.iter().find(|mapping| mapping.path.as_os_str() == "[stack]");
         let (low, high) = stack.map_or((0, 0), |stack| (stack.range.start.0, stack.range.end.0));
         for (at, value) in [
-            (offset_of!(MapsHead, reads), way as u64),
-            (offset_of!(MapsHead, stack_low), low),
-            (offset_of!(MapsHead, stack_high), high),
+            (offset_of!(ProgramDesc, reads), way as u64),
+            (offset_of!(ProgramDesc, stack_low), low),
+            (offset_of!(ProgramDesc, stack_high), high),
         ] {
-            self.regions.arena.publish(head + at, value);
+            self.tell_programs(at, value);
         }
         Ok(())
+    }
+
+    /// Writes a word into the description of each program in each region.
+    fn tell_programs(&self, at: usize, value: u64) {
+        let arena = &self.regions.arena;
+        (0..arena.layout.programs())
+            .for_each(|number| arena.publish(arena.layout.program(number) + at, value));
     }
 }
 
@@ -95,10 +104,12 @@ impl Session {
     /// # Context
     /// Control. Costs a read of `/proc` for each thread.
     pub fn look_for_filters(&self) {
-        let Some(head) = self.regions.arena.layout.maps() else { return };
+        if self.programs.is_empty() {
+            return;
+        }
         // A process of which nothing can be read has ended, or nobody knows what it does.
         if process::is_filtered(self.pid()).unwrap_or(true) {
-            self.regions.arena.publish(head + offset_of!(MapsHead, reads), ReadWay::Refused as u64);
+            self.tell_programs(offset_of!(ProgramDesc, reads), ReadWay::Refused as u64);
         }
     }
 }
@@ -111,7 +122,7 @@ fn describe(arena: &Arena, desc: usize, program: &Program, entry: u64) {
         (offset_of!(ProgramDesc, entry), entry),
         (offset_of!(ProgramDesc, fuel), program.fuel),
         (offset_of!(ProgramDesc, needs), program.needs()),
-        (offset_of!(ProgramDesc, arena), arena.remote),
+        (offset_of!(ProgramDesc, arena), arena.base_of_programs()),
         (offset_of!(ProgramDesc, workspaces), in_target(first)),
         (offset_of!(ProgramDesc, workspace_len), len as u64),
         (
@@ -119,7 +130,7 @@ fn describe(arena: &Arena, desc: usize, program: &Program, entry: u64) {
             first.map_or(0, |_| (layout.cpus * WORKSPACES_EACH) as u64),
         ),
         (offset_of!(ProgramDesc, scratch_len), program.scratch as u64),
-        (offset_of!(ProgramDesc, maps), in_target(layout.maps())),
+        (offset_of!(ProgramDesc, maps), arena.maps_in_target().unwrap_or(0)),
     ];
     words.into_iter().for_each(|(at, value)| arena.publish(desc + at, value));
 }

@@ -11,6 +11,7 @@
 
 use crate::enter::footing::Footing;
 use crate::facts::error::Broken;
+use crate::facts::family::{FamilyMaps, MapsGround};
 use map::{Checked, Copies, Frames, Ring, StackTable};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -207,23 +208,20 @@ pub(crate) struct Arena {
     pub rings_not_believed: AtomicU64,
     /// Ranges that the header names, in its order.
     pub announced: Vec<Range<u64>>,
+    /// The same of the maps that it shares with other processes; empty if it shares none.
+    pub announced_maps: Range<u64>,
+    /// These maps, once they are mapped there.
+    pub member: Option<Member>,
 }
 
-/// The memory of a session's maps.
+/// What a process has in common with others.
 #[derive(Debug)]
-pub struct MapsGround {
-    map: Arc<SharedMapping>,
-    at: usize,
-    len: usize,
-}
-
-impl map::Ground for MapsGround {
-    fn memory(&self) -> Untrusted<'_> {
-        let base = NonNull::new(self.map.base().wrapping_add(self.at)).unwrap_or(NonNull::dangling());
-        // SAFETY: the layout's place in the arena, mapped as long as `self.map` lives (M1), page aligned, of a file whose
-        // length is sealed (`create`), and used as atomics alone by all of this crate.
-        unsafe { Untrusted::new(base, self.len) }
-    }
+pub(crate) struct Member {
+    pub maps: FamilyMaps,
+    /// Their address in the target.
+    pub remote: u64,
+    /// The process among the others.
+    pub number: u64,
 }
 
 /// The stacks that a session's programs have seen, for whoever goes on asking when the session is gone.
@@ -271,6 +269,7 @@ impl Arena {
             len: layout.len() as u64,
             rseq_offset: NO_RSEQ,
             regions_len: 0,
+            maps: [0; 2],
             regions: [RegionDesc::default(); REGIONS_MAX],
             objects: [Entry::default(); OBJECTS_MAX],
         };
@@ -286,6 +285,8 @@ impl Arena {
             device,
             follows_forks: false,
             announced: Vec::new(),
+            announced_maps: 0..0,
+            member: None,
             damaged: Mutex::default(),
             rings_not_believed: AtomicU64::new(0),
         };
@@ -346,8 +347,52 @@ impl Arena {
 
     /// The memory of the programs' maps, for whoever goes on using it when the session is gone; `None` without maps.
     pub fn ground(&self) -> Option<MapsGround> {
+        if let Some(member) = &self.member {
+            return Some(member.maps.ground());
+        }
         let (at, len) = (self.layout.maps()?, self.layout.maps_len());
         Some(MapsGround { map: Arc::clone(&self.map), at, len })
+    }
+
+    /// Where the target has the programs' maps, if there are any.
+    pub fn maps_in_target(&self) -> Option<u64> {
+        let own = || self.layout.maps().map(|at| self.remote + at as u64);
+        self.member.as_ref().map(|member| member.remote).or_else(own)
+    }
+
+    /// The base by which programs reach their maps, [`wire::MAPS`] before them.
+    pub fn base_of_programs(&self) -> u64 {
+        // Elsewhere nothing of the arena is reached by it.
+        self.member.as_ref().map_or(self.remote, |member| member.remote.wrapping_sub(wire::MAPS as u64))
+    }
+
+    /// The number of this process among those that it shares maps with, 0 if it has them alone.
+    pub fn family(&self) -> u64 {
+        self.member.as_ref().map_or(0, |member| member.number)
+    }
+
+    /// Writes into the header where shared maps will be.
+    pub fn announce_maps(&mut self, range: Range<u64>) {
+        let at = offset_of!(ArenaHeader, maps);
+        // The end first: a range that begins at 0 is believed to be nobody's, one that ends before it begins is no header.
+        self.publish(at + 8, range.end);
+        self.publish(at, range.start);
+        self.announced_maps = range;
+    }
+
+    /// A word that target and controller pass on to each other while nothing is counted yet.
+    pub fn note(&self, number: usize, value: u64) {
+        self.publish(self.layout.copy(wire::COPY_SHARED) + 8 * number, value);
+    }
+
+    /// What stands in it.
+    pub fn noted(&self, number: usize) -> u64 {
+        self.word(self.layout.copy(wire::COPY_SHARED) + 8 * number).load(Ordering::Relaxed)
+    }
+
+    /// Where the target has it.
+    pub fn note_in_target(&self, number: usize) -> u64 {
+        self.remote + (self.layout.copy(wire::COPY_SHARED) + 8 * number) as u64
     }
 
     /// The stacks that were seen, for whoever goes on asking when the session is gone.

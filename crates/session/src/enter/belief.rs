@@ -15,7 +15,7 @@ use crate::find::maps::mapping_at;
 use image::{Addr, ElfImage, Mapping, Process};
 use std::collections::HashMap;
 use std::ops::Range;
-use wire::{ARENA_NAME, RegionDesc, TrampolineHeader};
+use wire::{ARENA_NAME, FAMILY_NAME, RegionDesc, TrampolineHeader};
 
 /// Where in the arena's file a mapping begins that only keeps a place for a region.
 pub(crate) const RESERVED_OFFSET: u64 = 4096;
@@ -40,6 +40,22 @@ pub(crate) fn arenas(mappings: &[Mapping]) -> impl Iterator<Item = &Mapping> {
 /// Mappings that keep a place for a region of this arena.
 pub(crate) fn reserved<'a>(mappings: &'a [Mapping], arena: &'a Mapping) -> impl Iterator<Item = &'a Mapping> {
     mappings.iter().filter(|m| is_reserved(m) && m.file == arena.file)
+}
+
+/// The range, if the process maps there what a family shares, and nothing else.
+pub(crate) fn shared_maps(mappings: &[Mapping], range: Range<u64>) -> Option<Range<u64>> {
+    let name = format!("/memfd:{}", FAMILY_NAME.to_string_lossy());
+    let is_it = |m: &Mapping| {
+        let p = m.permissions;
+        m.path.as_os_str() == name.as_str()
+            && m.is_deleted
+            && m.offset.0 == 0
+            && p.is_shared
+            && p.is_writable
+            && !p.is_executable
+            && (m.range.start.0..m.range.end.0) == range
+    };
+    mapping_at(mappings, range.start).filter(|m| is_it(m)).map(|_| range)
 }
 
 fn is_reserved(m: &Mapping) -> bool {
@@ -162,6 +178,23 @@ mod tests {
             })
             .collect();
         assert_eq!(arenas(&maps(&many)).count(), ARENAS_MAX);
+    }
+
+    #[test]
+    fn maps_of_a_family_are_believed_to_be_where_such_a_file_is_mapped_whole() {
+        let all = maps(
+            "1000-5000 rw-s 00000000 00:01 10 /memfd:nanoprobe-maps (deleted)\n\
+             6000-8000 rw-s 00001000 00:01 10 /memfd:nanoprobe-maps (deleted)\n\
+             8000-9000 rw-p 00000000 00:01 10 /memfd:nanoprobe-maps (deleted)\n\
+             a000-b000 rw-s 00000000 00:01 10 /memfd:nanoprobe-mapsx (deleted)\n",
+        );
+        assert_eq!(shared_maps(&all, 0x1000..0x5000), Some(0x1000..0x5000));
+        for wrong in
+            [0..0, 0..0x5000, 0x1000..0x4000, 0x2000..0x5000, 0x6000..0x8000, 0x8000..0x9000, 0xa000..0xb000]
+        {
+            assert_eq!(shared_maps(&all, wrong), None);
+        }
+        assert_eq!(arenas(&all).count(), 0);
     }
 
     #[test]

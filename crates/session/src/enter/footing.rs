@@ -27,7 +27,8 @@ pub(crate) struct Footing {
     pub file: Option<FileId>,
     /// By address.
     pub regions: Vec<RegionDesc>,
-    /// Mappings of the arena's file that keep a place for a region whose controller died before it was there.
+    /// Mappings of the arena's file that keep a place for a region whose controller died before it was there, and the maps that
+    /// the process shares with others.
     pub reserved: Vec<Range<u64>>,
     pub rseq_offset: Option<i32>,
 }
@@ -82,7 +83,10 @@ impl Footing {
         }
         let rseq = Some(header.rseq_offset).filter(|offset| *offset != NO_RSEQ);
         let rseq_offset = rseq.and_then(|offset| i32::try_from(offset).ok());
-        let reserved = belief::reserved(mappings, arena).map(|m| m.range.start.0..m.range.end.0).collect();
+        let mut reserved: Vec<Range<u64>> =
+            belief::reserved(mappings, arena).map(|m| m.range.start.0..m.range.end.0).collect();
+        let [start_of_maps, end_of_maps] = header.maps;
+        reserved.extend(belief::shared_maps(mappings, start_of_maps..end_of_maps));
         let file = arena.file;
         let footing = Footing { arena: start..end, file, regions, reserved, rseq_offset };
         let ArenaHeader { controller_pid, controller_start, pid_namespace, .. } = header;

@@ -30,6 +30,13 @@ impl Arena {
         self.heirs(target).is_some_and(|heirs| heirs.is_empty())
     }
 
+    /// True if a process but `target` is seen to map it.
+    pub fn has_seen_heir(&self, target: i32) -> bool {
+        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+        pids.filter(|pid| *pid != target).any(|pid| self.is_mapped_by(pid))
+    }
+
     /// All processes but `target` that map it; `None` if that cannot be told: one that cannot be looked at may, unless it is
     /// older.
     pub fn heirs(&self, target: i32) -> Option<Vec<i32>> {

@@ -15,7 +15,9 @@ use crate::enter::agent_image::{AgentImage, Clobbers};
 use crate::enter::arena::{Arena, Layout, errno_of};
 use crate::enter::belief::RESERVED_OFFSET;
 use crate::enter::footing::Footing;
+use crate::enter::join;
 use crate::facts::error::Broken;
+use crate::facts::family::FamilyMaps;
 use crate::facts::inject;
 use crate::facts::site::SitePlan;
 use crate::find::maps::image_maps;
@@ -101,13 +103,14 @@ impl Regions {
         layout: Layout,
         wishes: &[Wish],
         puns: &[Range<u64>],
-        programs_len: u64,
+        (programs_len, family): (u64, Option<&FamilyMaps>),
     ) -> Result<Regions, Broken> {
         let image = AgentImage::load()?;
         let inside_len = if programs_len == 0 { 0 } else { wire::Inside::LEN_BYTES as u64 };
         let table_len = TABLE_LEN + inside_len.next_multiple_of(PAGE);
         let mut ground = Ground::lay(remote, memory, mappings, layout)?;
-        let made = ground.make(&image, wishes, puns, table_len, programs_len);
+        let joined = family.map_or(Ok(()), |maps| ground.join(maps));
+        let made = joined.and_then(|()| ground.make(&image, wishes, puns, table_len, programs_len));
         match made.and_then(|made| ground.close().map(|()| made)) {
             Ok((puns, regions)) => Ok(Regions { arena: ground.arena, regions, puns }),
             Err(broken) => Err(ground.unmake(broken)),
@@ -131,7 +134,9 @@ impl Regions {
             arena: self.arena.remote..self.arena.remote + self.arena.layout.len() as u64,
             file: Some(FileId { device: self.arena.device, inode: self.arena.inode }),
             regions,
-            reserved: Vec::new(),
+            reserved: std::iter::once(self.arena.announced_maps.clone())
+                .filter(|at| !at.is_empty())
+                .collect(),
             rseq_offset,
         }
     }
@@ -171,6 +176,12 @@ impl<'r, 'a> Ground<'r, 'a> {
                 Err(_) => Err(Broken::NotUndone { pid: memory.pid, why: Box::new(broken) }),
             },
         }
+    }
+
+    /// Maps what it shares with other processes.
+    fn join(&mut self, maps: &FamilyMaps) -> Result<(), Broken> {
+        let fd = self.fd.unwrap_or(u64::MAX);
+        join::join(self.remote, &mut self.arena, fd, maps)
     }
 
     fn make(
@@ -285,7 +296,8 @@ impl<'r, 'a> Ground<'r, 'a> {
 
     /// Takes everything back; the cause, with a word if that failed too.
     fn unmake(mut self, why: Broken) -> Broken {
-        let ranges: Vec<Range<u64>> = self.arena.announced.clone();
+        let mut ranges: Vec<Range<u64>> = self.arena.announced.clone();
+        ranges.extend(Some(self.arena.announced_maps.clone()).filter(|at| !at.is_empty()));
         let failed = ranges.iter().filter(|range| self.remote.unmap(range).is_err()).count();
         let arena = self.arena.remote..self.arena.remote + self.arena.layout.len() as u64;
         // What is left is found by the arena.

@@ -66,7 +66,7 @@ impl SetUp {
         puns: &Puns,
         attach: &Attach,
     ) -> Result<SetUp, Broken> {
-        let Attach { room, programs, .. } = attach;
+        let Attach { room, programs, family, .. } = attach;
         let foothold = Foothold::find(memory, mappings)?;
         let cells: u32 = sites.iter().map(SitePlan::cells).sum();
         let general = sites.iter().flat_map(|s| &s.actions).filter(|a| **a != Action::Count).count();
@@ -91,7 +91,8 @@ impl SetUp {
             has_rings,
             programs: programs.len() * wishes.len(),
             scratch: programs.scratch(),
-            maps: programs.maps_len(),
+            // What others have too has a mapping of its own.
+            maps: if family.is_some() { 0 } else { programs.maps_len() },
             walk_bytes,
         };
         let layout = Layout::new(percpu::possible_cpus() as usize, &counts);
@@ -120,7 +121,7 @@ impl SetUp {
         let threads = world.threads().count() + world.sleepers().count();
         let (regions, fence) = {
             let mut remote = Remote::begin(&mut world, memory, &foothold)?;
-            let room = programs.placed_len() as u64;
+            let room = (programs.placed_len() as u64, family.as_ref());
             let regions = Regions::map(&mut remote, memory, mappings, layout, &wishes, &puns.pages, room)?;
             match fence(&mut remote, memory, &regions, general + attach.room.probes, threads) {
                 Ok(fence) => (regions, fence),

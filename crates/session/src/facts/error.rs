@@ -113,6 +113,13 @@ pub enum Broken {
         /// What it would ask for.
         helper: &'static str,
     },
+    /// It would share the maps of programs with a process that may do more or less than it.
+    OtherRights {
+        /// The process.
+        pid: i32,
+        /// The first of those that share them.
+        first: i32,
+    },
     /// It asked for a signal where it reads the time stamp counter, or is under strict seccomp.
     NoClock {
         /// The process.
@@ -320,6 +327,11 @@ impl fmt::Display for Broken {
                 f,
                 "process {pid} has a seccomp filter, which could end it for the system call by which this program asks \
                  for {helper}"
+            ),
+            OtherRights { pid, first } => write!(
+                f,
+                "process {pid} runs with other rights (user, groups, capabilities, seccomp filter) than process {first}, with which \
+                 it would share memory"
             ),
             NoClock { pid } => write!(
                 f,

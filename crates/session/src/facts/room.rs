@@ -6,6 +6,7 @@
 //! Keeps:   nothing.
 //! Checked: by use.
 
+use crate::facts::family::FamilyMaps;
 use crate::facts::program::{PROGRAM_CELLS, Programs};
 use crate::facts::site::{Consumer, HISTOGRAM_CELLS};
 use text::Flavour;
@@ -61,6 +62,8 @@ pub struct Attach {
     pub room: Room,
     /// Programs that consumers run, now or later.
     pub programs: Programs,
+    /// Maps that the programs have together with those of other processes, in the place of their own.
+    pub family: Option<FamilyMaps>,
 }
 
 /// Whether a consumer can come and go by itself: those that see calls belong to several sites at a time.

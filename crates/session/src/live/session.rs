@@ -6,7 +6,7 @@
 //! Keeps:   nothing; it ends in leave/end.rs.
 //! Checked: testkit.
 
-use crate::enter::arena::{Arena, MapsGround};
+use crate::enter::arena::Arena;
 use crate::enter::clock;
 use crate::enter::fence::Fence;
 use crate::enter::region::Regions;
@@ -14,6 +14,7 @@ use crate::enter::setup::RECORD_LEN;
 use crate::enter::walks::Walks;
 use crate::facts::calls::{Event, OpenCalls};
 use crate::facts::error::Broken;
+use crate::facts::family::MapsGround;
 use crate::facts::program::{Programs, Runs};
 use crate::facts::room::may_come_alone;
 use crate::facts::site::{Action, Armed, Consumer, Missed, SitePlan, has_rdpid};
@@ -298,8 +299,8 @@ impl Session {
         &self.programs
     }
 
-    /// The memory of the programs' maps, which the target may write at any time, and where it begins in the arena; `None`
-    /// without maps.
+    /// The memory of the programs' maps in the session's own arena, which the target may write at any time; `None` without maps, or
+    /// with maps that it shares.
     pub fn maps(&self) -> Option<Untrusted<'_>> {
         let layout = &self.regions.arena.layout;
         self.regions.arena.view().part(layout.maps()?, layout.maps_len())
@@ -323,6 +324,17 @@ impl Session {
     /// attach.
     pub fn is_inherited_by(&self, pid: i32) -> bool {
         self.regions.arena.is_mapped_by(pid)
+    }
+
+    /// True if a child that was forked since the attach is seen to go on in this session's memory.
+    pub fn has_heirs(&self) -> bool {
+        self.regions.arena.has_seen_heir(self.pid())
+    }
+
+    /// The number of the process's program among those that it shares its maps with, which the numbers of its stacks have in their upper
+    /// half; 0 if it has them alone.
+    pub fn family(&self) -> u64 {
+        self.regions.arena.family()
     }
 
     /// Hits of the general path and of the kernel's probes so far, counted before any handler ran.

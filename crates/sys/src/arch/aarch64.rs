@@ -70,7 +70,11 @@ pub mod nr {
     pub const PIDFD_SEND_SIGNAL: usize = 424;
     pub const FANOTIFY_INIT: usize = 262;
     pub const FANOTIFY_MARK: usize = 263;
+    pub const SOCKETPAIR: usize = 199;
+    pub const SENDMSG: usize = 211;
+    pub const RECVMSG: usize = 212;
     pub const PIDFD_OPEN: usize = 434;
+    pub const PIDFD_GETFD: usize = 438;
     pub const MSEAL: usize = 462;
 }
 

@@ -71,7 +71,11 @@ pub mod nr {
     pub const MEMBARRIER: usize = 324;
     pub const PKEY_MPROTECT: usize = 329;
     pub const PIDFD_SEND_SIGNAL: usize = 424;
+    pub const SENDMSG: usize = 46;
+    pub const RECVMSG: usize = 47;
+    pub const SOCKETPAIR: usize = 53;
     pub const PIDFD_OPEN: usize = 434;
+    pub const PIDFD_GETFD: usize = 438;
     pub const MSEAL: usize = 462;
 }
 
