@@ -77,22 +77,18 @@ pub fn told(options: &Options) -> i32 {
 
 fn run(options: &Options) -> Result<i32, String> {
     if options.wants_version {
-        println!("bpftrace {LANGUAGE} (nanoprobe {})", env!("CARGO_PKG_VERSION"));
-        return Ok(0);
+        return put(format!("bpftrace {LANGUAGE} (nanoprobe {})\n", env!("CARGO_PKG_VERSION"))).map(|()| 0);
     }
     if options.wants_info {
-        println!("{}", info());
-        return Ok(0);
+        return put(info() + "\n").map(|()| 0);
     }
     if let Some(file) = &options.fmt {
         let text = lang::formatted(file, &read(file)?).map_err(|refused| refused.to_string())?;
-        print!("{text}");
-        return Ok(0);
+        return put(text).map(|()| 0);
     }
     let is_idle = options.program.is_none() && options.file.is_none();
     if options.wants_help || (is_idle && !options.is_list) {
-        println!("{}", options::USAGE);
-        return Ok(i32::from(!options.wants_help));
+        return put(format!("{}\n", options::USAGE)).map(|()| i32::from(!options.wants_help));
     }
     let settings = settings(options)?;
     let format = format(options)?;
@@ -105,12 +101,10 @@ fn run(options: &Options) -> Result<i32, String> {
     if options.named.iter().any(|(name, value)| name == "help" && value.is_none())
         && !checked.options.iter().any(|option| option.name == "help")
     {
-        println!("{}", parameters(&checked.options));
-        return Ok(0);
+        return put(parameters(&checked.options) + "\n").map(|()| 0);
     }
     if !options.stages.is_empty() {
-        print_stages(options, &checked, &script);
-        return Ok(0);
+        return put(stages(options, &checked, &script)).map(|()| 0);
     }
     refuse_targets(&script, settings.mode)?;
     let settings = Settings {
@@ -205,9 +199,12 @@ fn list(options: &Options) -> Result<(), String> {
             search.ok_or("ERROR: -l takes what to search, as in -l 'uprobe:/bin/bash:*', or -p PID")?;
         lines = targets(options)?.list(search, options.is_verbose).map_err(|why| format!("ERROR: {why}"))?;
     }
-    let mut out = std::io::stdout().lock();
-    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
-    match out.write_all(text.as_bytes()) {
+    put(lines.iter().map(|line| format!("{line}\n")).collect())
+}
+
+/// Writes a text to the output; whoever reads it may leave.
+fn put(text: String) -> Result<(), String> {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(format!("ERROR: output can't be written: {}", out_error(&error)))
         }
@@ -419,16 +416,17 @@ fn parameters(options: &[Opt]) -> String {
     }
 }
 
-fn print_stages(options: &Options, checked: &Checked, script: &Script) {
+/// What `-d` prints.
+fn stages(options: &Options, checked: &Checked, script: &Script) -> String {
     let has = |name: &str| options.stages.iter().any(|stage| stage == name || stage == "all");
+    let mut text = String::new();
     if has("ast") {
-        checked.probes.iter().for_each(|probe| println!("{probe:#?}"));
+        text.extend(checked.probes.iter().map(|probe| format!("{probe:#?}\n")));
     }
     if has("dis") || has("codegen") || has("codegen-opt") {
-        for probe in &script.probes {
-            println!("{}:\n{}", probe.name, probe.program);
-        }
+        text.extend(script.probes.iter().map(|probe| format!("{}:\n{}\n", probe.name, probe.program)));
     }
+    text
 }
 
 /// Words as a shell splits them, with quotes and backslashes.
