@@ -18,6 +18,10 @@ pub fn be_the_run(main: impl FnOnce(&[String]) -> i32) {
     }
 }
 
+/// So much is shown of a run that did not end as it was to.
+const LINES: usize = 12;
+const CHARS: usize = 1000;
+
 /// How a run ended.
 pub struct Run {
     pub status: Option<i32>,
@@ -54,8 +58,11 @@ impl Verdict {
     pub fn say(&mut self, good: bool, what: &str, run: &Run) {
         println!("test {what} ... {}", if good { "ok" } else { "FAILED" });
         if !good {
-            let last: Vec<_> = run.output.lines().rev().take(2).collect();
-            println!("  status {:?}, last lines: {}", run.status, last.join("  |  "));
+            println!("  status {:?}, its last lines:", run.status);
+            let lines: Vec<&str> = run.output.lines().collect();
+            for line in &lines[lines.len().saturating_sub(LINES)..] {
+                println!("    {}", line.chars().take(CHARS).collect::<String>());
+            }
         }
         self.is_bad |= !good;
     }
