@@ -389,6 +389,9 @@ pub struct RunArgs {
     /// Leave out all sites where only a kernel uprobe fits, also functions given by their whole name
     #[arg(long)]
     pub no_kernel: bool,
+    /// Cost the process so much of its processor time at most, for example 2%: functions that are too dear are in for a part of the time, and their hits estimated
+    #[arg(long, value_name = "PERCENT", value_parser = percent, conflicts_with_all = ["kernel", "follow", "wait"])]
+    pub budget: Option<f64>,
     /// Follow children: forked ones are counted with their parent, programs that are started are probed before they run
     #[arg(long)]
     pub follow: bool,
@@ -471,6 +474,14 @@ pub fn value(text: &str) -> Option<Verb> {
     text.strip_prefix("arg").and_then(|n| n.parse().ok()).map(Verb::HistogramOfArgument)
 }
 
+/// A part of a hundred that is more than none.
+fn percent(text: &str) -> Result<f64, String> {
+    match text.strip_suffix('%').unwrap_or(text).parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent),
+        _ => Err("write a part of the processor time, as in 2%".into()),
+    }
+}
+
 /// A time that is more than none.
 pub fn duration(text: &str) -> Result<Duration, String> {
     match torture::duration(text)? {
@@ -504,6 +515,12 @@ mod tests {
             assert!(refused(words).contains("behind one specification"), "{words:?}");
         }
         assert!(refused(&["nanoprobe", "hist", "u:a:b"]).contains("<SPEC> <EXPR>"));
+    }
+
+    #[test]
+    fn a_budget_is_a_part_of_a_hundred() {
+        assert_eq!(["2%", "0.5", "100%"].map(percent), [Ok(2.0), Ok(0.5), Ok(100.0)]);
+        assert!(["0", "-1%", "101%", "nan", "", "%"].iter().all(|text| percent(text).is_err()));
     }
 
     #[test]

@@ -10,6 +10,7 @@
 use crate::advice;
 use crate::args::{Format, RunArgs};
 use crate::aside::{Aside, Output};
+use crate::budget::Budget;
 use crate::guard::Guard;
 use crate::probes::Probes;
 use crate::recording;
@@ -70,6 +71,16 @@ fn with(job: Job, mut stop: Stop, guard: &mut Guard, view: Option<(Option<Tty>, 
     let has_stacks = job.verb == Verb::CountStack || job.args.recorded.is_some_and(|r| r.has_stacks);
     let stacks = has_stacks.then(|| Stacks::hold(pid, job.args.stacks.clone()));
     let head = job.args.recorded.map(|_| recording::head(pid));
+    let budget = match job.args.budget.map(|percent| Budget::of(percent, &job)) {
+        Some(None) => {
+            let why = "the price of a hit cannot be measured here, and --budget goes by it";
+            if let Some(launched) = launched {
+                launched.abandon();
+            }
+            return advice::fail(&why, &[], &["without --budget".into()]);
+        }
+        other => other.flatten(),
+    };
     let attached =
         Probes::attach(&job, pid, &mut writer, pace).and_then(|probes| recording::beside(probes, &job));
     match attached {
@@ -92,6 +103,7 @@ fn with(job: Job, mut stop: Stop, guard: &mut Guard, view: Option<(Option<Tty>, 
                 before: None,
                 began: Instant::now(),
                 price: None,
+                budget,
             }
             .run()
         }
@@ -147,6 +159,8 @@ struct Engine<'g> {
     began: Instant,
     /// For `record`.
     price: Option<Price>,
+    /// What may be spent.
+    budget: Option<Budget>,
 }
 
 impl Engine<'_> {
@@ -159,6 +173,9 @@ impl Engine<'_> {
             recording::say_begun(&self.job);
         }
         self.began = Instant::now();
+        if let Some(budget) = &mut self.budget {
+            budget.begin(&self.probes);
+        }
         if let Some(launched) = &self.launched {
             launched.go();
         }
@@ -213,6 +230,10 @@ impl Engine<'_> {
             if let Some(top) = &self.top {
                 until = until.min(top.due());
             }
+            if let Some(budget) = &mut self.budget {
+                budget.look(&mut self.probes);
+                until = until.min(budget.due());
+            }
             if self.probes.is_listening() {
                 let left = until.saturating_duration_since(Instant::now());
                 self.probes.listen(left, &self.job, &mut self.writer);
@@ -265,13 +286,16 @@ impl Engine<'_> {
         if self.job.verb == Verb::CountStack {
             return self.results();
         }
-        let (now, report) = (Instant::now(), Report::of(self.probes.sessions(), &self.job));
+        let (now, report) = (Instant::now(), self.counted());
         let (then, since) = match &self.before {
             Some((then, before)) => (*then, report.since(before)),
             None => (self.began, report.clone()),
         };
         let part = Part { at: now - self.began, took: now - then, since };
         self.writer.interval(&report, &part);
+        if let Some(budget) = self.budget.as_ref().filter(|_| self.writer.format == Format::Json) {
+            self.writer.line(&budget.json().to_string());
+        }
         self.before = Some((now, report));
     }
 
@@ -280,8 +304,20 @@ impl Engine<'_> {
         let sessions = self.probes.sessions();
         match self.stacks.as_mut().filter(|_| self.job.verb == Verb::CountStack) {
             Some(stacks) => self.writer.lines(&stacks.lines(sessions, self.job.args.format)),
-            None => self.writer.results(&Report::of(sessions, &self.job)),
+            None => {
+                let report = self.counted();
+                self.writer.results(&report);
+            }
         }
+    }
+
+    /// All counts now, and which of them are of a part of the time.
+    fn counted(&self) -> Report {
+        let mut report = Report::of(self.probes.sessions(), &self.job);
+        if let Some(budget) = &self.budget {
+            budget.mark(&mut report);
+        }
+        report
     }
 
     /// Writes pictures, and says what stacks lack.
@@ -389,6 +425,9 @@ impl Engine<'_> {
         self.writer.forged(self.probes.forged());
         self.writer.no_way(self.calls.iter().map(Calls::no_way).fold(0, u64::saturating_add));
         self.writer.shorter(self.calls.iter().map(Calls::shorter).fold(0, u64::saturating_add));
+        if let Some(budget) = &self.budget {
+            self.writer.budget(budget);
+        }
         self.writer.receipt(&report, &receipt, open.as_ref(), cpu);
     }
 }

@@ -87,6 +87,7 @@ fn unkept(args: &RunArgs) -> Option<&'static str> {
         (args.hit_only, "--hit-only"),
         (args.deltas, "--deltas"),
         (args.timestamps, "--timestamps"),
+        (args.budget.is_some(), "--budget"),
     ];
     all.into_iter().find(|(is_given, _)| *is_given).map(|(_, name)| name)
 }

@@ -9,6 +9,7 @@ mod args;
 mod aside;
 mod asked;
 mod bpf;
+mod budget;
 mod engine;
 mod filtered;
 mod front;

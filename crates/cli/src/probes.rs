@@ -282,6 +282,22 @@ impl Probes {
             .map_err(|_| "its hits are counted in the jump itself, or by the kernel".to_owned())
     }
 
+    /// Takes the jumps of functions out for a while, in one of the sessions; how long a thread stood still, or why not.
+    pub fn lift(&mut self, session: usize, addrs: &[u64]) -> Result<Duration, String> {
+        let session = self.sessions.get_mut(session).ok_or("its process is gone")?;
+        session.lift(addrs).map_err(|why| why.to_string())
+    }
+
+    /// Puts them back.
+    pub fn lower(&mut self, session: usize, addrs: &[u64]) -> Result<Duration, String> {
+        let session = self.sessions.get_mut(session).ok_or("its process is gone")?;
+        let lowered = session.lower(addrs).map_err(|why| why.to_string())?;
+        match lowered.missed.first().filter(|_| lowered.sites == 0) {
+            Some((name, why)) => Err(format!("{name}: {why}")),
+            None => Ok(lowered.stall),
+        }
+    }
+
     /// The sessions of other verbs.
     pub fn beside(&self) -> &[Session] {
         &self.beside

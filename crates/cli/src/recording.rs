@@ -12,13 +12,13 @@ use crate::advice;
 use crate::args::{Format, RecordArgs, Recorded, ReportArgs, RunArgs, Shown};
 use crate::engine::Job;
 use crate::probes::Probes;
-use crate::render::{Report, causes, overhead_percent, ticks_per_second};
+use crate::render::{Report, overhead_percent, ticks_per_second};
 use crate::run;
 use crate::stacks::Stacks;
 use bench::Price;
 use report::{Run, To};
 use serde_json::{Value, json};
-use session::Verb;
+use session::{Session, Verb};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -130,26 +130,35 @@ pub fn rest(
         let data = json!({
             "verb": if verb == Verb::CountStack { "stacks" } else { "calls one by one" },
             "hits": of.hits, "handled": of.handled,
-            "skipped": causes(of.hits.saturating_sub(of.handled), of.lost, of.without_stack),
+            "skipped": of.skipped(),
         });
         lines.push(json!({"type": "beside", "data": data}).to_string());
     }
     let calls =
         Report::of(probes.sessions(), job).rows.iter().map(|row| row.hits).fold(0, u64::saturating_add);
-    lines
-        .extend(price.map(|price| json!({"type": "price", "data": overhead(price, calls, cpu)}).to_string()));
+    let frames = probes.beside().iter().flat_map(Session::stacks).fold((0.0, 0.0), |(sum, all), stack| {
+        let count = stack.count as f64;
+        (sum + count * stack.frames.len() as f64, all + count)
+    });
+    let frames = (frames.1 > 0.0).then(|| frames.0 / frames.1);
+    lines.extend(
+        price.map(|price| json!({"type": "price", "data": overhead(price, frames, calls, cpu)}).to_string()),
+    );
     lines
 }
 
-/// What so many calls cost, and what part that was of the processor time of the process.
-fn overhead(price: &Price, calls: u64, cpu: Option<u64>) -> Value {
-    let cost_ms = price.ns * calls as f64 / 1e6;
+/// What so many calls cost, and what part that was of the processor time of the process; `frames`: of the stacks that were walked.
+/// It is the least: in the process itself code and tables are not in the caches as they are in a loop.
+fn overhead(price: &Price, frames: Option<f64>, calls: u64, cpu: Option<u64>) -> Value {
+    let ns = frames.map_or(price.ns, |frames| price.with_frames(frames));
+    let cost_ms = ns * calls as f64 / 1e6;
     let mut data = json!({
-        "ns": rounded(price.ns), "calls": calls, "cost_ms": rounded(cost_ms),
-        "measured": "in a loop beside the run",
+        "ns": rounded(ns), "calls": calls, "cost_ms": rounded(cost_ms),
+        "measured": "in a loop beside the run; at least so much",
     });
-    if let Some(frames) = price.frames {
-        data["frames"] = json!(frames);
+    if let Some((frames, per_frame)) = frames.zip(price.per_frame_ns) {
+        data["frames"] = json!(rounded(frames));
+        data["ns_of_a_frame"] = json!(rounded(per_frame));
     }
     if let Some(cpu) = cpu.filter(|cpu| *cpu > 0) {
         let used_ms = cpu as f64 / ticks_per_second() * 1e3;

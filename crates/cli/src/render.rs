@@ -7,6 +7,7 @@
 //! Checked: tests of `histogram`; testkit `faces`.
 
 use crate::args::{Format, RunArgs};
+use crate::budget::{Budget, Sampled};
 use crate::engine::Job;
 use crate::out::Out;
 use crate::probes::NO_KERNEL_ASKED;
@@ -31,6 +32,8 @@ pub struct Row {
     pub buckets: Vec<u64>,
     /// Durations of calls.
     timed: Option<Timed>,
+    /// It was seen in part, for a budget.
+    pub sampled: Option<Sampled>,
 }
 
 impl Row {
@@ -70,6 +73,8 @@ pub struct Report {
     pub lost: u64,
     /// Hits without a stack, for counts by stack; why is said elsewhere.
     pub without_stack: u64,
+    /// Functions were switched off for a while: their hits are among those that were skipped.
+    has_off: bool,
     verb: Verb,
 }
 
@@ -94,6 +99,7 @@ impl Report {
                 hits,
                 buckets: if is_hist { site.cells() } else { Vec::new() },
                 timed: site.calls().map(Timed::of),
+                sampled: None,
             };
             // Exits of one function, and a library that was loaded twice.
             let at = *known.entry(key(&site)).or_insert(rows.len());
@@ -126,7 +132,8 @@ impl Report {
             Verb::CountStack => crate::stacks::losses(sessions).0.skipped(),
             _ => 0,
         };
-        Report { rows, hits, handled, lost, children, without_stack, verb }
+        let has_off = sessions.iter().any(Session::was_switched_off);
+        Report { rows, hits, handled, lost, children, without_stack, has_off, verb }
     }
 
     /// What has come since an earlier moment.
@@ -146,8 +153,20 @@ impl Report {
             children: less(self.children, before.children),
             lost: less(self.lost, before.lost),
             without_stack: less(self.without_stack, before.without_stack),
+            has_off: self.has_off,
             verb: self.verb,
         }
+    }
+
+    /// Skipped hits by cause.
+    pub fn skipped(&self) -> Value {
+        let skipped = self.hits.saturating_sub(self.handled);
+        let inside = skipped.saturating_sub(self.lost).saturating_sub(self.without_stack);
+        let other = if self.has_off { "switched_off_or_ended_inside" } else { "ended_inside" };
+        let all = [("ring_full", self.lost), ("no_stack", self.without_stack), (other, inside)];
+        let map: Map<String, Value> =
+            all.into_iter().filter(|(_, n)| *n > 0).map(|(cause, n)| (cause.into(), json!(n))).collect();
+        Value::Object(map)
     }
 
     /// What the histograms are of.
@@ -535,7 +554,11 @@ impl Writer {
                 for row in &report.rows {
                     let rate =
                         part.zip(new(&row.name)).map(|(p, new)| rate(new.hits, p.took, self.has_deltas));
-                    self.line(&format!("@[{}]: {}{}", row.name, row.hits, rate.unwrap_or_default()));
+                    let sampled = row.sampled.map_or(String::new(), |s| {
+                        format!("  {}: about {} (estimated)", s.words(), s.estimated)
+                    });
+                    let rate = rate.unwrap_or_default();
+                    self.line(&format!("@[{}]: {}{rate}{sampled}", row.name, row.hits));
                 }
             }
             (Format::Text, Some(what)) => {
@@ -573,6 +596,16 @@ impl Writer {
         }
     }
 
+    /// What a budget has come to.
+    pub fn budget(&mut self, budget: &Budget) {
+        if self.format == Format::Json {
+            self.line(&budget.json().to_string());
+        }
+        if !self.is_quiet || !budget.sampled().is_empty() {
+            eprintln!("nanoprobe: {}", budget.line());
+        }
+    }
+
     /// The closing lines; `open` for `lat`.
     pub fn receipt(
         &mut self,
@@ -585,7 +618,7 @@ impl Writer {
         if self.format == Format::Json {
             let data = json!({
                 "hits": report.hits, "handled": report.handled,
-                "skipped": causes(skipped, report.lost, report.without_stack),
+                "skipped": report.skipped(),
                 "children_hits": report.children, "left_out": self.left_out, "damaged": self.damaged,
                 "detach_verified": receipt.is_verified() && !receipt.was_gone(),
                 "target_gone": receipt.was_gone(), "restored": receipt.restored,
@@ -601,7 +634,8 @@ impl Writer {
         }
         let inside = skipped.saturating_sub(report.lost).saturating_sub(report.without_stack);
         if inside > 0 {
-            eprintln!("nanoprobe: {inside} hits skipped: their threads ended inside the probe");
+            let off = if report.has_off { "their functions were switched off, or " } else { "" };
+            eprintln!("nanoprobe: {inside} hits skipped: {off}their threads ended inside the probe");
         }
         if report.lost > 0 {
             let lost = report.lost;
@@ -679,15 +713,6 @@ fn by_cause<'a>(reasons: impl Iterator<Item = &'a str>) -> String {
         parts.push(format!("{rest} for other reasons"));
     }
     parts.join(", ")
-}
-
-/// Skipped hits by cause.
-pub fn causes(skipped: u64, lost: u64, without_stack: u64) -> Value {
-    let inside = skipped.saturating_sub(lost).saturating_sub(without_stack);
-    let all = [("ring_full", lost), ("no_stack", without_stack), ("ended_inside", inside)];
-    let map: Map<String, Value> =
-        all.into_iter().filter(|(_, n)| *n > 0).map(|(cause, n)| (cause.into(), json!(n))).collect();
-    Value::Object(map)
 }
 
 fn why_nothing(receipt: &Receipt, cpu_ticks: Option<u64>) -> &'static str {

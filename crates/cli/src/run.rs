@@ -67,8 +67,26 @@ pub fn run(specs: &[String], verb: Verb, args: RunArgs) -> i32 {
     if let Err(code) = check_subject(&args, "trace") {
         return code;
     }
+    let budgetless = match verb {
+        Verb::Trace => Some("trace"),
+        _ => args.recorded.map(|_| "record"),
+    };
+    if let Some(Err(code)) = budgetless.map(|what| check_budget(&args, what)) {
+        return code;
+    }
+    // Who traps cannot be taken out.
+    let args = RunArgs { no_kernel: args.no_kernel || args.budget.is_some(), ..args };
     session::set_patience(args.patience);
     front::run(args.pid, None, |stop, _, guard| engine::run(Job { specs: parsed, verb, args }, stop, guard))
+}
+
+/// A budget was asked for of what keeps none; else the exit code, with everything said.
+pub fn check_budget(args: &RunArgs, what: &str) -> Result<(), i32> {
+    if args.budget.is_none() {
+        return Ok(());
+    }
+    let tries = ["without --budget".to_owned(), "count, hist or lat, with --budget".to_owned()];
+    Err(advice::fail(&format!("{what} keeps no --budget in this version"), &[], &tries))
 }
 
 /// A process was named, and it is not this one; else the exit code, with everything said.

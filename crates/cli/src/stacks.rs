@@ -12,7 +12,7 @@ use crate::shown::shown;
 use report::{Folded, flame};
 use serde_json::{Value, json};
 use session::{Session, StackLosses};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// What of stacks is wanted.
@@ -77,7 +77,14 @@ impl Stacks {
             Format::Json => {
                 let all: Vec<Value> =
                     named.iter().map(|(stack, n)| json!({"frames": texts(stack), "count": n})).collect();
-                vec![json!({"type": "stacks", "data": {"@": all}}).to_string()]
+                // Names that are files: what is behind them is not an offset in a function.
+                let files: BTreeSet<&str> = named
+                    .iter()
+                    .flat_map(|(stack, _)| stack)
+                    .filter(|f| f.is_file)
+                    .map(|f| f.name.as_str())
+                    .collect();
+                vec![json!({"type": "stacks", "data": {"@": all, "files": files}}).to_string()]
             }
             Format::Text => named.iter().flat_map(|(stack, n)| block(stack, *n)).collect(),
         }
@@ -118,12 +125,16 @@ fn block(stack: &[Frame], count: u64) -> Vec<String> {
     std::iter::once("@[".to_owned()).chain(frames).chain([format!("]: {count}")]).collect()
 }
 
-/// Names without offsets, as tools that read stacks want them.
+/// Names without offsets, as tools that read stacks want them; of what has none the file and the offset.
 fn folded(named: &[Named]) -> Folded {
     let mut sums = Folded::new();
+    let name = |frame: &Frame| match frame.is_file {
+        true => frame.to_string(),
+        false => frame.name.clone(),
+    };
     for (stack, n) in named {
         let names =
-            stack.iter().rev().map(|frame| frame.name.replace([';', '\n'], ":").trim_start().to_owned());
+            stack.iter().rev().map(|frame| name(frame).replace([';', '\n'], ":").trim_start().to_owned());
         let sum = sums.entry(names.collect()).or_default();
         *sum = sum.saturating_add(*n);
     }
@@ -192,6 +203,11 @@ mod tests {
         let all = folded(&named);
         let text: String = all.iter().map(|(stack, n)| format!("{} {n}\n", stack.join(";"))).collect();
         assert_eq!(text, "main;a:b;malloc 7\nmain;malloc 1\n");
+        // A stripped program: its functions are told apart by their places.
+        let place = |at| Frame { offset: Some(at), is_file: true, ..frame("nginx") };
+        let stripped = folded(&[(vec![place(0x10)], 1), (vec![place(0x20)], 2)]);
+        let stripped: Vec<&str> = stripped.keys().map(|stack| stack[0].as_str()).collect();
+        assert_eq!(stripped, ["nginx+0x10", "nginx+0x20"]);
         let path = std::env::temp_dir().join(format!("np-folded-{}", std::process::id()));
         std::fs::write(&path, &text).unwrap();
         assert_eq!(read_folded(&path), Ok(all));

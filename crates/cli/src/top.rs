@@ -67,7 +67,8 @@ pub fn top(args: TopArgs) -> i32 {
         Err(code) => return code,
     };
     let options = RunArgs { hit_only: true, ..args.run };
-    if let Err(code) = run::check_subject(&options, "trace") {
+    if let Err(code) = run::check_subject(&options, "trace").and_then(|()| run::check_budget(&options, "top"))
+    {
         return code;
     }
     session::set_patience(options.patience);
@@ -302,6 +303,7 @@ impl Top {
     fn switch(&mut self, probes: &mut Probes) -> String {
         let Some(chosen) = self.view.chosen() else { return "choose a function first".into() };
         self.view.selected = Some(chosen);
+        self.view.pin();
         let name = self.shot.lines.get(chosen).map(|line| line.name.clone()).unwrap_or_default();
         match self.functions.switch(chosen, probes) {
             Ok(true) => format!("the probes of {name} are on again"),

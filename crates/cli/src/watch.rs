@@ -11,7 +11,7 @@ use crate::args::{Format, WatchArgs};
 use crate::engine::subject;
 use crate::guard::Guard;
 use crate::render::{Writer, time};
-use crate::run::check_subject;
+use crate::run::{check_budget, check_subject};
 use crate::stop::{Due, Stop, Woke};
 use crate::{advice, front};
 use serde_json::{Map, Value, json};
@@ -34,7 +34,7 @@ pub fn watch(args: WatchArgs) -> i32 {
             Err(error) => return advice::cannot_watch(&error, args.run.pid),
         }
     }
-    if let Err(code) = check_subject(&args.run, "watch") {
+    if let Err(code) = check_subject(&args.run, "watch").and_then(|()| check_budget(&args.run, "watch")) {
         return code;
     }
     session::set_patience(args.run.patience);

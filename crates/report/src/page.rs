@@ -119,10 +119,13 @@ fn cards(run: &Run, out: &mut String) {
     }
     if let Some(price) = &run.price {
         if let Some(ns) = price["ns"].as_f64() {
-            cards.push((format!("{ns:.1} ns"), "price of a hit, measured beside the run"));
+            cards.push((format!("at least {ns:.1} ns"), "price of a hit, measured beside the run"));
         }
         if let Some(percent) = price["overhead_percent"].as_f64() {
-            cards.push((format!("{percent:.2} %"), "overhead: hits times price, of the process's CPU time"));
+            cards.push((
+                format!("at least {percent:.2} %"),
+                "overhead: hits times price, of the process's CPU time",
+            ));
         }
     }
     cards.push((tables::grouped(run.placed.probes), "probes"));

@@ -11,7 +11,7 @@
 use crate::error::Unreadable;
 use crate::run::{About, Bucket, Call, Column, Frame, Function, Placed, Run, Stack};
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::BufRead;
 
 /// So many calls are kept: of these all formats have all.
@@ -178,12 +178,14 @@ fn buckets(of: &Value) -> Vec<Bucket> {
 
 fn stacks(data: &Value) -> Vec<Stack> {
     let all = data["@"].as_array().into_iter().flatten();
-    let frames = |one: &Value| texts(&one["frames"]).iter().map(|f| frame(f)).collect();
+    let files: BTreeSet<String> = texts(&data["files"]).into_iter().collect();
+    let frames = |one: &Value| texts(&one["frames"]).iter().map(|f| frame(f, &files)).collect();
     all.map(|one| Stack { frames: frames(one), count: one["count"].as_u64().unwrap_or(0) }).collect()
 }
 
-/// As the command writes it: `name+0x12@file:7`, of which the last two parts may be missing.
-fn frame(text: &str) -> Frame {
+/// As the command writes it: `name+0x12@file:7`, of which the last two parts may be missing. Of one of
+/// `files` in the place of a name the offset is all that tells its functions apart.
+fn frame(text: &str, files: &BTreeSet<String>) -> Frame {
     let is_number = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
     let source = text.rsplit_once('@').and_then(|(name, source)| {
         let (file, line) =
@@ -192,15 +194,8 @@ fn frame(text: &str) -> Frame {
     });
     let (name, file, line) = source.unwrap_or((text, "", 0));
     let is_offset = |s: &&str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_hexdigit());
-    let bare = name.rsplit_once("+0x").filter(|(name, offset)| is_offset(offset) && !is_file(name));
+    let bare = name.rsplit_once("+0x").filter(|(name, offset)| is_offset(offset) && !files.contains(*name));
     Frame { name: bare.map_or(name, |(name, _)| name).to_owned(), file: file.to_owned(), line }
-}
-
-/// A file in the place of a name: its offset is all that tells its functions apart.
-fn is_file(name: &str) -> bool {
-    let is_part = |part: &str| part.bytes().all(|b| b.is_ascii_digit());
-    let (stem, version) = name.split_once(".so").unwrap_or(("", "x"));
-    !stem.is_empty() && version.split('.').all(is_part)
 }
 
 /// Only for tests of formats: a run of a few lines.
@@ -238,12 +233,14 @@ mod tests {
 
     #[test]
     fn frames_lose_their_offsets_and_keep_their_lines() {
-        let bare = |text| frame(text).name;
+        let files = ["libx.so.1", "nginx"].map(str::to_owned).into();
+        let bare = |text| frame(text, &files).name;
         assert_eq!(bare("malloc+0x0"), "malloc");
         assert_eq!(bare("operator+(A, B)+0x1f"), "operator+(A, B)");
         assert_eq!(bare("libx.so.1+0x1f3"), "libx.so.1+0x1f3", "the offset is all its name");
+        assert_eq!(bare("nginx+0xb6dc0"), "nginx+0xb6dc0", "whatever the file is called");
         assert_eq!(bare("0x1234"), "0x1234");
-        let with_line = frame("main+0x73@a b.c:12");
+        let with_line = frame("main+0x73@a b.c:12", &files);
         assert_eq!((with_line.name.as_str(), with_line.file.as_str(), with_line.line), ("main", "a b.c", 12));
         assert_eq!(bare("memcpy@@GLIBC_2.14+0x2"), "memcpy@@GLIBC_2.14");
     }

@@ -107,7 +107,7 @@ unsafe fn end<A: Adder>(site: &SiteDesc, consumer: &ConsumerDesc, copy: u64, cal
     let frames = unsafe { frames(site) };
     // Not in a forked child, which may have asked for a trap since.
     let now = frames.map_or(0, |_| ticks());
-    let Some(stamp) = frames.and_then(|f| f.close(call)) else {
+    let Some(stamp) = frames.and_then(|f| f.close(call)).filter(|stamp| *stamp >= site.since) else {
         // SAFETY: passed on from the caller; the cell is one of the consumer's.
         unsafe { A::add(copy, site, consumer.cell + 8 * latency::UNMATCHED, 1) };
         return;

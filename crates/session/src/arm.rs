@@ -10,10 +10,12 @@
 //! - [`numbers`] places in the arena, given out in order
 //! - [`probes`] probes that come and go later
 //! - [`gone`] what it takes to let one go
+//! - [`lift`] jumps that are out for a while
 //! - [`programs`] programs placed in each region
 
 pub(crate) mod attach;
 pub(crate) mod gone;
+pub(crate) mod lift;
 pub(crate) mod numbers;
 pub(crate) mod probes;
 pub(crate) mod programs;

@@ -13,6 +13,7 @@ mod patch;
 mod plan;
 pub mod watch;
 
+pub use arm::lift::Lowered;
 pub use arm::probes::{Came, NotDone, SettledProbes, Went};
 pub use enter::arena::SeenStacks;
 pub use enter::fence::Fence;

@@ -189,6 +189,35 @@ fn calls_are_shown_by_probes_that_come_and_go_while_it_runs() -> Result<()> {
 }
 
 #[test]
+fn what_is_switched_off_is_off_at_all_its_exits_and_keeps_its_row() -> Result<()> {
+    let (target, mut running) = target()?;
+    let mut view = View::start(&["top", &target.spec("work*"), "-p", &running.pid_text()]);
+    view.shows("1 functions");
+    let first = running.run(800, "work")?;
+    view.shows(&format!(" {first} "));
+    view.press("o");
+    view.shows("the probes of work are off");
+    let row = |view: &View| view.text().lines().position(|line| line.starts_with("work "));
+    let (before, skipped) = (row(&view), running.run(1600, "work")?);
+    let other = running.run(4000, "work_args")?;
+    view.shows(&format!(" {other} "));
+    assert_eq!(row(&view), before, "{}", view.text());
+    view.press("o");
+    view.shows("are on again");
+    let second = running.run(2400, "work")?;
+    view.shows(&format!(" {} ", first + second));
+    view.press("q");
+    view.ends_well();
+    let handled = 2 * (first + second + other);
+    // Of what was off nothing was seen: neither entries nor exits without one.
+    view.shows(&format!("{} handled, {} skipped", handled, 2 * skipped));
+    view.shows("0 returns whose entry was not seen");
+    view.shows("their functions were switched off");
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
+
+#[test]
 fn the_end_of_the_target_a_signal_and_control_c_leave_a_sane_terminal_and_the_report() -> Result<()> {
     let (target, running) = target()?;
     let mut view = View::of(&target, &running, &[]);

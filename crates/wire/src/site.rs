@@ -48,6 +48,8 @@ pub struct SiteDesc {
     /// 0: programs have their maps alone. Else the number of this process, or of its program, among those that share the maps: by
     /// locked instructions nobody adds to a CPU's copy then, which others add to by sequences; and it stands in a stack's number.
     pub family: u64,
+    /// By the time stamp counter: what is known of calls that began before is not believed, for their ends may have been missed.
+    pub since: u64,
 }
 
 /// What a handler gets in the place of a copy's address where the thread pointer leads to no thread's block: nothing that

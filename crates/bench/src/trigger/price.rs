@@ -35,11 +35,29 @@ pub struct Price {
     pub bare_ns: f64,
     /// Frames of the stacks that were counted meanwhile, if any were: how deep a walk the price has.
     pub frames: Option<usize>,
+    /// Nanoseconds that each frame more adds to such a walk.
+    pub per_frame_ns: Option<f64>,
 }
 
-/// The median of a call with probes of these kinds, less that of one without.
+impl Price {
+    /// Of a call whose walk has so many frames as a rule.
+    pub fn with_frames(&self, frames: f64) -> f64 {
+        let more = self.frames.zip(self.per_frame_ns).map(|(known, ns)| (frames - known as f64) * ns);
+        (self.ns + more.unwrap_or(0.0)).max(0.0)
+    }
+}
+
+/// The median of a call with probes of these kinds, less that of one without; of walks at two depths.
 pub fn price(verbs: &[Verb]) -> Option<Price> {
-    let caller = Caller::start()?;
+    let near = price_at(verbs, DEPTH)?;
+    let Some(known) = near.frames else { return Some(near) };
+    let far = price_at(verbs, 4 * DEPTH)?;
+    let more = far.frames?.checked_sub(known).filter(|more| *more > 0)?;
+    Some(Price { per_frame_ns: Some(((far.ns - near.ns) / more as f64).max(0.0)), ..near })
+}
+
+fn price_at(verbs: &[Verb], depth: u32) -> Option<Price> {
+    let caller = Caller::start(depth)?;
     let bare_ns = caller.median()?;
     let exe = std::fs::read_link("/proc/self/exe").ok()?;
     let spec = Spec::parse(&format!("u:{}:trig_nop", exe.display())).ok()?;
@@ -58,7 +76,7 @@ pub fn price(verbs: &[Verb]) -> Option<Price> {
     let frames = stacks.map(|stack| stack.frames.len());
     // The child ends now: what does not leave it goes with it.
     sessions.iter_mut().rev().for_each(|session| drop(session.detach()));
-    Some(Price { ns: (probed_ns? - bare_ns).max(0.0), bare_ns, frames })
+    Some(Price { ns: (probed_ns? - bare_ns).max(0.0), bare_ns, frames, per_frame_ns: None })
 }
 
 /// Nanoseconds of the last batches, and how many batches there were.
@@ -74,7 +92,7 @@ struct Caller {
 }
 
 impl Caller {
-    fn start() -> Option<Caller> {
+    fn start(depth: u32) -> Option<Caller> {
         let len = size_of::<Told>();
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
         // SAFETY: needs nothing: a new mapping at a place that the kernel chooses; it is ours until `drop`.
@@ -89,7 +107,7 @@ impl Caller {
         // SAFETY: the child makes system calls and calls of `trig_nop`, and nothing else: it needs no lock and no memory of
         // another thread's.
         match unsafe { libc::fork() } {
-            0 => child(place, parent),
+            0 => child(place, parent, depth),
             pid if pid > 0 => Some(Caller { pid, told }),
             _ => {
                 unmap(told);
@@ -136,14 +154,14 @@ fn unmap(told: NonNull<Told>) {
 }
 
 /// Calls until it is killed.
-fn child(told: &Told, parent: i32) -> ! {
+fn child(told: &Told, parent: i32, depth: u32) -> ! {
     // SAFETY: it takes numbers.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     // SAFETY: it takes numbers. Whoever waits for the end of a pipe of ours must not wait for this process.
     unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0) };
     // SAFETY: it takes nothing.
     if unsafe { libc::getppid() } == parent {
-        deeper(told, DEPTH);
+        deeper(told, depth);
     }
     // SAFETY: it takes a number, and does not return.
     unsafe { libc::_exit(0) }
@@ -185,8 +203,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_deeper_walk_costs_so_much_more_a_frame() {
+        let price = Price { ns: 100.0, bare_ns: 1.0, frames: Some(10), per_frame_ns: Some(5.0) };
+        assert_eq!([10.0, 30.0, 2.0].map(|frames| price.with_frames(frames)), [100.0, 200.0, 60.0]);
+        assert_eq!(Price { frames: None, per_frame_ns: None, ..price }.with_frames(30.0), 100.0);
+    }
+
+    #[test]
     fn a_caller_tells_a_time_and_ends_with_us() {
-        let caller = Caller::start().unwrap();
+        let caller = Caller::start(DEPTH).unwrap();
         let pid = caller.pid;
         let ns = loop {
             // On a machine that is busy it may take a while.

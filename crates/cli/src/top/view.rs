@@ -9,6 +9,7 @@
 use super::keys::Key;
 use super::numbers::Line;
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tab {
@@ -130,6 +131,10 @@ pub struct View {
     pub is_utf8: bool,
     /// Functions in the order of the screen.
     pub order: Vec<usize>,
+    /// Functions that keep their row, whatever they count, until somebody asks for another order.
+    pub pinned: BTreeMap<usize, usize>,
+    /// What the pins are of.
+    pub pinned_by: (Column, bool, String),
 }
 
 impl View {
@@ -145,10 +150,33 @@ impl View {
         if self.is_reversed {
             self.order.reverse();
         }
+        self.keep_pinned();
         self.height = height.max(1);
         let at = self.place();
         self.top = self.top.min(at).max((at + 1).saturating_sub(self.height));
         self.top = self.top.min(self.order.len().saturating_sub(self.height));
+    }
+
+    /// Has the selected function stay in its row: its counts are about to stop, or to begin again.
+    pub fn pin(&mut self) {
+        if let Some(function) = self.chosen() {
+            self.pinned_by = (self.sort, self.is_reversed, self.filter.clone());
+            self.pinned.insert(function, self.place());
+        }
+    }
+
+    /// Puts the pinned functions into their rows, from above.
+    fn keep_pinned(&mut self) {
+        if self.pinned_by != (self.sort, self.is_reversed, self.filter.clone()) {
+            return self.pinned.clear();
+        }
+        let here = self.order.iter().copied().filter(|f| self.pinned.contains_key(f));
+        let mut rows: Vec<(usize, usize)> = here.map(|f| (self.pinned[&f], f)).collect();
+        rows.sort_unstable();
+        self.order.retain(|f| !self.pinned.contains_key(f));
+        for (row, function) in rows {
+            self.order.insert(row.min(self.order.len()), function);
+        }
     }
 
     /// Which row is selected.
@@ -277,6 +305,27 @@ mod tests {
         assert_eq!((view.chosen(), view.on_screen()), (Some(2), &[1, 2][..]));
         view.arrange(&[], 2);
         assert_eq!((view.chosen(), view.on_screen()), (None, &[][..]));
+    }
+
+    #[test]
+    fn what_is_pinned_stays_in_its_row_until_another_order_is_asked_for() {
+        let mut view = view("j");
+        assert_eq!((view.order.as_slice(), view.chosen()), (&[2, 1, 0, 3][..], Some(1)));
+        view.pin();
+        let mut later = lines();
+        later[1].calls = 0;
+        view.arrange(&later, 2);
+        assert_eq!((view.order.as_slice(), view.chosen(), view.place()), (&[2, 1, 0, 3][..], Some(1), 1));
+        // The first of all others may change.
+        later[3].calls = 99;
+        view.arrange(&later, 2);
+        assert_eq!(view.order, [3, 1, 2, 0]);
+        view.press(Key::Char('r'));
+        view.arrange(&later, 2);
+        assert_eq!(view.order, [1, 0, 2, 3], "the last, reversed");
+        view.press(Key::Char('r'));
+        view.arrange(&later, 2);
+        assert_eq!(view.order, [3, 2, 0, 1], "it has no calls any more");
     }
 
     #[test]

@@ -513,7 +513,7 @@ impl Session {
                 semaphore::raise(&self.memory, armed.trampoline.entry_addr(), at)?;
             }
         }
-        for armed in self.armed.iter().filter(|a| !a.is_live) {
+        for armed in self.armed.iter().filter(|a| !a.is_live && !a.is_out) {
             self.memory.write(armed.trampoline.header_addr(), &[0; TrampolineHeader::LEN])?;
         }
         if let Some(kernel) = &mut self.kernel {
@@ -521,7 +521,7 @@ impl Session {
         }
         let stall = world.resume();
         let (live, dropped): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.armed).into_iter().partition(|a| a.is_live);
+            std::mem::take(&mut self.armed).into_iter().partition(|a| a.is_live || a.is_out);
         self.armed = live;
         let dropped = dropped.into_iter().filter_map(|a| Some((a.plan, a.missed?)));
         self.missed.extend(dropped);

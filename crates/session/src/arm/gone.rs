@@ -38,7 +38,8 @@ impl Session {
     pub(super) fn remove_here(&mut self, addrs: &[u64]) -> Result<Receipt, NotDone> {
         let mut going = self.pick(addrs)?;
         let mut receipt = Receipt::default();
-        if let Err(broken) = self.take_out(&going, &mut receipt) {
+        let links: Vec<Link<'_>> = going.iter().map(Armed::link).collect();
+        if let Err(broken) = self.take_out(&links, &mut receipt) {
             match Ended::proven(&self.memory) {
                 Some(proof) => receipt.is_gone(proof),
                 None => {
@@ -79,12 +80,11 @@ impl Session {
         Ok(self.armed.extract_if(.., goes).collect())
     }
 
-    fn take_out(&self, going: &[Armed], receipt: &mut Receipt) -> Result<(), Broken> {
+    pub(super) fn take_out(&self, links: &[Link<'_>], receipt: &mut Receipt) -> Result<(), Broken> {
         let began = Instant::now();
-        let links: Vec<Link<'_>> = going.iter().map(Armed::link).collect();
         let footing = self.regions.footing(self.rseq_offset);
         let Session { memory, foothold, .. } = self;
-        let leaving = Leaving { memory, before: &self.mappings, links: &links, footing: &footing, foothold };
+        let leaving = Leaving { memory, before: &self.mappings, links, footing: &footing, foothold };
         leaving.take_out(receipt)?;
         receipt.took = began.elapsed();
         Ok(())

@@ -168,7 +168,7 @@ impl Session {
     }
 }
 
-fn caused(pid: i32, why: NotDone) -> NotDone {
+pub(super) fn caused(pid: i32, why: NotDone) -> NotDone {
     match why {
         NotDone::Broken(broken) => NotDone::Broken(process::cause(pid, broken)),
         refused => refused,

@@ -473,6 +473,8 @@ pub(crate) struct Armed {
     pub hooks: Range<u32>,
     /// The jump is in place.
     pub is_live: bool,
+    /// It was, and will be again: it is out for a while.
+    pub is_out: bool,
     pub missed: Option<Missed>,
 }
 
@@ -507,7 +509,8 @@ impl Armed {
             Err(far) => return Err((Box::new(plan), far)),
         };
         let short = short_patch(&plan);
-        Ok(Armed { plan, trampoline, jump, short, cell, hooks: 0..0, is_live: false, missed: None })
+        let (is_live, is_out, missed) = (false, false, None);
+        Ok(Armed { plan, trampoline, jump, short, cell, hooks: 0..0, is_live, is_out, missed })
     }
 
     /// Cell number `n` of each consumer that reports events; their cells follow one another.

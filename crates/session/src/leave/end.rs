@@ -64,13 +64,14 @@ impl Session {
         receipt.took = began.elapsed();
         self.has_left = true;
         for armed in &mut self.armed {
-            armed.is_live = false;
+            (armed.is_live, armed.is_out) = (false, false);
         }
         Ok(receipt)
     }
 
     fn links(&self) -> Vec<Link<'_>> {
-        self.armed.iter().filter(|a| a.is_live).map(Armed::link).collect()
+        // One that is out for a while is restored already; a thread may be inside, and a child may have its jump.
+        self.armed.iter().filter(|a| a.is_live || a.is_out).map(Armed::link).collect()
     }
 }
 

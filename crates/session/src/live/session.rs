@@ -63,6 +63,8 @@ pub struct Session {
     pub(crate) attach_time: Duration,
     pub(crate) is_over: bool,
     pub(crate) has_left: bool,
+    /// Some function was switched off, ever.
+    pub(crate) was_switched_off: bool,
     /// The time stamp counter before anything was armed.
     since: u64,
     reader: Mutex<Reader>,
@@ -73,6 +75,8 @@ pub struct Session {
 pub struct SiteView<'a> {
     /// What it was planned as.
     pub plan: &'a SitePlan,
+    /// Its jump is out for a while ([`Session::lift`]).
+    pub is_out: bool,
     first_cell: u32,
     counts: Counts<'a>,
 }
@@ -247,6 +251,7 @@ impl Session {
             attach_time: Duration::ZERO,
             is_over: false,
             has_left: false,
+            was_switched_off: false,
             since: clock::ticks(),
             reader: Mutex::default(),
         }
@@ -262,14 +267,20 @@ impl Session {
         let armed = self.armed.iter().map(|armed| self.view(armed));
         let kernel = self.kernel.iter().flat_map(|probes| {
             let counts = Counts::Kernel(probes);
-            probes.sites.iter().map(move |(plan, cell)| SiteView { plan, first_cell: *cell, counts })
+            probes.sites.iter().map(move |(plan, cell)| SiteView {
+                plan,
+                is_out: false,
+                first_cell: *cell,
+                counts,
+            })
         });
         armed.chain(kernel)
     }
 
     /// A site of ours, with its counts.
     pub(crate) fn view<'a>(&'a self, armed: &'a Armed) -> SiteView<'a> {
-        SiteView { plan: &armed.plan, first_cell: armed.cell, counts: Counts::Own(&self.regions.arena) }
+        let Armed { plan, is_out, cell, .. } = armed;
+        SiteView { plan, is_out: *is_out, first_cell: *cell, counts: Counts::Own(&self.regions.arena) }
     }
 
     /// The site of a number, in the order of [`sites`](Self::sites).
@@ -279,7 +290,7 @@ impl Session {
         }
         let kernel = self.kernel.as_ref()?;
         let (plan, cell) = kernel.sites.get(number - self.armed.len())?;
-        Some(SiteView { plan, first_cell: *cell, counts: Counts::Kernel(kernel) })
+        Some(SiteView { plan, is_out: false, first_cell: *cell, counts: Counts::Kernel(kernel) })
     }
 
     /// From now on hits of forked children are counted with their parent's, and not apart.

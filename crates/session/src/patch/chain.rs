@@ -94,6 +94,10 @@ pub(crate) fn join(
         if let Some(found) = differs {
             return Ok(Some(changed(found, armed.short.as_ref().map_or(&[], |short| &short.old))));
         }
+        if armed.is_out {
+            // Whoever was below us when our jump was last here has gone.
+            memory.write(armed.trampoline.tail_addr(), &NOP5)?;
+        }
         let mut covered = armed.plan.covered();
         if covered.any(|range| is_anothers(memory, pages, range)) {
             return Ok(Some(Missed::OtherHook));

@@ -1,0 +1,511 @@
+//! `--budget`: what tracing costs a process is kept to a part of what it does by itself.
+//!
+//! For:     the engine.
+//! State:   what each function's hits have cost, how much processor time passed while it was in, what is left to spend.
+//! Context: control, while hits write. A change is one stop of the process.
+//! Keeps:   B1 cost = hits seen x price of a hit, measured here before the attach, + the time that threads stood still for changes.
+//!             Whoever spends more than there is goes out, the dearest first, and comes back when there is something to spend.
+//!          B2 what was not seen is not counted; what it may have been is said to be estimated.
+//!          B3 what failed is said, and no figure is given for what is not known.
+//! Checked: tests below; testkit `budget`.
+
+use crate::engine::Job;
+use crate::probes::Probes;
+use crate::render::{Report, names};
+use bench::Price;
+use serde_json::{Value, json};
+use session::{Session, SiteView, Verb};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// How often it is looked, of few functions.
+const LOOK: Duration = Duration::from_millis(5);
+/// Of so many functions a look may be made more in that time; more are looked at less often.
+const AT_A_LOOK: usize = 50;
+/// A part of what is spent that stops may be.
+const STOPS: f64 = 1.0 / 20.0;
+/// What is saved before the dearest come back, at least: some looks' worth.
+const SAVED_NS: f64 = 10e6;
+/// A part of the budget that those who stay in may use; the others share the rest by turns.
+const STAYS: f64 = 0.5;
+/// So many frames a walk is taken to have, which most have not.
+const FRAMES: f64 = 32.0;
+/// After so many changes that failed there are no more.
+const FAILURES: u32 = 5;
+
+const REST: Duration = Duration::from_millis(200);
+
+/// What is kept to, and what came of it.
+pub struct Budget {
+    /// Part of what the process would use without us.
+    share: f64,
+    price: Prices,
+    sites: BTreeMap<(usize, usize), Seen>,
+    /// What is left, in nanoseconds; less than nothing if too much was spent.
+    left: f64,
+    /// Of the process since the attach, and at the last look.
+    used: f64,
+    before: Option<f64>,
+    began: Instant,
+    /// Of hits, and of stops.
+    spent: [f64; 2],
+    stops: u32,
+    /// What a stop cost last, and how much is saved before the next turn.
+    stop_ns: f64,
+    wanted: f64,
+    failures: u32,
+    why: Option<String>,
+    random: u64,
+    due: Instant,
+    /// After a change that did not do all of what it should there is none for a while.
+    rests_until: Instant,
+}
+
+/// Nanoseconds of a hit: by a handler, and of a count that is compiled into the jump.
+struct Prices {
+    general: f64,
+    compiled: f64,
+}
+
+/// A site that has a row.
+#[derive(Default)]
+struct Seen {
+    name: String,
+    hits: u64,
+    /// Hits and processor time of the process since it came in last.
+    recent: (u64, f64),
+    /// Processor time while it was in, since the attach.
+    inside: f64,
+    is_out: bool,
+    /// The semaphore of a mark says that it is in.
+    stays: bool,
+    backs: u32,
+}
+
+/// How much of a function was seen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampled {
+    /// It was in for one part of so many; infinite if it was lifted before any time had passed.
+    pub one_of: f64,
+    /// Hits, as they may have been.
+    pub estimated: u64,
+    /// It never came back.
+    pub is_off: bool,
+}
+
+impl Budget {
+    /// Measures what a hit costs; `None` if that cannot be measured here.
+    pub fn of(percent: f64, job: &Job) -> Option<Budget> {
+        let of = |verb| bench::price(&[verb]);
+        let by_handler = match job.verb {
+            Verb::Count => Verb::CountByHandler,
+            Verb::HistogramOfReturn => Verb::HistogramOfArgument(0),
+            verb => verb,
+        };
+        let general: Price = of(by_handler)?;
+        let compiled = if job.verb == Verb::Count { of(Verb::Count)?.ns } else { 0.0 };
+        let now = Instant::now();
+        Some(Budget {
+            share: percent / 100.0,
+            price: Prices { general: general.with_frames(FRAMES), compiled },
+            sites: BTreeMap::new(),
+            left: 0.0,
+            used: 0.0,
+            before: None,
+            began: now,
+            spent: [0.0; 2],
+            stops: 0,
+            stop_ns: 0.0,
+            wanted: SAVED_NS,
+            failures: 0,
+            why: None,
+            random: u64::from(std::process::id()) | 1,
+            due: now,
+            rests_until: now,
+        })
+    }
+
+    /// Tracing begins: the probes are in.
+    pub fn begin(&mut self, probes: &Probes) {
+        self.began = Instant::now();
+        let stall = probes.sessions().iter().map(Session::longest_stall).max().unwrap_or_default();
+        self.stop_ns = stall.as_nanos() as f64;
+        self.measure(probes.sessions());
+    }
+
+    /// When the next look is due.
+    pub fn due(&self) -> Instant {
+        self.due
+    }
+
+    /// Looks what was spent, and takes out or puts back.
+    pub fn look(&mut self, probes: &mut Probes) {
+        let now = Instant::now();
+        if now < self.due {
+            return;
+        }
+        self.measure(probes.sessions());
+        self.due = now + LOOK * (1 + (self.sites.len() / AT_A_LOOK) as u32);
+        let is_any_out = self.sites.values().any(|seen| seen.is_out);
+        match self.left {
+            _ if self.failures >= FAILURES || self.failures > 0 && now < self.rests_until => {}
+            left if left < 0.0 => {
+                let going = self.dearest(is_any_out);
+                self.change(probes, &going, Probes::lift);
+            }
+            left if is_any_out && left >= self.wanted && now >= self.rests_until => {
+                let out = self.sites.iter().filter(|(_, seen)| seen.is_out).map(|(at, _)| *at);
+                let out: Vec<_> = out.collect();
+                self.change(probes, &out, Probes::lower);
+            }
+            _ => {}
+        }
+    }
+
+    /// Reads all counts, and the processor time that they are of.
+    fn measure(&mut self, sessions: &[Session]) {
+        let Some(now) = sessions.first().and_then(|s| processor_time(s.pid())) else { return };
+        let step = self.before.map_or(0.0, |before| (now - before).max(0.0));
+        self.before = Some(now);
+        self.used += step;
+        let mut cost = 0.0;
+        let mut names = names(sessions).into_iter();
+        for (s, session) in sessions.iter().enumerate() {
+            for (i, site) in session.sites().enumerate().filter(|(_, site)| !site.plan.is_exit()) {
+                let name = names.next();
+                let seen = self
+                    .sites
+                    .entry((s, i))
+                    .or_insert_with(|| Seen { name: name.unwrap_or_default(), ..Seen::default() });
+                let new = seen.count(hits(&site), step);
+                cost += new as f64 * self.price.of(&site);
+            }
+        }
+        self.spent[0] += cost;
+        self.earn(step, cost);
+    }
+
+    /// What the process does by itself brings in; what we cost goes out. Not all that was saved is kept: a burst must not be
+    /// paid by the hours before it.
+    fn earn(&mut self, step: f64, cost: f64) {
+        let most = 2.0 * self.wanted.max(SAVED_NS);
+        self.left = (self.left + self.share * (step - cost).max(0.0) - cost).min(most);
+    }
+
+    /// The dearest of those that are in, until the rest can stay. If some are out already the others were too dear as well.
+    fn dearest(&self, is_any_out: bool) -> Vec<(usize, usize)> {
+        let rate = |seen: &Seen| if seen.recent.1 > 0.0 { seen.recent.0 as f64 / seen.recent.1 } else { 0.0 };
+        let price = self.price.general.max(self.price.compiled);
+        let here = self.sites.iter().filter(|(_, seen)| !seen.is_out && !seen.stays && seen.recent.0 > 0);
+        let mut by_rate: Vec<((usize, usize), f64)> =
+            here.map(|(at, seen)| (*at, rate(seen) * price)).collect();
+        by_rate.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let mut rest: f64 = by_rate.iter().map(|(_, rate)| rate).sum();
+        let may_stay = self.share * if is_any_out { STAYS / 2.0 } else { STAYS };
+        let mut going = Vec::new();
+        for (at, rate) in by_rate {
+            if rest <= may_stay && !going.is_empty() {
+                break;
+            }
+            going.push(at);
+            rest -= rate;
+        }
+        going
+    }
+
+    /// Takes these out or puts them back, and pays for the stop.
+    fn change(
+        &mut self,
+        probes: &mut Probes,
+        which: &[(usize, usize)],
+        how: fn(&mut Probes, usize, &[u64]) -> Result<Duration, String>,
+    ) {
+        let mut by_session: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
+        for (session, site) in which {
+            let addr = probes.sessions().get(*session).and_then(|s| Some(s.site(*site)?.plan.addr()));
+            by_session.entry(*session).or_default().extend(addr);
+        }
+        let mut stall = Duration::ZERO;
+        for (session, addrs) in by_session {
+            self.stops += 1;
+            match how(probes, session, &addrs) {
+                Ok(stood) => {
+                    self.failures = 0;
+                    stall += stood;
+                }
+                // Perhaps a thread was inside that will have left.
+                Err(why) => {
+                    self.failures += 1;
+                    self.why = Some(why);
+                    self.rests_until = Instant::now() + REST;
+                }
+            }
+        }
+        self.pay_stop(stall);
+        self.measure(probes.sessions());
+        self.notice(probes.sessions());
+    }
+
+    fn pay_stop(&mut self, stall: Duration) {
+        // Who stands still loses the processors that it would have had.
+        let busy = self.used / self.began.elapsed().as_nanos().max(1) as f64;
+        let cost = stall.as_nanos() as f64 * busy;
+        self.spent[1] += cost;
+        self.earn(0.0, cost);
+        // Both ways, and as much again for those that are sometimes longer.
+        self.stop_ns = self.stop_ns.mul_add(0.5, 0.5 * cost);
+        // By no fixed time: a program that does the same in turns would be seen always at the same.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let jitter = 0.75 + (self.random % 1024) as f64 / 2048.0;
+        self.wanted = (2.0 * self.stop_ns / STOPS).max(SAVED_NS) * jitter;
+    }
+
+    /// Which are in and out now, as the sessions have it.
+    fn notice(&mut self, sessions: &[Session]) {
+        for (s, session) in sessions.iter().enumerate() {
+            for (i, site) in session.sites().enumerate() {
+                let Some(seen) = self.sites.get_mut(&(s, i)) else { continue };
+                if seen.is_out && !site.is_out {
+                    seen.backs += 1;
+                    seen.recent = (0, 0.0);
+                }
+                seen.is_out = site.is_out;
+            }
+        }
+        // Those that could not come back now may later, but not at each look.
+        if self.left > 0.0 && self.sites.values().any(|seen| seen.is_out) {
+            self.rests_until = Instant::now() + REST;
+        }
+    }
+
+    /// How much of each function was seen that was not in all the time.
+    pub fn sampled(&self) -> BTreeMap<&str, Sampled> {
+        let mut of: BTreeMap<&str, Vec<&Seen>> = BTreeMap::new();
+        for seen in self.sites.values() {
+            of.entry(&seen.name).or_default().push(seen);
+        }
+        let is_part = |all: &Vec<&Seen>| all.iter().any(|seen| seen.is_out || seen.backs > 0);
+        of.into_iter().filter(|(_, all)| is_part(all)).map(|(name, all)| (name, self.of_all(&all))).collect()
+    }
+
+    /// Of the sites of one function, which come and go together.
+    fn of_all(&self, all: &[&Seen]) -> Sampled {
+        let inside = all.iter().map(|seen| seen.inside).fold(f64::INFINITY, f64::min);
+        let hits: u64 = all.iter().map(|seen| seen.hits).fold(0, u64::saturating_add);
+        let one_of = if inside > 0.0 { (self.used / inside).max(1.0) } else { f64::INFINITY };
+        let estimated = if one_of.is_finite() { (hits as f64 * one_of).round() as u64 } else { hits };
+        Sampled { one_of, estimated, is_off: all.iter().all(|seen| seen.is_out && seen.backs == 0) }
+    }
+
+    /// Has the report say what was seen in part.
+    pub fn mark(&self, report: &mut Report) {
+        let sampled = self.sampled();
+        for row in &mut report.rows {
+            row.sampled = sampled.get(row.name.as_str()).copied();
+        }
+    }
+
+    /// Of what the process would have used without us; `None` while that is nothing.
+    fn percent(&self) -> Option<f64> {
+        let spent = self.spent[0] + self.spent[1];
+        (self.used > spent).then(|| spent / (self.used - spent) * 100.0)
+    }
+
+    /// What was kept, in one line.
+    pub fn line(&self) -> String {
+        const SHOWN: usize = 3;
+        let asked = self.share * 100.0;
+        let used = self.percent().map_or("an unknown part".to_owned(), |percent| format!("{percent:.2} %"));
+        let mut text = format!("budget {asked} %: {used} used, by hits x price and {} stops", self.stops);
+        let sampled = self.sampled();
+        match sampled.len() {
+            0 => text += "; all hits were counted",
+            n => {
+                let off = sampled.values().filter(|s| s.is_off).count();
+                let of = self
+                    .sites
+                    .values()
+                    .map(|seen| &seen.name)
+                    .collect::<std::collections::BTreeSet<_>>()
+                    .len();
+                text += &format!("; of {of} functions {} sampled, {off} switched off: ", n - off);
+                let mut all: Vec<_> = sampled.into_iter().collect();
+                all.sort_by(|a, b| b.1.estimated.cmp(&a.1.estimated));
+                let words: Vec<String> =
+                    all.iter().take(SHOWN).map(|(name, s)| format!("{name} {}", s.words())).collect();
+                text += &words.join(", ");
+                if n > SHOWN {
+                    text += &format!(" and {} others", n - SHOWN);
+                }
+                text += &format!("; about {} hits were not seen (estimated)", self.unseen());
+            }
+        }
+        if let Some(why) = &self.why {
+            text += &format!("; probes could not be taken out or put back: {why}");
+        }
+        text
+    }
+
+    /// Hits that may have come while their functions were out.
+    fn unseen(&self) -> u64 {
+        let hits: BTreeMap<&str, u64> = self.sites.values().fold(BTreeMap::new(), |mut sums, seen| {
+            let sum = sums.entry(seen.name.as_str()).or_insert(0u64);
+            *sum = sum.saturating_add(seen.hits);
+            sums
+        });
+        let unseen =
+            |(name, s): (&str, Sampled)| s.estimated.saturating_sub(hits.get(name).copied().unwrap_or(0));
+        self.sampled().into_iter().map(unseen).fold(0, u64::saturating_add)
+    }
+
+    /// The same for machines.
+    pub fn json(&self) -> Value {
+        let rounded = |value: f64| (value * 1000.0).round() / 1000.0;
+        let sampled: serde_json::Map<String, Value> = self
+            .sampled()
+            .into_iter()
+            .map(|(name, s)| {
+                let one_of = Some(s.one_of).filter(|n| n.is_finite()).map(rounded);
+                (
+                    name.to_owned(),
+                    json!({"one_of": one_of, "estimated": s.estimated, "switched_off": s.is_off}),
+                )
+            })
+            .collect();
+        json!({"type": "budget", "data": {
+            "asked_percent": self.share * 100.0, "used_percent": self.percent().map(rounded),
+            "ns_a_hit": rounded(self.price.general), "ns_a_count": rounded(self.price.compiled),
+            "stops": self.stops, "stood_ms": rounded(self.spent[1] / 1e6), "cost_ms": rounded(self.spent[0] / 1e6),
+            "process_cpu_ms": rounded(self.used / 1e6), "sampled": sampled, "not_seen_estimated": self.unseen(),
+            "failed": self.why,
+        }})
+    }
+}
+
+impl Sampled {
+    pub fn words(&self) -> String {
+        match self.is_off || !self.one_of.is_finite() {
+            true => "switched off".into(),
+            false => format!("sampled 1 of {:.1}", self.one_of),
+        }
+    }
+}
+
+impl Prices {
+    fn of(&self, site: &SiteView<'_>) -> f64 {
+        if site.plan.is_compiled_count() { self.compiled } else { self.general }
+    }
+}
+
+impl Seen {
+    /// Notes the hits so far; what is new.
+    fn count(&mut self, hits: u64, step: f64) -> u64 {
+        let new = hits.saturating_sub(self.hits);
+        self.hits = self.hits.max(hits);
+        self.recent.0 += new;
+        if !self.is_out {
+            self.recent.1 += step;
+            self.inside += step;
+        }
+        new
+    }
+}
+
+fn hits(site: &SiteView<'_>) -> u64 {
+    site.timed().map_or_else(|| site.hits(), |(calls, _)| calls)
+}
+
+/// Nanoseconds that all threads of a process have used.
+fn processor_time(pid: i32) -> Option<f64> {
+    let (mut clock, mut now) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
+    // SAFETY: it writes one number to `clock`.
+    if unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) } != 0 {
+        return None;
+    }
+    // SAFETY: it writes one `timespec` to `now`.
+    if unsafe { libc::clock_gettime(clock, &raw mut now) } != 0 {
+        return None;
+    }
+    Some(now.tv_sec as f64 * 1e9 + now.tv_nsec as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budget(sites: &[(&str, u64, f64, bool)]) -> Budget {
+        let seen = |(name, hits, inside, is_out): &(&str, u64, f64, bool)| Seen {
+            name: (*name).into(),
+            hits: *hits,
+            recent: (*hits, *inside),
+            inside: *inside,
+            is_out: *is_out,
+            stays: false,
+            backs: u32::from(*is_out),
+        };
+        let now = Instant::now();
+        Budget {
+            share: 0.02,
+            price: Prices { general: 10.0, compiled: 0.0 },
+            sites: sites.iter().enumerate().map(|(i, of)| ((0, i), seen(of))).collect(),
+            left: 0.0,
+            used: 1e9,
+            before: None,
+            began: now,
+            spent: [0.0; 2],
+            stops: 0,
+            stop_ns: 0.0,
+            wanted: SAVED_NS,
+            failures: 0,
+            why: None,
+            random: 1,
+            due: now,
+            rests_until: now,
+        }
+    }
+
+    #[test]
+    fn the_dearest_go_until_the_rest_can_stay() {
+        // In a second: 0.05, 10 and 0.02 percent.
+        let all = [("b", 50_000, 1e9, false), ("a", 10_000_000, 1e9, false), ("c", 20_000, 1e9, false)];
+        assert_eq!(budget(&all).dearest(false), [(0, 1)]);
+        // One alone goes even if it was not that dear: something has spent what there was.
+        assert_eq!(budget(&all[2..]).dearest(false), [(0, 0)]);
+        let out = [("a", 1_000_000, 1e9, true), ("b", 900_000, 1e9, false), ("c", 10, 1e9, false)];
+        assert_eq!(budget(&out).dearest(true), [(0, 1)], "who is out is out");
+        assert!(budget(&[("d", 0, 1e9, false)]).dearest(false).is_empty());
+    }
+
+    #[test]
+    fn who_was_in_for_a_quarter_of_the_time_had_four_times_the_hits() {
+        let mut some = budget(&[("a", 1000, 2.5e8, true), ("b", 7, 1e9, false)]);
+        let sampled = some.sampled();
+        assert_eq!(sampled.keys().copied().collect::<Vec<_>>(), ["a"]);
+        assert_eq!((sampled["a"].one_of, sampled["a"].estimated, sampled["a"].is_off), (4.0, 4000, false));
+        assert_eq!(some.unseen(), 3000);
+        assert!(
+            some.line().contains("a sampled 1 of 4.0; about 3000 hits were not seen (estimated)"),
+            "{}",
+            some.line()
+        );
+        some.sites.get_mut(&(0, 0)).unwrap().backs = 0;
+        assert!(some.line().contains("0 sampled, 1 switched off: a switched off"), "{}", some.line());
+    }
+
+    #[test]
+    fn hours_of_peace_do_not_pay_for_a_burst() {
+        let mut some = budget(&[]);
+        some.earn(3.6e12, 0.0);
+        assert_eq!(some.left, 2.0 * SAVED_NS);
+        some.earn(1e6, 1e6);
+        assert!((some.left - (2.0 * SAVED_NS - 1e6)).abs() < 1.0);
+        // A hundred milliseconds of work bring two, less what we took of them.
+        let mut none = budget(&[]);
+        none.earn(1e8, 0.0);
+        assert!((none.left - 2e6).abs() < 1.0);
+        none.earn(1e8, 1e8);
+        assert!(none.left < -9e7);
+    }
+}
