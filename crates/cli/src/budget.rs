@@ -295,8 +295,11 @@ impl Budget {
         let inside = all.iter().map(|seen| seen.inside).fold(f64::INFINITY, f64::min);
         let hits: u64 = all.iter().map(|seen| seen.hits).fold(0, u64::saturating_add);
         let one_of = if inside > 0.0 { (self.used / inside).max(1.0) } else { f64::INFINITY };
-        let estimated = if one_of.is_finite() { (hits as f64 * one_of).round() as u64 } else { hits };
-        Sampled { one_of, estimated, is_off: all.iter().all(|seen| seen.is_out && seen.backs == 0) }
+        let is_off = all.iter().all(|seen| seen.is_out && seen.backs == 0);
+        // Of what was in for a moment alone, at the start, nothing can be told.
+        let is_known = one_of.is_finite() && !is_off;
+        let estimated = if is_known { (hits as f64 * one_of).round() as u64 } else { hits };
+        Sampled { one_of, estimated, is_off }
     }
 
     /// Has the report say what was seen in part.
@@ -340,6 +343,9 @@ impl Budget {
                     text += &format!(" and {} others", n - SHOWN);
                 }
                 text += &format!("; about {} hits were not seen (estimated)", self.unseen());
+                if off > 0 {
+                    text += ", of those switched off it is not known how many";
+                }
             }
         }
         if let Some(why) = &self.why {
@@ -370,7 +376,7 @@ impl Budget {
                 let one_of = Some(s.one_of).filter(|n| n.is_finite()).map(rounded);
                 (
                     name.to_owned(),
-                    json!({"one_of": one_of, "estimated": s.estimated, "switched_off": s.is_off}),
+                    json!({"one_of": one_of, "estimated": Some(s.estimated).filter(|_| !s.is_off), "switched_off": s.is_off}),
                 )
             })
             .collect();
@@ -385,7 +391,15 @@ impl Budget {
 }
 
 impl Sampled {
-    pub fn words(&self) -> String {
+    /// What stands behind a count.
+    pub fn beside(&self) -> String {
+        match self.is_off {
+            true => "  switched off: not counted since".into(),
+            false => format!("  {}: about {} (estimated)", self.words(), self.estimated),
+        }
+    }
+
+    fn words(&self) -> String {
         match self.is_off || !self.one_of.is_finite() {
             true => "switched off".into(),
             false => format!("sampled 1 of {:.1}", self.one_of),

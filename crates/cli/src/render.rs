@@ -554,9 +554,7 @@ impl Writer {
                 for row in &report.rows {
                     let rate =
                         part.zip(new(&row.name)).map(|(p, new)| rate(new.hits, p.took, self.has_deltas));
-                    let sampled = row.sampled.map_or(String::new(), |s| {
-                        format!("  {}: about {} (estimated)", s.words(), s.estimated)
-                    });
+                    let sampled = row.sampled.map_or_else(String::new, |s| s.beside());
                     let rate = rate.unwrap_or_default();
                     self.line(&format!("@[{}]: {}{rate}{sampled}", row.name, row.hits));
                 }
