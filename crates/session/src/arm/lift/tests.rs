@@ -120,3 +120,19 @@ fn of_timed_calls_all_sites_are_lifted_and_none_is_timed_that_began_while_they_w
     // Those whose half was seen: at most one for each thread and change.
     assert!(calls.entries.abs_diff(calls.returns() + calls.unmatched) <= 16 * 8, "{calls:?}");
 }
+
+/// As a try to lower leaves it that misses the site.
+#[test]
+fn a_header_that_a_missed_try_has_cleared_is_there_again() {
+    let subject = Subject::start();
+    let plans = busy(&subject, false);
+    let first = plans[0].addr();
+    let mut session = Session::attach(subject.pid(), plans).unwrap();
+    session.lift(&[first]).unwrap();
+    let header = session.armed[0].trampoline.header_addr();
+    let was = session.memory.read_vec(header, TrampolineHeader::LEN).unwrap();
+    session.memory.write(header, &[0; TrampolineHeader::LEN]).unwrap();
+    assert_eq!(session.lower(&[first]).unwrap().sites, 1);
+    assert_eq!(session.memory.read_vec(header, TrampolineHeader::LEN).unwrap(), was);
+    leave(session);
+}
