@@ -110,8 +110,7 @@ impl Leaving<'_> {
                 receipt.is_left(verify::text(self), unmapped);
                 return Ok(());
             }
-            give_way(pid, &occupants, pause);
-            given += pause;
+            given += give_way(pid, &occupants, pause);
             pause = (pause * 2).min(Duration::from_millis(100));
         }
     }
@@ -282,21 +281,26 @@ fn by_number(regs: &mut Regs, number: u8) -> Option<&mut u64> {
     })
 }
 
-/// Waits for `pause`, and on until none of these threads waits for its turn on a CPU.
+/// Waits for `pause`, and on until none of these threads waits for its turn on a CPU. How much of that they all had for
+/// themselves: one that is ready to run has what time it got on a CPU.
 ///
 /// With many more busy threads than CPUs a turn comes after a tenth of a second and more. Stopping all threads again
 /// before it came puts it off: a detach took five seconds so.
-fn give_way(pid: i32, tids: &[i32], pause: Duration) {
+fn give_way(pid: i32, tids: &[i32], pause: Duration) -> Duration {
     let before: Vec<_> = tids.iter().map(|tid| process::cpu_time(pid, *tid)).collect();
-    let waits_for_cpu = |(tid, before): (&i32, &Option<Duration>)| {
-        let ran = process::cpu_time(pid, *tid).zip(*before).map(|(now, before)| now.saturating_sub(before));
-        ran.is_some_and(|ran| ran < WAY_OUT) && process::thread_state(pid, *tid) == Some('R')
+    // `None` of one that does not wait for a CPU.
+    let ran = |(tid, before): (&i32, &Option<Duration>)| {
+        let ran =
+            process::cpu_time(pid, *tid).zip(*before).map(|(now, before)| now.saturating_sub(before))?;
+        (process::thread_state(pid, *tid) == Some('R')).then_some(ran)
     };
+    let all = || tids.iter().zip(&before).filter_map(ran);
     let end = Instant::now() + CPU_PATIENCE;
     std::thread::sleep(pause);
-    while Instant::now() < end && tids.iter().zip(&before).any(waits_for_cpu) {
+    while Instant::now() < end && all().any(|ran| ran < WAY_OUT) {
         std::thread::sleep(Duration::from_millis(1));
     }
+    all().fold(pause, Duration::min)
 }
 
 /// The kernel reads the descriptor that a thread's rseq area names whenever it preempts the thread, and
