@@ -335,7 +335,7 @@ impl Budget {
                     .len();
                 text += &format!("; of {of} functions {} sampled, {off} switched off: ", n - off);
                 let mut all: Vec<_> = sampled.into_iter().collect();
-                all.sort_by(|a, b| b.1.estimated.cmp(&a.1.estimated));
+                all.sort_by_key(|row| std::cmp::Reverse(row.1.estimated));
                 let words: Vec<String> =
                     all.iter().take(SHOWN).map(|(name, s)| format!("{name} {}", s.words())).collect();
                 text += &words.join(", ");

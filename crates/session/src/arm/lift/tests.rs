@@ -24,9 +24,8 @@ fn busy(subject: &Subject, is_compiled: bool) -> Vec<SitePlan> {
 
 /// Whether the file's bytes stand at all sites.
 fn is_bare(session: &Session) -> bool {
-    let patches = session.armed.iter().flat_map(Armed::patches);
-    let is_old = |p: &text::Patch| session.memory.read_vec(p.addr, p.old.len()).unwrap() == p.old;
-    patches.map(is_old).all(|is_old| is_old)
+    let mut patches = session.armed.iter().flat_map(Armed::patches);
+    patches.all(|p| session.memory.read_vec(p.addr, p.old.len()).unwrap() == p.old)
 }
 
 fn hits(session: &Session) -> u64 {
