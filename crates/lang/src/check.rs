@@ -4,7 +4,7 @@
 //! State:   none between programs.
 //! Context: control.
 //! Keeps:   1. Its time and memory are bounded by the bounds of its parts: size of a script, depth, expansion, passes.
-//! Checked: tests/check.rs, tests/fuzz.rs.
+//! Checked: tests/check.rs, tests/limits.rs, `torture lang`.
 
 mod result;
 

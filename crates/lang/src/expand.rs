@@ -5,7 +5,7 @@
 //! Context: control.
 //! Keeps:   1. A macro's own variables are renamed: they meet none of the caller's.
 //!          2. At most [`NODES_MAX`] expressions are made, in trees of at most [`HEIGHT_MAX`].
-//! Checked: tests/language.rs, tests/fuzz.rs.
+//! Checked: tests/language.rs, tests/limits.rs, `torture lang`.
 
 mod call;
 mod names;

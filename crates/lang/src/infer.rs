@@ -5,7 +5,7 @@
 //! Context: control.
 //! Keeps:   1. A pass only widens what variables and maps hold, so passes come to an end; [`PASSES_MAX`] bounds them.
 //!          2. Errors are reported in one last pass, when all types are known, each once.
-//! Checked: tests/check.rs, tests/fuzz.rs.
+//! Checked: tests/check.rs, tests/limits.rs, `torture lang`.
 
 mod access;
 mod aggregate;

@@ -5,7 +5,7 @@
 //! Context: control.
 //! Keeps:   1. The place never passes the text's end and always stands between two characters.
 //!          2. Rules nest at most [`DEPTH_MAX`] deep; so does the tree.
-//! Checked: tests/fuzz.rs.
+//! Checked: tests/limits.rs, `torture lang`.
 
 use crate::ast::{Expr, ExprId, ExprKind, Name};
 use crate::diagnostic::Diagnostic;

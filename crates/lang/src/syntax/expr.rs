@@ -4,7 +4,7 @@
 //! State:   none.
 //! Context: control.
 //! Keeps:   1. A chain of operators counts as depth, for the tree leans to the left.
-//! Checked: tests/language.rs (each operator against each), tests/fuzz.rs.
+//! Checked: tests/language.rs (each operator against each), tests/limits.rs, `torture lang`.
 
 use super::cursor::{Cursor, Read};
 use super::typename::arg_number;
