@@ -54,7 +54,7 @@ pub(crate) fn join(
     let given = give(remote, arena, pid, maps.descriptor())?;
     let (prot, flags) = (mm::PROT_READ | mm::PROT_WRITE, mm::MAP_SHARED | mm::MAP_FIXED);
     let mapped = remote.call("mmap", nr::MMAP, [at, len, prot as u64, flags as u64, given, 0]);
-    close(remote, given)?;
+    remote.close(given)?;
     mapped?;
     arena.member = Some(Member { maps: maps.clone(), remote: at, number: maps.number() });
     Ok(())
@@ -95,14 +95,17 @@ fn give_by(remote: &mut Remote<'_>, arena: &Arena, pid: i32, fd: i32) -> Result<
         let flags = MSG_DONTWAIT | MSG_CMSG_CLOEXEC;
         remote.call("recvmsg", nr::RECVMSG, [theirs, at(HEADER), flags, 0, 0, 0]).map(drop)
     });
-    let closed = [ours, theirs].map(|socket| close(remote, socket));
+    let closed = [ours, theirs].map(|socket| remote.close(socket));
     received?;
-    closed.into_iter().collect::<Result<(), Broken>>()?;
     if [arena.noted(CONTROL), arena.noted(CONTROL + 1)] != ONE_DESCRIPTOR {
         // A security module may keep it.
         return Err(Broken::Call { what: "giving the maps to the process", errno: Errno::EPERM });
     }
-    Ok(arena.noted(CONTROL + 2) & 0xffff_ffff)
+    let given = arena.noted(CONTROL + 2) & 0xffff_ffff;
+    match closed.into_iter().collect::<Result<(), Broken>>() {
+        Ok(()) => Ok(given),
+        Err(broken) => remote.close(given).and(Err(broken)),
+    }
 }
 
 /// Sends a descriptor of ours by a socket of the process.
@@ -118,8 +121,4 @@ fn send(tid: i32, pid: i32, socket: i32, fd: i32) -> Result<(), Broken> {
         return Err(call(Errno::EBADF));
     }
     sys::send_descriptor(taken.as_raw_fd(), fd).map_err(call)
-}
-
-fn close(remote: &mut Remote<'_>, fd: u64) -> Result<(), Broken> {
-    remote.call("close", nr::CLOSE, [fd, 0, 0, 0, 0, 0]).map(drop)
 }

@@ -171,7 +171,7 @@ impl<'r, 'a> Ground<'r, 'a> {
         )?;
         match map_arena(remote, memory, layout, fd) {
             Ok(arena) => Ok(Ground { remote, memory, mappings, arena, fd: Some(fd) }),
-            Err(broken) => match close(remote, fd) {
+            Err(broken) => match remote.close(fd) {
                 Ok(()) => Err(broken),
                 Err(_) => Err(Broken::NotUndone { pid: memory.pid, why: Box::new(broken) }),
             },
@@ -289,7 +289,7 @@ impl<'r, 'a> Ground<'r, 'a> {
     /// Closes the file in the target.
     fn close(&mut self) -> Result<(), Broken> {
         let Some(fd) = self.fd else { return Ok(()) };
-        close(self.remote, fd)?;
+        self.remote.close(fd)?;
         self.fd = None;
         Ok(())
     }
@@ -307,10 +307,6 @@ impl<'r, 'a> Ground<'r, 'a> {
         }
         Broken::NotUndone { pid: self.memory.pid, why: Box::new(why) }
     }
-}
-
-fn close(remote: &mut Remote<'_>, fd: u64) -> Result<(), Broken> {
-    remote.call("close", nr::CLOSE, [fd, 0, 0, 0, 0, 0]).map(drop)
 }
 
 /// The first address from `at` on where `len` bytes meet none of our own mappings, which the snapshot does not have.

@@ -64,7 +64,7 @@ mod in_tests {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::in_tests::{fail_at, was_not_reached};
-    use crate::{Images, Session, SitePlan, Verb, plan, plan_each};
+    use crate::{Attach, FamilyMaps, Images, Session, SitePlan, Verb, plan, plan_each};
     use image::Spec;
     use std::fs::{self, File};
     use std::io::{BufRead, BufReader, Read};
@@ -286,13 +286,14 @@ pub(crate) mod tests {
     }
 
     /// One attach and detach after the other, in each of which the next step fails, until all have.
-    fn walk(subject: &Subject, sites: &[SitePlan]) -> Walk {
+    fn walk(subject: &Subject, sites: &[SitePlan], family: Option<&FamilyMaps>) -> Walk {
         let has_mark = sites.iter().any(|site| site.semaphore.is_some());
         let before = subject.seen();
         let mut walk = Walk::default();
         for n in 1.. {
             fail_at(n);
-            match Session::attach(subject.pid(), sites.to_vec()) {
+            let attach = Attach { family: family.cloned(), ..Attach::default() };
+            match Session::attach_with(subject.pid(), sites.to_vec(), attach) {
                 Ok(session) => {
                     // A step that failed may have cost a site of the kernel's, which is then missed by name.
                     let all = session.sites().count() + session.missed().len();
@@ -320,12 +321,12 @@ pub(crate) mod tests {
     }
 
     /// Walks until so many steps have failed at night, else once.
-    fn walk_through(subject: &Subject, sites: &[SitePlan]) {
+    fn walk_through(subject: &Subject, sites: &[SitePlan], family: Option<&FamilyMaps>) {
         const AT_NIGHT: u32 = 1000;
         let wanted = if std::env::var_os("NANOPROBE_NIGHTLY").is_some() { AT_NIGHT } else { 1 };
         let mut failed = 0;
         while failed < wanted {
-            let walk = walk(subject, sites);
+            let walk = walk(subject, sites, family);
             eprintln!("{walk:?}");
             assert!(walk.refused > 18 && walk.late > 3, "too little has failed: {walk:?}");
             failed += walk.steps;
@@ -337,7 +338,14 @@ pub(crate) mod tests {
         let subject = Subject::start();
         let mut sites = sites(subject.pid(), &["u::injected_long", "u::injected_other"]);
         sites[0].semaphore = Some(subject.1);
-        walk_through(&subject, &sites);
+        walk_through(&subject, &sites, None);
+    }
+
+    #[test]
+    fn whichever_step_fails_while_it_comes_to_share_maps_it_is_so_too() {
+        let subject = Subject::start();
+        let sites = sites(subject.pid(), &["u::injected_long", "u::injected_other"]);
+        walk_through(&subject, &sites, Some(&FamilyMaps::new(&[0; 64]).unwrap()));
     }
 
     #[test]
@@ -347,7 +355,7 @@ pub(crate) mod tests {
         let asked = [(&specs[0], Verb::Latency), (&specs[1], Verb::Trace)];
         let sites = plan_each(&mut Images::default(), subject.pid(), &asked).unwrap().sites;
         assert!(sites.len() >= 4, "entries and exits");
-        walk_through(&subject, &sites);
+        walk_through(&subject, &sites, None);
     }
 
     #[test]
@@ -356,7 +364,7 @@ pub(crate) mod tests {
         // The kernel may take it, be there a jump for it or not.
         let mut sites = sites(subject.pid(), &["u::injected_long", "u::injected_idle"]);
         sites[0].placement.rung = insn::Rung::Kernel;
-        walk_through(&subject, &sites);
+        walk_through(&subject, &sites, None);
     }
 
     #[test]

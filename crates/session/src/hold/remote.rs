@@ -95,6 +95,12 @@ impl<'a> Remote<'a> {
         self.call("munmap", nr::MUNMAP, args).map(drop)
     }
 
+    /// Closes a descriptor; tries again what fails, for nobody else would close it.
+    pub fn close(&mut self, fd: u64) -> Result<(), Broken> {
+        let mut close = || self.call("close", nr::CLOSE, [fd, 0, 0, 0, 0, 0]).map(drop);
+        close().or_else(|_| close())
+    }
+
     /// Makes one call whose first argument is a name.
     pub fn call_with_name(
         &mut self,

@@ -29,7 +29,6 @@ use crate::leave::unwatch;
 use std::fs;
 use std::path::Path;
 use std::time::Instant;
-use sys::nr;
 use text::JUMP_LEN;
 use wire::{KernelSite, TrampolineHeader};
 
@@ -125,8 +124,7 @@ fn close_arenas(pid: i32) -> Result<Option<Receipt>, Broken> {
     let left = open_arenas(pid);
     if !left.is_empty() {
         let mut remote = Remote::begin(&mut world, &memory, &foothold)?;
-        let mut close = |fd: &u64| remote.call("close", nr::CLOSE, [*fd, 0, 0, 0, 0, 0]).map(drop);
-        let closed = Unmapped::proven(left.iter().map(&mut close))?;
+        let closed = Unmapped::proven(left.iter().map(|fd| remote.close(*fd)))?;
         // It had come no further: no text was changed.
         receipt.is_left(Restored::proven::<()>(&[]), Some(closed));
     }
