@@ -39,18 +39,21 @@ pub struct SiteDesc {
     pub has_fsgsbase: u64,
     /// Not 0: the arithmetic flags are in the word behind the saved registers.
     pub has_flags: u64,
-    /// Number of the process in its own pid namespace, as its programs tell it.
-    pub process: u64,
+    /// Number of the process in its own pid namespace, as its programs tell it. Written with `family` behind it, as one word.
+    pub process: u32,
+    /// 0: programs have their maps alone. Else the number of this process, or of its program, among those that share the maps: by
+    /// locked instructions nobody adds to a CPU's copy then, which others add to by sequences; and it stands in a stack's number.
+    pub family: u32,
     /// Not 0: a function begins here, or is left: its return address is on top of the stack.
     pub is_edge: u64,
     /// Address of the function that is left here; elsewhere the probed address.
     pub function: u64,
-    /// 0: programs have their maps alone. Else the number of this process, or of its program, among those that share the maps: by
-    /// locked instructions nobody adds to a CPU's copy then, which others add to by sequences; and it stands in a stack's number.
-    pub family: u64,
     /// By the time stamp counter: what is known of calls that began before is not believed, for their ends may have been missed.
     pub since: u64,
 }
+
+// Two lines of the cache: a hit reads from both.
+const _: () = assert!(size_of::<SiteDesc>() == 128);
 
 /// What a handler gets in the place of a copy's address where the thread pointer leads to no thread's block: nothing that
 /// is found through it is there.

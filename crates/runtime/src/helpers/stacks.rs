@@ -31,7 +31,7 @@ impl Around<'_> {
         };
         // SAFETY: passed on from the caller.
         let (number, frames) = match unsafe { self.numbered::<A>(hit, most) } {
-            Ok((number, len)) => (self.site.family << 32 | u64::from(number), len as u64),
+            Ok((number, len)) => (u64::from(self.site.family) << 32 | u64::from(number), len as u64),
             Err(cause) => {
                 self.failed(cause);
                 (0, 0)

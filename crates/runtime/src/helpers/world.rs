@@ -115,7 +115,7 @@ impl Around<'_> {
     pub fn process_and_thread<A: Adder>(&self) -> u64 {
         let is_known = self.copy > wire::COPY_NONE && self.site.process != 0;
         let process = match is_known {
-            true => self.site.process,
+            true => self.site.process.into(),
             false => if_called(self.may_call(), sys::getpid),
         };
         process << 32 | u64::from(self.thread::<A>())

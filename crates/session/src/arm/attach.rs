@@ -350,11 +350,10 @@ impl Session {
         arena.publish(at + offset_of!(SiteDesc, red_zone), red_zone.into());
         arena.publish(at + offset_of!(SiteDesc, addr), plan.addr() + u64::from(hook.offset));
         arena.publish(at + offset_of!(SiteDesc, has_flags), u64::from(!hook.flags_dead));
-        arena.publish(at + offset_of!(SiteDesc, process), self.process);
+        arena.publish(at + offset_of!(SiteDesc, process), arena.family() << 32 | self.process);
         arena.publish(at + offset_of!(SiteDesc, is_edge), plan.is_edge.into());
         let function = plan.exit_of.unwrap_or(plan.addr() + u64::from(hook.offset));
         arena.publish(at + offset_of!(SiteDesc, function), function);
-        arena.publish(at + offset_of!(SiteDesc, family), arena.family());
         arena.publish(at + offset_of!(SiteDesc, children), arena.children_copy());
         arena.publish(at + offset_of!(SiteDesc, frames), in_target(layout.frames()));
         arena.publish(at + offset_of!(SiteDesc, ns_per_tick), self.ns_per_tick);
@@ -447,21 +446,19 @@ impl Session {
         loop {
             let world = World::stop(self.pid())?;
             self.memory.check()?;
-            let rseq = self.check_rseq(&world);
-            let is_unknown = matches!(rseq, Err(ArmFailure::RseqUnknown(_))) && Instant::now() < end;
-            if !is_unknown {
-                rseq?;
-            }
-            let mut pages = Pages::of(&self.memory);
-            let ours = (&self.armed[..], &kernels[..]);
-            let others = Others::find(&self.memory, &mut pages, own, &world, ours)?;
-            let is_leaving = || self.armed.iter().any(|armed| others.come_out_in(armed));
-            let is_waiting = is_unknown || Instant::now() < end && is_leaving();
-            drop(pages);
-            if !is_waiting {
-                longest = longest.max(self.arm(world, &others)?);
-                drop(warmth);
-                return Ok(longest);
+            let may_wait = Instant::now() < end;
+            match self.check_rseq(&world) {
+                Err(ArmFailure::RseqUnknown(_)) if may_wait => {}
+                rseq => {
+                    rseq?;
+                    let ours = (&self.armed[..], &kernels[..]);
+                    let others = Others::find(&self.memory, &mut Pages::of(&self.memory), own, &world, ours)?;
+                    if !may_wait || !self.armed.iter().any(|armed| others.come_out_in(armed)) {
+                        longest = longest.max(self.arm(world, &others)?);
+                        drop(warmth);
+                        return Ok(longest);
+                    }
+                }
             }
             longest = longest.max(world.resume());
             std::thread::sleep(pause);
@@ -476,15 +473,7 @@ impl Session {
         for armed in &mut self.armed {
             let is_there = armed.patches().all(|p| pages.is_mapped(p.addr));
             armed.missed = match is_there {
-                true if others.come_out_in(armed) => Some(Missed::Leaving),
-                true if armed
-                    .plan
-                    .covered()
-                    .any(|range| others.displace(&range, Some(armed.plan.addr()))) =>
-                {
-                    Some(Missed::OtherHook)
-                }
-                true => chain::join(&self.memory, &mut pages, armed)?,
+                true => chain::join(&self.memory, &mut pages, others, armed)?,
                 false => Some(Missed::Unmapped),
             };
         }

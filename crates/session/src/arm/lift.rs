@@ -22,7 +22,6 @@ use crate::live::lists::HookId;
 use crate::live::session::Session;
 use std::collections::BTreeSet;
 use std::time::Duration;
-use wire::TrampolineHeader;
 
 /// What [`Session::lower`] has done.
 #[derive(Clone, Debug)]
@@ -101,13 +100,6 @@ impl Session {
         let mappings = image_maps(self.pid())?;
         let mut coming = self.sites_of(addrs)?;
         coming.retain(|i| self.armed[*i].is_out && identity::is_mapped(&mappings, &self.armed[*i].plan));
-        for armed in coming.iter().map(|i| &self.armed[*i].trampoline) {
-            // An earlier try that missed the site has cleared it; without it nobody could recover the process from us.
-            let at = (armed.header_addr() - armed.at) as usize;
-            self.memory
-                .write(armed.header_addr(), &armed.bytes[at..at + TrampolineHeader::LEN])
-                .map_err(NotDone::Broken)?;
-        }
         let hooks = coming.iter().flat_map(|i| self.armed[*i].hooks.clone().map(HookId));
         self.begin_calls_anew(&hooks.collect::<Vec<_>>());
         // The steps of the attach see these alone, and leave them in their order.

@@ -8,7 +8,7 @@
 //! Checked: tests below; testkit `family`.
 
 use crate::enter::arena::{Arena, errno_of};
-use crate::find::process::start_time;
+use crate::find::process::{self, start_time};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use sys::Errno;
@@ -32,20 +32,16 @@ impl Arena {
 
     /// True if a process but `target` is seen to map it.
     pub fn has_seen_heir(&self, target: i32) -> bool {
-        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-        let pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
-        pids.filter(|pid| *pid != target).any(|pid| self.is_mapped_by(pid))
+        process::all().into_iter().flatten().any(|pid| pid != target && self.is_mapped_by(pid))
     }
 
     /// All processes but `target` that map it; `None` if that cannot be told: one that cannot be looked at may, unless it is
     /// older.
     pub fn heirs(&self, target: i32) -> Option<Vec<i32>> {
-        let entries = std::fs::read_dir("/proc").ok()?;
-        let pids = entries.map_while(Result::ok).filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
         let began = start_time(target);
         let is_older = |pid| start_time(pid).zip(began).is_some_and(|(its, began)| its < began);
         let mut heirs = Vec::new();
-        for pid in pids.filter(|pid| *pid != target) {
+        for pid in process::all().ok()?.into_iter().filter(|pid| *pid != target) {
             if self.is_mapped_by(pid) {
                 heirs.push(pid);
             } else if !can_be_seen(pid) && !is_older(pid) {

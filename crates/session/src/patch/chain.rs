@@ -82,8 +82,15 @@ pub(crate) fn is_anothers(memory: &Memory, pages: &mut Pages<'_>, range: Range<u
 pub(crate) fn join(
     memory: &Memory,
     pages: &mut Pages<'_>,
+    others: &Others,
     armed: &mut Armed,
 ) -> Result<Option<Missed>, Broken> {
+    if others.come_out_in(armed) {
+        return Ok(Some(Missed::Leaving));
+    }
+    if armed.plan.covered().any(|range| others.displace(&range, Some(armed.plan.addr()))) {
+        return Ok(Some(Missed::OtherHook));
+    }
     let found = pages.bytes(armed.jump.addr, JUMP_LEN)?;
     if found == armed.jump.old {
         let short = armed.short.as_ref().map(|s| (s.addr, s.old.clone()));

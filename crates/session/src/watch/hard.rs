@@ -207,11 +207,7 @@ fn others(pid: i32) -> Vec<String> {
     if tracer != 0 && tracer != sys::getpid() as i32 {
         found.push(format!("perhaps {tracer} ({}), which traces the process", process::name(tracer)));
     }
-    let numbers = fs::read_dir("/proc").into_iter().flatten().flatten();
-    for other in numbers.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok()) {
-        if other == sys::getpid() as i32 {
-            continue;
-        }
+    for other in process::all().into_iter().flatten().filter(|other| *other != sys::getpid() as i32) {
         let Ok(fds) = fs::read_dir(format!("/proc/{other}/fd")) else { continue };
         let links = fds.flatten().filter_map(|e| fs::read_link(e.path()).ok());
         let events = links.filter(|l| l.as_os_str() == "anon_inode:[perf_event]").count();

@@ -10,6 +10,7 @@ use super::*;
 use crate::facts::inject::tests::{Subject, sites};
 use crate::facts::site::{Action, SitePlan};
 use std::time::Instant;
+use wire::TrampolineHeader;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -120,18 +121,25 @@ fn of_timed_calls_all_sites_are_lifted_and_none_is_timed_that_began_while_they_w
     assert!(calls.entries.abs_diff(calls.returns() + calls.unmatched) <= 16 * 8, "{calls:?}");
 }
 
-/// As a try to lower leaves it that misses the site.
+/// Without its header nobody could recover the process from us.
 #[test]
-fn a_header_that_a_missed_try_has_cleared_is_there_again() {
+fn a_try_that_misses_the_site_leaves_its_header_and_a_later_one_lowers_it() {
     let subject = Subject::start();
     let plans = busy(&subject, false);
     let first = plans[0].addr();
     let mut session = Session::attach(subject.pid(), plans).unwrap();
+    let at = session.armed[0].trampoline.header_addr();
+    let header = |session: &Session| session.memory.read_vec(at, TrampolineHeader::LEN).unwrap();
+    let was = header(&session);
     session.lift(&[first]).unwrap();
-    let header = session.armed[0].trampoline.header_addr();
-    let was = session.memory.read_vec(header, TrampolineHeader::LEN).unwrap();
-    session.memory.write(header, &[0; TrampolineHeader::LEN]).unwrap();
+    // As if somebody else had changed the place.
+    let other = session.armed[0].jump.old.iter().map(|byte| !byte).collect();
+    let file = std::mem::replace(&mut session.armed[0].jump.old, other);
+    let lowered = session.lower(&[first]).unwrap();
+    assert_eq!((lowered.sites, lowered.missed.len()), (0, 1), "{lowered:?}");
+    assert!(header(&session) == was && session.armed[0].is_out);
+    session.armed[0].jump.old = file;
     assert_eq!(session.lower(&[first]).unwrap().sites, 1);
-    assert_eq!(session.memory.read_vec(header, TrampolineHeader::LEN).unwrap(), was);
+    assert!(header(&session) == was && session.armed[0].is_live);
     leave(session);
 }
