@@ -13,9 +13,10 @@ use crate::engine::Job;
 use crate::probes::Probes;
 use crate::render::{Report, names};
 use bench::Price;
+use insn::Rung;
 use serde_json::{Value, json};
 use session::{Session, SiteView, Verb};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// How often it is looked, of few functions.
@@ -33,6 +34,7 @@ const FRAMES: f64 = 32.0;
 /// After so many changes that failed there are no more.
 const FAILURES: u32 = 5;
 
+/// How long none is tried after one that failed.
 const REST: Duration = Duration::from_millis(200);
 
 /// What is kept to, and what came of it.
@@ -77,7 +79,7 @@ struct Seen {
     /// Processor time while it was in, since the attach.
     inside: f64,
     is_out: bool,
-    /// The semaphore of a mark says that it is in.
+    /// It cannot be lifted: the semaphore of a mark says that it is in, or the kernel has it.
     stays: bool,
     backs: u32,
 }
@@ -85,6 +87,8 @@ struct Seen {
 /// How much of a function was seen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampled {
+    /// Hits that were counted.
+    pub hits: u64,
     /// It was in for one part of so many; infinite if it was lifted before any time had passed.
     pub one_of: f64,
     /// Hits, as they may have been.
@@ -104,10 +108,14 @@ impl Budget {
         };
         let general: Price = of(by_handler)?;
         let compiled = if job.verb == Verb::Count { of(Verb::Count)?.ns } else { 0.0 };
+        Some(Budget::new(percent / 100.0, Prices { general: general.with_frames(FRAMES), compiled }))
+    }
+
+    fn new(share: f64, price: Prices) -> Budget {
         let now = Instant::now();
-        Some(Budget {
-            share: percent / 100.0,
-            price: Prices { general: general.with_frames(FRAMES), compiled },
+        Budget {
+            share,
+            price,
             sites: BTreeMap::new(),
             left: 0.0,
             used: 0.0,
@@ -122,7 +130,7 @@ impl Budget {
             random: u64::from(std::process::id()) | 1,
             due: now,
             rests_until: now,
-        })
+        }
     }
 
     /// Tracing begins: the probes are in.
@@ -130,6 +138,14 @@ impl Budget {
         self.began = Instant::now();
         let stall = probes.sessions().iter().map(Session::longest_stall).max().unwrap_or_default();
         self.stop_ns = stall.as_nanos() as f64;
+        let mut names = names(probes.sessions()).into_iter();
+        for (s, session) in probes.sessions().iter().enumerate() {
+            for (i, site) in session.sites().enumerate().filter(|(_, site)| !site.plan.is_exit()) {
+                let name = names.next().unwrap_or_default();
+                let stays = site.plan.semaphore.is_some() || site.plan.placement.rung == Rung::Kernel;
+                self.sites.insert((s, i), Seen { name, stays, ..Seen::default() });
+            }
+        }
         self.measure(probes.sessions());
     }
 
@@ -169,14 +185,9 @@ impl Budget {
         self.before = Some(now);
         self.used += step;
         let mut cost = 0.0;
-        let mut names = names(sessions).into_iter();
         for (s, session) in sessions.iter().enumerate() {
-            for (i, site) in session.sites().enumerate().filter(|(_, site)| !site.plan.is_exit()) {
-                let name = names.next();
-                let seen = self
-                    .sites
-                    .entry((s, i))
-                    .or_insert_with(|| Seen { name: name.unwrap_or_default(), ..Seen::default() });
+            for (i, site) in session.sites().enumerate() {
+                let Some(seen) = self.sites.get_mut(&(s, i)) else { continue };
                 let new = seen.count(hits(&site), step);
                 cost += new as f64 * self.price.of(&site);
             }
@@ -299,7 +310,7 @@ impl Budget {
         // Of what was in for a moment alone, at the start, nothing can be told.
         let is_known = one_of.is_finite() && !is_off;
         let estimated = if is_known { (hits as f64 * one_of).round() as u64 } else { hits };
-        Sampled { one_of, estimated, is_off }
+        Sampled { hits, one_of, estimated, is_off }
     }
 
     /// Has the report say what was seen in part.
@@ -327,12 +338,7 @@ impl Budget {
             0 => text += "; all hits were counted",
             n => {
                 let off = sampled.values().filter(|s| s.is_off).count();
-                let of = self
-                    .sites
-                    .values()
-                    .map(|seen| &seen.name)
-                    .collect::<std::collections::BTreeSet<_>>()
-                    .len();
+                let of = self.sites.values().map(|seen| &seen.name).collect::<BTreeSet<_>>().len();
                 text += &format!("; of {of} functions {} sampled, {off} switched off: ", n - off);
                 let mut all: Vec<_> = sampled.into_iter().collect();
                 all.sort_by_key(|row| std::cmp::Reverse(row.1.estimated));
@@ -356,14 +362,7 @@ impl Budget {
 
     /// Hits that may have come while their functions were out.
     fn unseen(&self) -> u64 {
-        let hits: BTreeMap<&str, u64> = self.sites.values().fold(BTreeMap::new(), |mut sums, seen| {
-            let sum = sums.entry(seen.name.as_str()).or_insert(0u64);
-            *sum = sum.saturating_add(seen.hits);
-            sums
-        });
-        let unseen =
-            |(name, s): (&str, Sampled)| s.estimated.saturating_sub(hits.get(name).copied().unwrap_or(0));
-        self.sampled().into_iter().map(unseen).fold(0, u64::saturating_add)
+        self.sampled().values().map(|s| s.estimated.saturating_sub(s.hits)).fold(0, u64::saturating_add)
     }
 
     /// The same for machines.
@@ -459,25 +458,8 @@ mod tests {
             stays: false,
             backs: u32::from(*is_out),
         };
-        let now = Instant::now();
-        Budget {
-            share: 0.02,
-            price: Prices { general: 10.0, compiled: 0.0 },
-            sites: sites.iter().enumerate().map(|(i, of)| ((0, i), seen(of))).collect(),
-            left: 0.0,
-            used: 1e9,
-            before: None,
-            began: now,
-            spent: [0.0; 2],
-            stops: 0,
-            stop_ns: 0.0,
-            wanted: SAVED_NS,
-            failures: 0,
-            why: None,
-            random: 1,
-            due: now,
-            rests_until: now,
-        }
+        let sites = sites.iter().enumerate().map(|(i, of)| ((0, i), seen(of))).collect();
+        Budget { sites, used: 1e9, ..Budget::new(0.02, Prices { general: 10.0, compiled: 0.0 }) }
     }
 
     #[test]

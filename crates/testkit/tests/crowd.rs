@@ -97,11 +97,22 @@ fn crowd(controllers: usize, threads: usize, span: Duration, seed: u64) -> Resul
     running.expect("forked")?;
     // One that was killed is cleared away by its guard, or by us.
     Nanoprobe::find()?.run(["recover", "-p", &running.pid_text()])?;
+    is_whole(&before, &format!("seed {seed}"))?;
+    ends_well(running, &format!("seed {seed}"))
+}
+
+/// The target is as before.
+fn is_whole(before: &Snapshot, when: &str) -> Result<()> {
     let difference = before.difference_now()?.without(is_known);
-    assert!(difference.is_empty(), "seed {seed}: {difference}");
+    assert!(difference.is_empty(), "{when}: {difference}");
+    Ok(())
+}
+
+/// All its results were right.
+fn ends_well(mut running: Running, when: &str) -> Result<()> {
     running.command("quit")?;
     running.expect("calls ")?;
-    assert_eq!(running.end()?.code(), Some(7), "seed {seed}");
+    assert_eq!(running.end()?.code(), Some(7), "{when}");
     Ok(())
 }
 
@@ -144,7 +155,7 @@ fn eight_of_mixed_verbs_harm_neither_the_process_nor_one_another() -> Result<()>
 #[test]
 fn a_kernel_probe_is_not_put_into_anothers_jump_nor_a_jump_over_a_kernel_probe() -> Result<()> {
     let target = Target::build(Program::Crowd, Link::Pie)?;
-    let mut running = target.spawn_with(&["4"])?;
+    let running = target.spawn_with(&["4"])?;
     let before = Snapshot::take(running.pid())?;
     let pid = running.pid_text();
     let (two, beside) = (target.spec("crowd_two"), target.spec("crowd_four_again"));
@@ -155,20 +166,16 @@ fn a_kernel_probe_is_not_put_into_anothers_jump_nor_a_jump_over_a_kernel_probe()
         assert!(is_right(&other), "{other}");
         let one = one.interrupt_and_finish()?.success()?;
         assert!(one.table().iter().any(|(_, hits)| *hits > 0), "{one}");
-        let difference = before.difference_now()?.without(is_known);
-        assert!(difference.is_empty(), "{difference}");
+        is_whole(&before, first)?;
     }
-    running.command("quit")?;
-    running.expect("calls ")?;
-    assert_eq!(running.end()?.code(), Some(7));
-    Ok(())
+    ends_well(running, "at the end")
 }
 
 /// The one's copy runs all of a small function, its jump covers the first bytes alone; the other asks for what lies behind them.
 #[test]
 fn what_anothers_copy_runs_is_not_probed_and_what_is_probed_is_not_copied() -> Result<()> {
     let target = Target::build(Program::Crowd, Link::Pie)?;
-    let mut running = target.spawn_with(&["4"])?;
+    let running = target.spawn_with(&["4"])?;
     let before = Snapshot::take(running.pid())?;
     let pid = running.pid_text();
     let (whole, behind) = (target.spec("crowd_push"), target.spec("crowd_push+8"));
@@ -189,10 +196,6 @@ fn what_anothers_copy_runs_is_not_probed_and_what_is_probed_is_not_copied() -> R
     assert!(other.stderr.contains("a breakpoint stands there already"), "{other}");
     let one = one.interrupt_and_finish()?.success()?;
     assert!(one.table().iter().any(|(_, hits)| *hits > 0), "{one}");
-    let difference = before.difference_now()?.without(is_known);
-    assert!(difference.is_empty(), "{difference}");
-    running.command("quit")?;
-    running.expect("calls ")?;
-    assert_eq!(running.end()?.code(), Some(7));
-    Ok(())
+    is_whole(&before, "at the end")?;
+    ends_well(running, "at the end")
 }

@@ -133,9 +133,10 @@ impl World {
 
     /// Whether to do now what the variant of that name does wrong: of those who ask the first, and one in 20.
     pub fn acts(&self, broken: &str, rng: &mut Rng) -> bool {
-        self.options.is_broken(broken)
-            && (rng.one_in(20) || self.counters.acts.load(Relaxed) == 0)
-            && self.counters.acts.fetch_add(1, Relaxed) < u64::MAX
+        let acts = &self.counters.acts;
+        let is_now = self.options.is_broken(broken) && (acts.load(Relaxed) == 0 || rng.one_in(20));
+        acts.fetch_add(is_now.into(), Relaxed);
+        is_now
     }
 
     /// Leaves a byte of the function's text changed, as a broken detach would.
