@@ -138,6 +138,9 @@ fn wait(
     asked::hold(false);
     let tty = tty.map(Arc::new);
     if let Some(tty) = tty.clone() {
+        // The engine sees by itself what size the window has. A key that comes together with this signal would be read with the
+        // next one only: crossterm leaves its loop for the signal, and its terminal is not announced again.
+        sys::signal::set_mask(sys::signal::mask() | sys::signal::bit(libc::SIGWINCH));
         std::thread::spawn(move || keys::pass_on(&tty));
     }
     let mut writer = Some(writer);

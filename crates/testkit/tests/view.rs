@@ -170,6 +170,27 @@ fn the_view_shows_what_is_called_obeys_keys_and_leaves_the_terminal_as_it_was() 
     Ok(())
 }
 
+/// A key that comes together with this signal would wait for the next one: whoever reads keys never gets to see it.
+#[test]
+fn the_signal_of_a_new_size_keeps_no_key_back() -> Result<()> {
+    const WINCH: u64 = 1 << (Signal::SIGWINCH as u64 - 1);
+    let (target, running) = target()?;
+    let mut view = View::of(&target, &running, &[]);
+    // Somebody reads keys by now.
+    view.press("?");
+    view.shows("any key goes back");
+    view.press("x");
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", view.front())).unwrap();
+    for task in tasks {
+        let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:\t")).unwrap();
+        assert!(u64::from_str_radix(blocked, 16).unwrap() & WINCH != 0, "{status}");
+    }
+    view.press("q");
+    view.ends_well();
+    Ok(())
+}
+
 #[test]
 fn calls_are_shown_by_probes_that_come_and_go_while_it_runs() -> Result<()> {
     let (target, mut running) = target()?;
