@@ -9,8 +9,9 @@ use nix::sys::termios::{Termios, tcgetattr};
 use nix::unistd::Pid;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use testkit::{Link, Nanoprobe, Program, Result, Running, Target, wait_until};
@@ -24,6 +25,8 @@ struct View {
     slave: OwnedFd,
     before: Termios,
     screen: Arc<Mutex<vt100::Parser>>,
+    /// The terminal was asked where its cursor is.
+    was_asked: Arc<AtomicBool>,
     child: Child,
 }
 
@@ -33,9 +36,14 @@ impl View {
         let before = tcgetattr(&pair.slave).unwrap();
         let screen = Arc::new(Mutex::new(vt100::Parser::new(24, 80, 500)));
         let (mut output, seen) = (File::from(pair.master.try_clone().unwrap()), screen.clone());
+        let was_asked = Arc::new(AtomicBool::new(false));
+        let asked = was_asked.clone();
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(n @ 1..) = output.read(&mut bytes) {
+                if bytes[..n].windows(4).any(|part| part == b"\x1b[6n") {
+                    asked.store(true, Ordering::SeqCst);
+                }
                 seen.lock().unwrap().process(&bytes[..n]);
             }
         });
@@ -45,7 +53,7 @@ impl View {
         command.arg("--ctty").arg(Nanoprobe::find().unwrap().path()).args(words);
         command.env("TERM", "xterm").env("LC_ALL", "C.UTF-8").stdin(end()).stdout(end()).stderr(end());
         let child = command.spawn().unwrap();
-        View { keys: pair.master.into(), slave: pair.slave, before, screen, child }
+        View { keys: pair.master.into(), slave: pair.slave, before, screen, was_asked, child }
     }
 
     fn of(target: &Target, running: &Running, more: &[&str]) -> View {
@@ -191,6 +199,23 @@ fn the_signal_of_a_new_size_keeps_no_key_back() -> Result<()> {
     Ok(())
 }
 
+/// Whoever asks the terminal for something reads its answer, and keys with it; of a terminal that has gone it reads for ever.
+#[test]
+fn a_whole_picture_is_drawn_without_a_question_to_the_terminal() -> Result<()> {
+    let (target, running) = target()?;
+    let mut view = View::of(&target, &running, &[]);
+    view.screen.lock().unwrap().process(b"\x1b[2Jwritten by another");
+    view.press("\x0c");
+    let is_over = || view.text().contains("1 functions") && !view.text().contains("written by another");
+    assert!(wait_until("a whole picture", STEP, is_over).is_ok(), "{}", view.text());
+    view.press("?");
+    view.shows("any key goes back");
+    assert!(!view.was_asked.load(Ordering::SeqCst));
+    view.press("xq");
+    view.ends_well();
+    Ok(())
+}
+
 #[test]
 fn calls_are_shown_by_probes_that_come_and_go_while_it_runs() -> Result<()> {
     let (target, mut running) = target()?;
@@ -279,6 +304,39 @@ fn whoever_is_killed_the_terminal_becomes_sane() -> Result<()> {
     kill(view.front(), Signal::SIGKILL).unwrap();
     view.ends();
     view.becomes_sane();
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
+
+/// As when a connection breaks: whoever is left takes the probes out and ends.
+#[test]
+fn a_terminal_that_goes_ends_the_view_and_its_probes() -> Result<()> {
+    let (target, running) = target()?;
+    for is_front_there in [true, false] {
+        let mut view = View::of(&target, &running, &[]);
+        let (engine, guard) = (view.part("np-engine"), view.part("np-guard"));
+        view.resize(30, 100);
+        if !is_front_there {
+            kill(view.front(), Signal::SIGSTOP).unwrap();
+        }
+        // SAFETY: For: the call takes a descriptor and changes no memory of ours.
+        // Context: the slave is open.
+        // Checked: by the ends below, which no other step brings about.
+        let hung_up = unsafe { nix::libc::ioctl(view.slave.as_raw_fd(), nix::libc::TIOCVHANGUP) };
+        assert_eq!(hung_up, 0, "{}", std::io::Error::last_os_error());
+        if !is_front_there {
+            kill(view.front(), Signal::SIGKILL).unwrap();
+        }
+        view.ends();
+        for part in [engine, guard] {
+            let path = format!("/proc/{part}/exe");
+            wait_until("the end of a part", STEP, || !std::path::Path::new(&path).exists())?;
+        }
+    }
+    // A second attach finds nothing of the first ones.
+    let mut view = View::of(&target, &running, &[]);
+    view.press("q");
+    view.ends_well();
     assert_eq!(running.end()?.code(), Some(7));
     Ok(())
 }

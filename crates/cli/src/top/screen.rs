@@ -74,7 +74,9 @@ impl Screen {
 
     /// The next picture is drawn whole.
     pub fn forget(&mut self) {
-        let _ = self.terminal.clear();
+        // Not by `Terminal::clear`: it asks the terminal where the cursor is and reads the answer, and with it keys; of a terminal
+        // that has gone it reads for ever.
+        self.size = (0, 0);
     }
 
     /// Writes what the terminal takes; true if nothing is left.
