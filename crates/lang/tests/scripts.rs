@@ -159,6 +159,16 @@ fn what_goes_wrong_while_running_is_told_with_its_place() {
     let (out, err, _) = errors("begin { $i = (uint64)9; $a = (int8[2])(int16)5; print($a[$i]); }");
     assert_eq!(out, "0\n\n\n");
     assert!(err.starts_with("stdin:1:55-61: WARNING: Array access out of bounds."), "{err}");
+    // At each place the first ten times, and at the end how often besides.
+    let (_, err, _) = errors(
+        "let @a = hash(1); begin { for ($i : 0..35) { @a[$i] = 2; } for ($i : 0..3) { print(1 / $i); } }",
+    );
+    assert_eq!(
+        (err.matches("WARNING: Map full").count(), err.matches("WARNING: Divide").count()),
+        (10, 1),
+        "{err}"
+    );
+    assert!(err.contains("stdin:1:") && err.ends_with(": WARNING: the same 24 times more\n"), "{err}");
     let (_, err, _) = errors("begin { @a[1] = 1; delete(@a, 2); clear(@a); }");
     assert!(err.contains("Can't delete map element"), "{err}");
 }

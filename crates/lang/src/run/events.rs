@@ -4,7 +4,8 @@
 //! State:   none of its own.
 //! Context: control.
 //! Keeps:   V1 a record that is too short for its arguments is read as zeros.
-//! Checked: tests/output.rs.
+//!          V2 a warning that comes without end is told a few times and then counted.
+//! Checked: tests/output.rs, tests/scripts.rs (V2).
 
 use super::machine::Machine;
 use super::os;
@@ -19,6 +20,9 @@ use wire::maps::HelperError;
 
 /// Output of a command, and a file, are read up to this.
 const OUTPUT_MAX: u64 = 1 << 26;
+
+/// So often the same warning of the same place is told.
+const TOLD_MAX: u64 = 10;
 
 /// Nanoseconds after which no hit leaves a record with an older stamp, unless it was kept from running.
 const SETTLED: u64 = 1_000_000;
@@ -258,6 +262,23 @@ impl Machine {
         }
     }
 
+    /// How often the warnings came that were told no more.
+    pub(super) fn tell_untold(&mut self) {
+        if !self.says_warnings {
+            return;
+        }
+        for ((_, at), count) in std::mem::take(&mut self.troubles) {
+            let Some(untold @ 1..) = count.checked_sub(TOLD_MAX) else { continue };
+            match self.out.format {
+                Format::Text => self.say(&format!("{at}: WARNING: the same {untold} times more\n")),
+                Format::Json => {
+                    let data = format!("{{\"place\": {}, \"count\": {untold}}}", quoted(at.as_bytes()));
+                    self.out.line("untold_warnings", &data);
+                }
+            }
+        }
+    }
+
     /// A warning or an error with its place.
     fn message(&mut self, is_error: bool, text: &[u8], place: &Place) {
         if !is_error && !self.says_warnings {
@@ -288,7 +309,11 @@ impl Machine {
     }
 
     fn trouble(&mut self, trouble: Trouble, code: i64, place: &Place) {
-        *self.troubles.entry(trouble).or_default() += 1;
+        let count = self.troubles.entry((trouble, place.at.clone())).or_default();
+        *count += 1;
+        if *count > TOLD_MAX {
+            return;
+        }
         let (text, helper) = match trouble {
             Trouble::Division => (
                 "Divide or modulo by 0 detected. This can lead to unexpected results. 1 is being used as the result.".into(),

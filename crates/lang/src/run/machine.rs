@@ -91,7 +91,8 @@ pub struct Machine {
     pub(super) out: Out,
     err: Box<dyn Write>,
     pub(super) exit: Option<i32>,
-    pub(super) troubles: BTreeMap<Trouble, u64>,
+    /// By what it is and the place.
+    pub(super) troubles: BTreeMap<(Trouble, String), u64>,
     /// Programs that were ended, by probe and cause.
     faults: BTreeMap<(usize, String), u64>,
     pub(super) lost: u64,
@@ -378,6 +379,7 @@ impl Machine {
     }
 
     fn end(mut self, code: i32) -> Ended {
+        self.tell_untold();
         for ((probe, cause), count) in std::mem::take(&mut self.faults) {
             let name = self.script.probes[probe].name.clone();
             let times = if count == 1 { "once" } else { &format!("{count} times") };
