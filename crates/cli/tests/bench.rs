@@ -158,7 +158,7 @@ fn scripts_are_measured_and_their_hits_are_the_calls() {
     let listed = text(&bench("scripts --list").stdout);
     let rows: Vec<&str> = listed.lines().filter_map(|line| line.split_whitespace().next()).collect();
     assert!(rows.len() >= 10, "{listed}");
-    let some = ["hist", "by-tid", "by-arg0", "str-stack"];
+    let some = ["hist", "by-tid", "by-arg0", "str-stack", "framed-20"];
     assert!(some.iter().all(|row| rows.contains(row)), "{listed}");
     let got = bench(&format!("scripts -d1 {}", some.join(" ")));
     let (out, err) = (text(&got.stdout), text(&got.stderr));

@@ -35,6 +35,7 @@ pub(crate) use debug::DebugFile;
 pub use debug::Unread;
 pub use eh::Fde;
 pub use function::{Function, FunctionKind, SizeSource, Source};
+pub use go::GoFrames;
 pub use marks::{Mark, Operand};
 pub use name::{NameAt, SymbolName, Version, demangle};
 pub(crate) use name::{cpp_name, rust_name};

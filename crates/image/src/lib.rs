@@ -13,9 +13,9 @@ pub mod spec;
 
 pub use addr::{Addr, Bias, FileOffset, ImageAddr};
 pub use elf::{
-    CriticalSection, ElfImage, Fde, Function, FunctionKind, ImportSlot, IrelativeSlot, Kind, Machine, Mark,
-    NameAt, Operand, Section, Segment, Signature, SizeSource, Source, SymbolName, Unread, Variable, Version,
-    demangle,
+    CriticalSection, ElfImage, Fde, Function, FunctionKind, GoFrames, ImportSlot, IrelativeSlot, Kind,
+    Machine, Mark, NameAt, Operand, Section, Segment, Signature, SizeSource, Source, SymbolName, Unread,
+    Variable, Version, demangle,
 };
 pub use error::ImageError;
 pub use loc::{Address, INSTRUCTION_POINTER, Loc, MarkArgument, STACK_POINTER, mark_arguments};

@@ -11,7 +11,7 @@ use wire::{ConsumerDesc, SiteDesc};
 
 /// The saved registers, in the layout of the kernel's `struct pt_regs`.
 #[repr(C)]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct PtRegs {
     words: [u64; 21],
 }

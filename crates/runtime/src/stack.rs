@@ -7,12 +7,15 @@
 //!             number's own cell is added to.
 //!          S2 nothing is read but what is the running thread's stack for sure: the page that the trampoline has just written to; the
 //!             first thread's stack to its end; what a thread's libc has written down as its stack, to the thread's block; a goroutine's.
+//!          What a walk remembers says so only by its distance from the stack pointer, which is compared with the bounds again.
 //!          S3 a forked child, which shares the arena and has other stacks, walks none.
 //! Checked: testkit `stacks`; crate `unwind`'s tests for the walk.
 //!
 //! Why S2 holds: a thread's own stack stays mapped while it runs on it, above its stack pointer. That the pointer is in the stack
 //! that is written down is looked at in each hit, and again where a walk leaves a signal's frame. On any other stack (a
 //! signal's, a coroutine's) there is the one page, and the walk ends there, which is counted.
+
+mod memo;
 
 use crate::cell::{Adder, shared_copy};
 use crate::handler::PtRegs;
@@ -21,10 +24,11 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use map::Stacks;
+use memo::{Key, Record};
 use unwind::{Reg, Registers, Stop, Tables, walk};
 use wire::{
-    ConsumerDesc, STACK_FRAMES, SiteDesc, WALK_AT_ENTRY, WALK_FIRST_SPACE, WALK_IN_GO, WALK_SPACE,
-    WALK_SPACES, WALK_TABLES, WalkDesc, walk_cell,
+    ConsumerDesc, STACK_FRAMES, SiteDesc, WALK_AT_ENTRY, WALK_FIRST_MEMO, WALK_FIRST_SPACE, WALK_IN_GO,
+    WALK_MEMOS, WALK_SPACE, WALK_SPACES, WALK_TABLES, WalkDesc, WalkMemo, walk_cell,
 };
 
 /// How many spaces are asked for.
@@ -126,34 +130,55 @@ impl<A: Adder> Walker<'_, A> {
         let Some(space) = (unsafe { Space::claim(self.desc, sp) }) else {
             return (Err(walk_cell::NO_SPACE), Stop::Outermost);
         };
-        let (len, stop) = self.walk(sp, space.frames, most);
+        let (tables, (start, end)) = (self.tables(), self.stack(sp));
+        let most = (self.desc.most.load(Relaxed) as usize).min(STACK_FRAMES).min(most);
+        let is_entry = self.flags & WALK_AT_ENTRY != 0;
+        let key = Key { pc: self.site.addr, sp, end, tables: tables.generation(), most, is_entry };
+        // SAFETY: the space is ours.
+        let memo = unsafe { space.memo(key.place()) };
+        if let Some((number, len, stop)) = key.recall(memo, self.regs) {
+            space.leave();
+            return (Ok((number, len)), stop);
+        }
+        let mut own = Own { hit: self, start, end, record: Record::of(memo, sp) };
+        let (len, stop) = self.walk(sp, tables, &mut own, space.frames, most);
         // SAFETY: so many were written, and nobody else has the space.
         let frames = unsafe { core::slice::from_raw_parts(space.frames, len) };
         let stacks = NonNull::new(self.desc.stacks.load(Relaxed) as *mut u8);
         // SAFETY: the arena has the map there for as long as a trampoline can be run (contract).
         let stacks = stacks.map(|at| unsafe { Stacks::attach(at, 0) });
         let number = stacks.and_then(|stacks| stacks.id(frames).ok()).ok_or(walk_cell::FULL);
-        let number = number.map(|number| (number, len));
+        if let Ok(number) = number {
+            own.record.keep(&key, number, len, stop);
+        }
         space.leave();
-        (number, stop)
+        (number.map(|number| (number, len)), stop)
+    }
+
+    #[inline(always)]
+    fn tables(&self) -> Tables<'_> {
+        let first = core::ptr::from_ref(self.desc).cast::<u8>().wrapping_add(WALK_TABLES).cast::<AtomicU32>();
+        // SAFETY: so many words stand behind the spaces (contract of the handler, whose description this is), used as atomics alone.
+        let area = unsafe { core::slice::from_raw_parts(first, self.desc.words.load(Relaxed) as usize) };
+        Tables::of(area)
     }
 
     /// Writes the frames; how many, and why no more.
     #[inline(always)]
-    fn walk(&self, sp: u64, frames: *mut u64, most: usize) -> (usize, Stop) {
-        let first = core::ptr::from_ref(self.desc).cast::<u8>().wrapping_add(WALK_TABLES).cast::<AtomicU32>();
-        // SAFETY: so many words stand behind the spaces (contract of the handler, whose description this is), used as atomics alone.
-        let area = unsafe { core::slice::from_raw_parts(first, self.desc.words.load(Relaxed) as usize) };
-        let tables = Tables::of(area);
+    fn walk(
+        &self,
+        sp: u64,
+        tables: Tables<'_>,
+        own: &mut Own<'_, A>,
+        frames: *mut u64,
+        most: usize,
+    ) -> (usize, Stop) {
         let mut registers = Registers::new(self.site.addr, sp);
         for (reg, at) in SAVED {
             registers = registers.with(reg, self.regs.at(at));
         }
-        let mut own = Own { hit: self, start: 0, end: 0 };
-        unwind::Stack::switch(&mut own, sp);
-        let most = (self.desc.most.load(Relaxed) as usize).min(STACK_FRAMES).min(most);
         let is_entry = self.flags & WALK_AT_ENTRY != 0;
-        walk(tables, registers, &mut own, is_entry, most, |number, pc| {
+        walk(tables, registers, own, is_entry, most, |number, pc| {
             // SAFETY: below `STACK_FRAMES`, for as many of which there is room.
             let to = unsafe { frames.add(number) };
             // SAFETY: the same; the space is ours.
@@ -219,6 +244,7 @@ struct Own<'a, A> {
     hit: &'a Walker<'a, A>,
     start: u64,
     end: u64,
+    record: Record<'a>,
 }
 
 impl<A: Adder> unwind::Stack for Own<'_, A> {
@@ -236,6 +262,18 @@ impl<A: Adder> unwind::Stack for Own<'_, A> {
     #[inline(always)]
     fn switch(&mut self, sp: u64) {
         (self.start, self.end) = self.hit.stack(sp);
+        // What is behind a signal's frame is in another place each time.
+        self.record.give_up();
+    }
+
+    #[inline(always)]
+    fn hangs_on(&mut self, addr: u64, value: u64) {
+        self.record.word(addr, value);
+    }
+
+    #[inline(always)]
+    fn hangs_on_register(&mut self, reg: Reg, value: u64) {
+        self.record.register(reg, value);
     }
 
     #[inline(always)]
@@ -273,6 +311,18 @@ impl<'a> Space<'a> {
             }
         }
         None
+    }
+
+    /// What is remembered at a place.
+    ///
+    /// # Safety
+    /// The space must be the caller's, who keeps no other of these, until it is left.
+    #[inline(always)]
+    unsafe fn memo(&self, place: usize) -> &'a mut WalkMemo {
+        let first = self.frames.cast::<u8>().wrapping_add(WALK_FIRST_MEMO - 8).cast::<WalkMemo>();
+        let at = first.wrapping_add(place % WALK_MEMOS);
+        // SAFETY: in the space, behind its frames, and aligned as words are; any words are one; the caller's alone (contract).
+        unsafe { &mut *at }
     }
 
     #[inline(always)]

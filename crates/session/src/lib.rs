@@ -43,7 +43,8 @@ pub use leave::recover::{is_marked, recover};
 pub use live::change::{GraceReport, NotChanged, Settled};
 pub use live::lists::{ConsumerId, HookId};
 pub use live::readers::{Late, LiveBroken};
-pub use live::session::{Calls, Session, SiteView};
+pub use live::session::Session;
+pub use live::site::{Calls, SiteView, Tally};
 pub use live::stacks::{StackCount, StackLosses};
 pub use plan::{
     Explained, FileCoverage, Images, Listed, Pace, Plan, PlanError, RefusedSite, Verb, coverage, explain,

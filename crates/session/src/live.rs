@@ -7,6 +7,7 @@
 //! Checked: testkit `counting`, `tracing`, `hostile`; torture `tests/live.rs`.
 //!
 //! - [`session`] what is armed, and what it has counted
+//! - [`site`] one of its sites, and its counts
 //! - [`events`] reading the rings of events
 //! - [`change`] consumers that come and go while hits run
 //! - [`lists`] the consumers of each hook, as they stand in the arena
@@ -22,6 +23,7 @@ pub(crate) mod lists;
 pub(crate) mod readers;
 mod runs;
 pub(crate) mod session;
+pub(crate) mod site;
 pub(crate) mod slots;
 pub(crate) mod stacks;
 mod switch;

@@ -6,8 +6,9 @@
 //! Keeps:   M1 a row says what the file says, or that it is not understood; code of which the file says nothing goes by
 //!          the frame pointer if there is much of it, and is not understood if there is little.
 //!          M2 the same rule is kept once, and a row only where the rule changes.
-//! Checked: tests/tables.rs: every row of several libraries, as gimli evaluates it; tests/steps.rs.
+//! Checked: tests/tables.rs: every row of several libraries, as gimli evaluates it; tests/steps.
 
+mod go;
 mod rows;
 
 use crate::rule::{Kind, Reg, Rule, WORDS};
@@ -46,16 +47,25 @@ impl Table {
 /// The table of an image; `None` if the image says nothing of its frames.
 pub fn make(image: &ElfImage) -> Option<Table> {
     let mut builder = Builder::default();
-    let mut covered = rows::of_eh_frame(image, &mut builder)?;
+    let go = image.go_frames();
+    let covered = rows::of_eh_frame(image, &mut builder);
+    if covered.is_none() && go.is_empty() {
+        return None;
+    }
+    let mut covered = covered.unwrap_or_default();
     builder.end = image.code_ranges().iter().map(|code| code.end.0).max().unwrap_or(0);
     covered.sort_by_key(|range| range.start);
     for gap in gaps(image, &covered) {
         builder.row(gap.start, rule_of_gap(image, &gap));
+        // Go's own table knows more of its functions than their first two instructions say.
+        match go.is_empty() {
+            true => builder.framed(image, &gap),
+            false => builder.go(image, &gap, &go),
+        }
         // Where a process begins.
         if let Some(entry) = image.entry().filter(|entry| gap.contains(&entry.0)) {
             builder.row(entry.0, Rule::bare(Kind::Outermost));
         }
-        builder.framed(image, &gap);
         builder.stubs(image, &gap);
         builder.signal_returns(image, &gap);
     }

@@ -32,6 +32,16 @@ pub enum Reg {
     R10 = 7,
 }
 
+impl Reg {
+    /// The register of this number.
+    #[inline(always)]
+    pub(crate) fn of(number: u8) -> Option<Reg> {
+        const ALL: [Reg; REGS] =
+            [Reg::Rsp, Reg::Rbp, Reg::Rbx, Reg::R12, Reg::R13, Reg::R14, Reg::R15, Reg::R10];
+        ALL.get(usize::from(number)).copied()
+    }
+}
+
 /// How many registers are followed.
 pub(crate) const REGS: usize = 8;
 /// Those whose places a rule names, in its order: from rbp to r15.

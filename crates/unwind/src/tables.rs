@@ -61,6 +61,12 @@ impl<'a> Tables<'a> {
         Tables { area, index: index + 1, modules }
     }
 
+    /// Which tables these are: others have another number, as long as the area is.
+    #[inline(always)]
+    pub fn generation(&self) -> u32 {
+        self.index as u32
+    }
+
     /// How many modules have a table.
     pub fn modules(&self) -> usize {
         self.modules

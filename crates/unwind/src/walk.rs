@@ -9,7 +9,8 @@
 //!          W2 memory is read through [`Stack`] alone, which says no where it does not know.
 //!          W3 a frame that is given is one that the table, or a frame pointer, leads to; where neither does, the walk ends and
 //!          says why.
-//! Checked: tests/steps.rs: each instruction of programs that are stepped, beside the calls that were seen; tests/tables.rs.
+//!          W4 what is found hangs on nothing else than what the reader of the stack is told: a walk may be remembered.
+//! Checked: tests/steps: instructions of programs that are stepped, beside the calls that were seen (W4 too); tests/tables.rs.
 
 use crate::rule::{Kind, LOST, REGS, Reg, Rule, SAME, SAVED};
 use crate::tables::{Module, Tables};
@@ -31,6 +32,17 @@ pub trait Stack {
     fn unknown(&mut self, pc: u64) {
         let _ = pc;
     }
+
+    /// What the walk finds hangs on this word: if the stack pointer, all words that are told and all registers that are told are as
+    /// they were, and the tables too, and the stack reaches as far, then so is what it finds. Not told behind a [`switch`](Self::switch).
+    fn hangs_on(&mut self, addr: u64, value: u64) {
+        let _ = (addr, value);
+    }
+
+    /// The same of what a register had where the walk began.
+    fn hangs_on_register(&mut self, reg: Reg, value: u64) {
+        let _ = (reg, value);
+    }
 }
 
 /// What a walk begins with, and goes on with.
@@ -39,6 +51,8 @@ pub struct Registers {
     /// The address of the next instruction.
     pub pc: u64,
     values: [u64; REGS],
+    /// Which word of the stack each was read from; 0 for one that was given at the beginning.
+    origins: [u64; REGS],
     /// A bit for each that is known.
     known: u8,
 }
@@ -49,7 +63,7 @@ impl Registers {
     pub fn new(pc: u64, sp: u64) -> Registers {
         let mut values = [0; REGS];
         values[Reg::Rsp as usize] = sp;
-        Registers { pc, values, known: 1 << Reg::Rsp as u8 }
+        Registers { pc, values, origins: [0; REGS], known: 1 << Reg::Rsp as u8 }
     }
 
     /// The same with this register too.
@@ -71,11 +85,33 @@ impl Registers {
         (self.known >> number & 1 != 0).then_some(*value)
     }
 
+    /// What a frame is found by.
+    #[inline(always)]
+    fn base(&self, reg: Reg, stack: &mut impl Stack) -> Option<u64> {
+        let value = self.get(reg as usize)?;
+        match self.origins.get(reg as usize).copied().unwrap_or(0) {
+            // The stack pointer follows from all before.
+            _ if reg == Reg::Rsp => {}
+            0 => stack.hangs_on_register(reg, value),
+            addr => stack.hangs_on(addr, value),
+        }
+        Some(value)
+    }
+
     #[inline(always)]
     fn set(&mut self, number: usize, value: u64) {
         if let Some(to) = self.values.get_mut(number) {
             *to = value;
             self.known |= 1 << number;
+        }
+    }
+
+    /// The same of a register that was saved there.
+    #[inline(always)]
+    fn restore(&mut self, number: usize, addr: u64, value: u64) {
+        self.set(number, value);
+        if let Some(origin) = self.origins.get_mut(number) {
+            *origin = addr;
         }
     }
 
@@ -101,6 +137,21 @@ pub enum Stop {
     Unknown = 4,
     /// The next frame would not lie above this one.
     NotUp = 5,
+}
+
+impl Stop {
+    /// The reason of this number.
+    #[inline(always)]
+    pub fn of(number: u32) -> Stop {
+        match number {
+            0 => Stop::Outermost,
+            1 => Stop::Depth,
+            2 => Stop::NotStack,
+            3 => Stop::NoFrame,
+            4 => Stop::Unknown,
+            _ => Stop::NotUp,
+        }
+    }
 }
 
 /// Where the kernel's frame of a signal has the interrupted registers, from the stack pointer at its return: a `ucontext`.
@@ -164,17 +215,27 @@ pub fn walk(
 #[inline(always)]
 fn return_from(registers: &mut Registers, stack: &mut impl Stack) -> Result<(), Stop> {
     let sp = registers.sp();
-    registers.pc = stack.word(sp).ok_or(Stop::NotStack)?;
+    registers.pc = followed(sp, stack, Stop::NotStack)?;
     registers.set(Reg::Rsp as usize, sp.wrapping_add(8));
     registers.forget(Reg::R10 as usize);
     Ok(())
+}
+
+/// A word that the walk goes on by.
+#[inline(always)]
+fn followed(addr: u64, stack: &mut impl Stack, or: Stop) -> Result<u64, Stop> {
+    let pc = stack.word(addr).ok_or(or)?;
+    stack.hangs_on(addr, pc);
+    Ok(pc)
 }
 
 #[inline(always)]
 fn leave(rule: &Rule, registers: &mut Registers, stack: &mut impl Stack) -> Result<(), Stop> {
     let (kind, sp) = (rule.kind(), registers.sp());
     let base = match kind {
-        Kind::Plain | Kind::Deref | Kind::Plt => registers.get(rule.base.into()).ok_or(Stop::Unknown)?,
+        Kind::Plain | Kind::Deref | Kind::Plt => {
+            Reg::of(rule.base).and_then(|reg| registers.base(reg, stack)).ok_or(Stop::Unknown)?
+        }
         Kind::Signal => return leave_signal(registers, stack),
         Kind::Outermost => return Err(Stop::Outermost),
         Kind::FramePointer => return leave_by_frame_pointer(registers, stack),
@@ -182,7 +243,7 @@ fn leave(rule: &Rule, registers: &mut Registers, stack: &mut impl Stack) -> Resu
     };
     let at = base.wrapping_add_signed(rule.offset.into());
     let (frame, ra) = match kind {
-        Kind::Deref => (stack.word(at).ok_or(Stop::NotStack)?, rule.ra),
+        Kind::Deref => (followed(at, stack, Stop::NotStack)?, rule.ra),
         Kind::Plt => (at.wrapping_add(if registers.pc & 15 >= rule.ra as u64 { 8 } else { 0 }), -1),
         _ => (at, rule.ra),
     };
@@ -190,8 +251,8 @@ fn leave(rule: &Rule, registers: &mut Registers, stack: &mut impl Stack) -> Resu
         return Err(Stop::NotUp);
     }
     let place = |words: i16, from: u64| from.wrapping_add_signed(i64::from(words) * 8);
-    registers.pc = stack.word(place(ra, frame)).ok_or(Stop::NotStack)?;
-    let from = if rule.is_at_rbp { registers.get(Reg::Rbp as usize).ok_or(Stop::Unknown)? } else { frame };
+    registers.pc = followed(place(ra, frame), stack, Stop::NotStack)?;
+    let from = if rule.is_at_rbp { registers.base(Reg::Rbp, stack).ok_or(Stop::Unknown)? } else { frame };
     let is_kept = if kind == Kind::Plt { [SAME; SAVED] } else { rule.saved };
     for (number, words) in (Reg::Rbp as usize..).zip(is_kept) {
         let value = match words {
@@ -202,7 +263,7 @@ fn leave(rule: &Rule, registers: &mut Registers, stack: &mut impl Stack) -> Resu
             words => stack.word(place(words, from)),
         };
         match value {
-            Some(value) => registers.set(number, value),
+            Some(value) => registers.restore(number, place(words, from), value),
             None => registers.forget(number),
         }
     }
@@ -215,7 +276,7 @@ fn leave(rule: &Rule, registers: &mut Registers, stack: &mut impl Stack) -> Resu
 #[inline(always)]
 fn leave_by_frame_pointer(registers: &mut Registers, stack: &mut impl Stack) -> Result<(), Stop> {
     let sp = registers.sp();
-    let frame = registers.get(Reg::Rbp as usize).ok_or(Stop::NoFrame)?;
+    let frame = registers.base(Reg::Rbp, stack).ok_or(Stop::NoFrame)?;
     if frame == 0 {
         return Err(Stop::Outermost);
     }
@@ -223,11 +284,11 @@ fn leave_by_frame_pointer(registers: &mut Registers, stack: &mut impl Stack) -> 
         return Err(Stop::NoFrame);
     }
     let caller = stack.word(frame).ok_or(Stop::NoFrame)?;
-    registers.pc = stack.word(frame.wrapping_add(8)).ok_or(Stop::NoFrame)?;
+    registers.pc = followed(frame.wrapping_add(8), stack, Stop::NoFrame)?;
     // Whether it has changed the others nobody says.
     registers.known = 1 << Reg::Rsp as u8;
     registers.set(Reg::Rsp as usize, frame.wrapping_add(16));
-    registers.set(Reg::Rbp as usize, caller);
+    registers.restore(Reg::Rbp as usize, frame, caller);
     Ok(())
 }
 

@@ -32,6 +32,6 @@ pub use site::{
 pub use trampoline::{NO_CHAIN, TRAMPOLINE_MAGIC, TrampolineHeader};
 pub use view::Untrusted;
 pub use walk::{
-    STACK_FRAMES, STACKS_MAX, WALK_AT_ENTRY, WALK_FIRST_SPACE, WALK_IN_GO, WALK_SPACE, WALK_SPACES,
-    WALK_TABLES, WalkDesc, walk_cell,
+    STACK_FRAMES, STACKS_MAX, WALK_AT_ENTRY, WALK_CHECKS, WALK_FIRST_MEMO, WALK_FIRST_SPACE, WALK_IN_GO,
+    WALK_MEMOS, WALK_SPACE, WALK_SPACES, WALK_TABLES, WalkDesc, WalkMemo, walk_cell,
 };

@@ -4,7 +4,7 @@
 //! State:   in the arena: a description, working memory of hits, then the unwind tables (crate `unwind`).
 //! Context: the controller writes, hits read; hits write `missed` and the working memory.
 //! Keeps:   W1 the description is whole before anything leads to it.
-//!          W2 a space belongs to the hit that has set its first word from 0, until it sets it back.
+//!          W2 a space belongs to the hit that has set its first word from 0, until it sets it back; what is remembered in it too.
 //! Checked: testkit `stacks`.
 
 use core::sync::atomic::AtomicU64;
@@ -15,8 +15,14 @@ pub const STACK_FRAMES: usize = 127;
 pub const STACKS_MAX: u32 = 1 << 14;
 /// Working memories; a power of two.
 pub const WALK_SPACES: usize = 64;
-/// Bytes of one: a word that says whose it is, and frames.
-pub const WALK_SPACE: usize = (1 + STACK_FRAMES) * 8;
+/// Walks that are remembered in each; a power of two.
+pub const WALK_MEMOS: usize = 16;
+/// Words that a remembered walk may hang on.
+pub const WALK_CHECKS: usize = 168;
+/// Where what is remembered begins in a space: behind a word that says whose it is, and frames.
+pub const WALK_FIRST_MEMO: usize = (1 + STACK_FRAMES) * 8;
+/// Bytes of a space.
+pub const WALK_SPACE: usize = WALK_FIRST_MEMO + WALK_MEMOS * size_of::<WalkMemo>();
 /// Where the tables begin.
 pub const WALK_TABLES: usize = 4096 + WALK_SPACES * WALK_SPACE;
 /// Where the spaces begin.
@@ -43,6 +49,36 @@ pub struct WalkDesc {
     pub most: AtomicU64,
     /// An address of code in no module with a table, since the controller has last looked; 0 for none.
     pub missed: AtomicU64,
+}
+
+/// A walk that was made, what it hangs on, and what was found.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct WalkMemo {
+    /// Where it began; 0: nothing is remembered here.
+    pub pc: u64,
+    /// The stack pointer there.
+    pub sp: u64,
+    /// Where what is known to be the stack ends.
+    pub end: u64,
+    /// Which tables it went by.
+    pub tables: u32,
+    /// Frames that were asked for, and in the highest bit whether it began at a function's entry.
+    pub most: u32,
+    /// The stack's number.
+    pub number: u32,
+    /// How many frames it has.
+    pub len: u32,
+    /// Why it ended.
+    pub stop: u32,
+    /// How many words it hangs on.
+    pub words: u32,
+    /// A bit for each register that it hangs on.
+    pub registers: u64,
+    /// What these had.
+    pub values: [u64; 8],
+    /// Words of the stack: how far above the stack pointer, and what stood there.
+    pub checks: [[u64; 2]; WALK_CHECKS],
 }
 
 /// Cells of a consumer that walks.

@@ -68,6 +68,48 @@ core::arch::global_asm!(
     "trig trig_callee",
     "ret",
     ".size trig_callee, . - trig_callee",
+    // The innermost of deep stacks, one for each way to it.
+    "trig trig_deep",
+    "nop",
+    "ret",
+    ".size trig_deep, . - trig_deep",
+    "trig trig_framed",
+    "nop",
+    "ret",
+    ".size trig_framed, . - trig_framed",
+    "trig trig_anew",
+    "nop",
+    "ret",
+    ".size trig_anew, . - trig_anew",
+    // In: edi how many calls deeper, rsi whom to call there, rdx what with. It has frames and no unwind information.
+    "trig trig_chain",
+    "push rbp",
+    "mov rbp, rsp",
+    "sub edi, 1",
+    "jl 1f",
+    "call trig_chain",
+    "pop rbp",
+    "ret",
+    "1: mov rdi, rdx",
+    "call rsi",
+    "pop rbp",
+    "ret",
+    ".size trig_chain, . - trig_chain",
+    // In: rdi how many bytes lower, a multiple of 16, rsi whom to call there.
+    "trig trig_lower",
+    ".cfi_startproc",
+    "push rbp",
+    ".cfi_def_cfa_offset 16",
+    ".cfi_offset rbp, -16",
+    "mov rbp, rsp",
+    ".cfi_def_cfa_register rbp",
+    "sub rsp, rdi",
+    "call rsi",
+    "leave",
+    ".cfi_def_cfa rsp, 8",
+    "ret",
+    ".cfi_endproc",
+    ".size trig_lower, . - trig_lower",
     ".balign 64, 0xcc",
     ".purgem trig",
     ".popsection",
@@ -87,6 +129,26 @@ unsafe extern "C" {
     pub safe fn trig_usdt();
     /// A frame, and no use of its arguments.
     pub safe fn trig_args(number: u64, on_stack: *const u8, on_heap: *const u8);
+    /// `nop; ret`
+    pub safe fn trig_deep();
+    /// `nop; ret`
+    pub safe fn trig_framed();
+    /// `nop; ret`
+    pub safe fn trig_anew();
+    /// Calls itself so many times, then `function` with `with`.
+    pub fn trig_chain(deeper: u32, function: extern "C" fn(*const ()), with: *const ());
+    /// Calls a function with the stack pointer so many bytes lower.
+    fn trig_lower(bytes: u64, function: *const u8);
+}
+
+/// Distances at which [`anew`] calls: more than a walk is remembered at.
+const PLACES: u64 = 1 << 10;
+
+/// Calls a function from another place of the stack each time: what was found out of its stack before is of no use. There must be
+/// 16 KiB of stack.
+pub fn anew(number: u64, function: unsafe extern "C" fn()) {
+    // SAFETY: the function takes nothing; the stack has room (contract), and its alignment is kept.
+    unsafe { trig_lower(number.wrapping_mul(617) % PLACES * 16, function as *const u8) }
 }
 
 /// What one loop of a producer does.
@@ -104,13 +166,28 @@ pub enum Function {
     Usdt,
     /// Calls `trig_args` with a number and two texts.
     Args,
+    /// Calls `trig_deep`, 16 calls deeper, by code with unwind information and without frame pointers.
+    Deep,
+    /// Calls `trig_framed`, 16 calls deeper, by code with frame pointers and without unwind information.
+    Framed,
+    /// Calls `trig_anew`, as deep as `Deep`, each time from another place of the stack.
+    Anew,
     /// Makes a cheap system call.
     Syscall,
 }
 
 /// Those with code of ours.
-const ALL: [Function; 6] =
-    [Function::Nop, Function::Push, Function::Ret, Function::Nop5, Function::Usdt, Function::Args];
+const ALL: [Function; 9] = [
+    Function::Nop,
+    Function::Push,
+    Function::Ret,
+    Function::Nop5,
+    Function::Usdt,
+    Function::Args,
+    Function::Deep,
+    Function::Framed,
+    Function::Anew,
+];
 
 impl Function {
     /// The function with this symbol.
@@ -127,6 +204,9 @@ impl Function {
             Function::Nop5 => "trig_nop5",
             Function::Usdt => "trig_usdt",
             Function::Args => "trig_args",
+            Function::Deep => "trig_deep",
+            Function::Framed => "trig_framed",
+            Function::Anew => "trig_anew",
             Function::Syscall => "getppid",
         }
     }
@@ -142,7 +222,7 @@ impl Function {
     /// The probed instruction in words.
     pub fn instruction(self) -> &'static str {
         match self {
-            Function::Nop => "1-byte nop",
+            Function::Nop | Function::Deep | Function::Framed | Function::Anew => "1-byte nop",
             Function::Push | Function::Args => "push %rbp",
             Function::Ret => "ret",
             Function::Nop5 => "5-byte nop",
@@ -154,7 +234,7 @@ impl Function {
     /// What it must begin with.
     fn bytes(self) -> &'static [u8] {
         match self {
-            Function::Nop => &[0x90, 0xc3],
+            Function::Nop | Function::Deep | Function::Framed | Function::Anew => &[0x90, 0xc3],
             Function::Push => &[0x55, 0x48, 0x89, 0xe5, 0x53],
             Function::Ret => &[0xc3, 0xcc, 0xcc, 0xcc, 0xcc],
             Function::Nop5 => &[0x0f, 0x1f, 0x44, 0x00, 0x00, 0xc3],
@@ -172,6 +252,9 @@ impl Function {
             Function::Nop5 => trig_nop5 as *const u8,
             Function::Usdt => trig_usdt as *const u8,
             Function::Args => trig_args as *const u8,
+            Function::Deep => trig_deep as *const u8,
+            Function::Framed => trig_framed as *const u8,
+            Function::Anew => trig_anew as *const u8,
             Function::Syscall => return &[],
         };
         // SAFETY: every function above has 64 bytes of readable code and padding from its symbol on (the

@@ -7,10 +7,12 @@
 //!          P2 what could not be measured is `None`, not a guess: in `PATIENCE` at most.
 //! Checked: tests below; cli `tests/record.rs`.
 //!
+//! A walk of the stack that was made before costs less than a new one: what is told is the price of new ones.
+//!
 //! It is the price in a loop whose code and data are in the caches. What probes push out of the caches of the traced program
 //! comes on top, and is not measured.
 
-use super::functions::trig_nop;
+use super::functions::{anew, trig_nop};
 use image::Spec;
 use session::{Session, Verb};
 use std::ptr::NonNull;
@@ -57,7 +59,7 @@ pub fn price(verbs: &[Verb]) -> Option<Price> {
 }
 
 fn price_at(verbs: &[Verb], depth: u32) -> Option<Price> {
-    let caller = Caller::start(depth)?;
+    let caller = Caller::start(depth, verbs.contains(&Verb::CountStack))?;
     let bare_ns = caller.median()?;
     let exe = std::fs::read_link("/proc/self/exe").ok()?;
     let spec = Spec::parse(&format!("u:{}:trig_nop", exe.display())).ok()?;
@@ -92,7 +94,8 @@ struct Caller {
 }
 
 impl Caller {
-    fn start(depth: u32) -> Option<Caller> {
+    /// `is_anew`: each call is made from another place of the stack.
+    fn start(depth: u32, is_anew: bool) -> Option<Caller> {
         let len = size_of::<Told>();
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
         // SAFETY: needs nothing: a new mapping at a place that the kernel chooses; it is ours until `drop`.
@@ -107,7 +110,7 @@ impl Caller {
         // SAFETY: the child makes system calls and calls of `trig_nop`, and nothing else: it needs no lock and no memory of
         // another thread's.
         match unsafe { libc::fork() } {
-            0 => child(place, parent, depth),
+            0 => child(place, parent, depth, is_anew),
             pid if pid > 0 => Some(Caller { pid, told }),
             _ => {
                 unmap(told);
@@ -154,36 +157,35 @@ fn unmap(told: NonNull<Told>) {
 }
 
 /// Calls until it is killed.
-fn child(told: &Told, parent: i32, depth: u32) -> ! {
+fn child(told: &Told, parent: i32, depth: u32, is_anew: bool) -> ! {
     // SAFETY: it takes numbers.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     // SAFETY: it takes numbers. Whoever waits for the end of a pipe of ours must not wait for this process.
     unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0) };
     // SAFETY: it takes nothing.
     if unsafe { libc::getppid() } == parent {
-        deeper(told, depth);
+        deeper(told, depth, is_anew);
     }
     // SAFETY: it takes a number, and does not return.
     unsafe { libc::_exit(0) }
 }
 
 #[inline(never)]
-fn deeper(told: &Told, left: u32) {
+fn deeper(told: &Told, left: u32, is_anew: bool) {
     match left {
-        0 => call(told),
-        _ => deeper(told, std::hint::black_box(left) - 1),
+        0 if is_anew => call(told, |n| anew(n, trig_nop)),
+        0 => call(told, |_| trig_nop()),
+        _ => deeper(told, std::hint::black_box(left) - 1, is_anew),
     }
     // So that this is no tail call.
     std::hint::black_box(told);
 }
 
 #[inline(never)]
-fn call(told: &Told) {
+fn call(told: &Told, each: impl Fn(u64)) {
     for batch in 0.. {
         let began = processor_time();
-        for _ in 0..BATCH {
-            trig_nop();
-        }
+        (0..BATCH).for_each(|n| each(batch + n));
         let took = processor_time().saturating_sub(began);
         told.ns[(batch % PLACES) as usize].store(took, Ordering::Relaxed);
         // Pairs with the reader's acquire.
@@ -211,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_caller_tells_a_time_and_ends_with_us() {
-        let caller = Caller::start(DEPTH).unwrap();
+        let caller = Caller::start(DEPTH, true).unwrap();
         let pid = caller.pid;
         let ns = loop {
             // On a machine that is busy it may take a while.

@@ -21,6 +21,8 @@ use std::thread::JoinHandle;
 const BATCH: u32 = 512;
 /// The same for calls that cost a system call or more.
 const SLOW_BATCH: u32 = 64;
+/// Frames below a call that is made from deep down.
+const DEPTH: u32 = 16;
 
 /// Runs the traced program: descriptor, producers, ticks, CPUs separated by commas or `-`.
 pub fn target_main(args: &[String]) -> i32 {
@@ -92,8 +94,39 @@ fn produce(shared: &Shared, producer: usize, function: Function) {
         Function::Nop5 => spin::<BATCH>(shared, producer, || functions::trig_nop5()),
         Function::Usdt => spin::<BATCH>(shared, producer, || functions::trig_usdt()),
         Function::Args => with_arguments(shared, producer),
+        Function::Deep => deeper(DEPTH, &|| spin::<BATCH>(shared, producer, || functions::trig_deep())),
+        Function::Framed => framed(&|| spin::<BATCH>(shared, producer, || functions::trig_framed())),
+        Function::Anew => deeper(DEPTH, &|| {
+            let number = std::cell::Cell::new(0);
+            spin::<BATCH>(shared, producer, || {
+                number.set(number.get() + 1);
+                functions::anew(number.get(), functions::trig_anew);
+            });
+        }),
         Function::Syscall => spin::<SLOW_BATCH>(shared, producer, getppid),
     }
+}
+
+/// Calls it so many calls deeper.
+#[inline(never)]
+fn deeper(left: u32, call: &dyn Fn()) {
+    match left {
+        0 => call(),
+        _ => deeper(std::hint::black_box(left) - 1, call),
+    }
+    // So that this is no tail call.
+    std::hint::black_box(left);
+}
+
+/// The same by functions with frame pointers.
+fn framed(call: &dyn Fn()) {
+    extern "C" fn go_on(call: *const ()) {
+        // SAFETY: the address of what the caller has on its stack, while it waits.
+        let call = unsafe { &*call.cast::<&dyn Fn()>() };
+        call();
+    }
+    // SAFETY: the chain calls the function with what it needs, once, and returns.
+    unsafe { functions::trig_chain(DEPTH, go_on, (&raw const call).cast()) };
 }
 
 /// Numbers from 0 to 999, and two texts.

@@ -27,6 +27,8 @@ const HELP: &str = "\
 nanoprobe bench scripts [OPTION]... [ROW]...
 Measures what a script adds to a call of a C function: nanoseconds of processor time.
 arg0 goes from 0 to 999 and over again, arg1 is a text of 31 bytes on the thread's stack, arg2 one on the heap.
+Stacks: \"stack\" by unwind tables, \"framed\" 16 of their frames by frame pointers, \"anew\" by tables and no two the same;
+what 16 frames more cost is the difference between 20 and 4.
 
   -d, --duration N       seconds of each (2)
   -p, --producers N      threads that call, each on a CPU of its own (1)
@@ -35,22 +37,26 @@ arg0 goes from 0 to 999 and over again, arg1 is a text of 31 bytes on the thread
   -l, --list             the rows
 ";
 
-/// A row: its name, and the script.
-const ROWS: [(&str, &str); 10] = [
-    ("count", "{ @ = count(); }"),
-    ("no", "/arg0 > 1000000/ { @ = count(); }"),
-    ("hist", "{ @ = hist(arg0); }"),
-    ("by-tid", "{ @[tid] = count(); }"),
-    ("by-arg0", "{ @[arg0] = count(); }"),
-    ("sum", "{ @ = sum(arg0); }"),
-    ("scalar", "{ @++; }"),
-    ("record", "/arg0 == 500/ { printf(\"%d %d %d\\n\", arg0, arg1, arg2); }"),
-    ("str-stack", "/str(arg1, 32) == \"another\"/ { @ = count(); }"),
-    ("str-heap", "/str(arg2, 32) == \"another\"/ { @ = count(); }"),
-];
+/// A row: its name, the function that is called, and the script.
+type Row = (&'static str, Function, &'static str);
 
-/// The function that is called.
-const FUNCTION: Function = Function::Args;
+const ROWS: [Row; 15] = [
+    ("count", Function::Args, "{ @ = count(); }"),
+    ("no", Function::Args, "/arg0 > 1000000/ { @ = count(); }"),
+    ("hist", Function::Args, "{ @ = hist(arg0); }"),
+    ("by-tid", Function::Args, "{ @[tid] = count(); }"),
+    ("by-arg0", Function::Args, "{ @[arg0] = count(); }"),
+    ("sum", Function::Args, "{ @ = sum(arg0); }"),
+    ("scalar", Function::Args, "{ @++; }"),
+    ("record", Function::Args, "/arg0 == 500/ { printf(\"%d %d %d\\n\", arg0, arg1, arg2); }"),
+    ("str-stack", Function::Args, "/str(arg1, 32) == \"another\"/ { @ = count(); }"),
+    ("str-heap", Function::Args, "/str(arg2, 32) == \"another\"/ { @ = count(); }"),
+    ("stack-4", Function::Deep, "{ @[ustack(4)] = count(); }"),
+    ("stack-20", Function::Deep, "{ @[ustack(20)] = count(); }"),
+    ("framed-20", Function::Framed, "{ @[ustack(20)] = count(); }"),
+    ("anew-4", Function::Anew, "{ @[ustack(4)] = count(); }"),
+    ("anew-20", Function::Anew, "{ @[ustack(20)] = count(); }"),
+];
 
 #[derive(Debug)]
 struct Wanted {
@@ -58,7 +64,7 @@ struct Wanted {
     producers: usize,
     bpftrace: Option<String>,
     is_vs_kernel: bool,
-    rows: Vec<(&'static str, &'static str)>,
+    rows: Vec<Row>,
 }
 
 /// Runs it; the exit status.
@@ -80,7 +86,7 @@ fn parse(args: &[String]) -> Result<Option<Wanted>, lexopt::Error> {
             Long("bpftrace") => wanted.bpftrace = Some(parser.value()?.string()?),
             Long("kernel") => wanted.is_vs_kernel = true,
             Short('l') | Long("list") => {
-                ROWS.iter().for_each(|(name, script)| println!("{name:<12} {script}"));
+                ROWS.iter().for_each(|(name, _, script)| println!("{name:<12} {script}"));
                 return Ok(None);
             }
             Short('h') | Long("help") => {
@@ -89,7 +95,7 @@ fn parse(args: &[String]) -> Result<Option<Wanted>, lexopt::Error> {
             }
             Value(name) => {
                 let name = name.string()?;
-                let row = ROWS.into_iter().find(|(known, _)| *known == name);
+                let row = ROWS.into_iter().find(|(known, ..)| *known == name);
                 wanted.rows.push(row.ok_or_else(|| format!("no row is called {name}"))?);
             }
             other => return Err(other.unexpected()),
@@ -114,15 +120,15 @@ fn measure(wanted: &Wanted, out: &mut impl Write) -> Result<(), TriggerError> {
         wanted.producers
     )?;
     let ours = std::env::current_exe()?.display().to_string();
-    for (name, script) in &wanted.rows {
+    for row @ (name, _, script) in &wanted.rows {
         let mut line = format!("{name:<10}");
         let own = By::Ours(&ours);
-        line += &one(&mut traced, length, &own, script)?;
+        line += &one(&mut traced, length, &own, row)?;
         if let Some(program) = &wanted.bpftrace {
-            line += &one(&mut traced, length, &By::Bpftrace(program), script)?;
+            line += &one(&mut traced, length, &By::Bpftrace(program), row)?;
         }
         if wanted.is_vs_kernel && *name == "count" {
-            line += &one(&mut traced, length, &By::Kernel, script)?;
+            line += &one(&mut traced, length, &By::Kernel, row)?;
         }
         writeln!(out, "{line}   {script}")?;
         out.flush()?;
@@ -138,12 +144,18 @@ enum By<'a> {
 }
 
 /// What one way of probing adds, in words.
-fn one(traced: &mut Traced, length: Length, by: &By<'_>, script: &str) -> Result<String, TriggerError> {
-    let before = phase(traced, BASELINE)?.ns_per_call();
+fn one(
+    traced: &mut Traced,
+    length: Length,
+    by: &By<'_>,
+    (_, function, script): &Row,
+) -> Result<String, TriggerError> {
+    let function = *function;
+    let before = phase(traced, function, BASELINE)?.ns_per_call();
     let (phase, who) = match by {
         By::Ours(program) => {
-            let script = Script::start(program, traced.pid(), script)?;
-            let phase = phase(traced, length)?;
+            let script = Script::start(program, traced.pid(), function, script)?;
+            let phase = phase(traced, function, length)?;
             let told = script.stop()?;
             let hits =
                 hits_told(&told).ok_or_else(|| TriggerError::Child(format!("no hits are told: {told}")))?;
@@ -153,30 +165,30 @@ fn one(traced: &mut Traced, length: Length, by: &By<'_>, script: &str) -> Result
             (phase, "nanoprobe")
         }
         By::Bpftrace(program) => {
-            let script = Script::start(program, traced.pid(), script)?;
-            let phase = phase(traced, length)?;
+            let script = Script::start(program, traced.pid(), function, script)?;
+            let phase = phase(traced, function, length)?;
             script.stop()?;
             (phase, "bpftrace")
         }
         By::Kernel => {
-            let entry = run::spec(&FUNCTION.spec())?;
+            let entry = run::spec(&function.spec())?;
             let site = run::plan(traced, &entry, Verb::Count)?;
             let site = site.first().ok_or_else(|| TriggerError::Missed("no site".into()))?;
             let uprobe = Uprobe::open(traced.pid(), run::file_offset(site)?, false)?;
-            let phase = phase(traced, length)?;
+            let phase = phase(traced, function, length)?;
             drop(uprobe);
             (phase, "kernel")
         }
     };
-    let after = self::phase(traced, BASELINE)?.ns_per_call();
+    let after = self::phase(traced, function, BASELINE)?.ns_per_call();
     let added = phase.ns_per_call() - f64::midpoint(before, after);
     let rate = crate::Summary::of(&phase.rates()).median;
     Ok(format!("  {who} {added:8.2} ns {rate:7.1} M/s"))
 }
 
-fn phase(traced: &mut Traced, length: Length) -> Result<Phase, TriggerError> {
+fn phase(traced: &mut Traced, function: Function, length: Length) -> Result<Phase, TriggerError> {
     let calls = |shared: &super::shared::Shared| Ok(shared.all_calls());
-    Phase::run(traced, FUNCTION, length, &calls, |_| Ok(()))
+    Phase::run(traced, function, length, &calls, |_| Ok(()))
 }
 
 /// The number in `Hits 17: 17 handled, ...`.
@@ -192,11 +204,11 @@ struct Script {
 }
 
 impl Script {
-    fn start(program: &str, pid: i32, body: &str) -> Result<Script, TriggerError> {
+    fn start(program: &str, pid: i32, function: Function, body: &str) -> Result<Script, TriggerError> {
         let exe = std::env::current_exe()?;
         // Old ones have no word for it that all is in place; a timer that comes last runs behind that.
         let timer = "interval:ms:300 { printf(\"attached\\n\"); }";
-        let text = format!("uprobe:{}:{} {body} {timer}", exe.display(), FUNCTION.symbol());
+        let text = format!("uprobe:{}:{} {body} {timer}", exe.display(), function.symbol());
         let mut command = Command::new(program);
         command.args(["-B", "line", "-p", &pid.to_string(), "-e", &text]).stdin(Stdio::null());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;

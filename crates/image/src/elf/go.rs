@@ -1,13 +1,19 @@
 //! Go's own function table, `.gopclntab`.
 //!
-//! For:     names in stripped Go programs, the places where a recovered panic continues, and where no goroutine is parked.
+//! For:     names in stripped Go programs, the places where a recovered panic continues, where no goroutine is parked, and how
+//!          its functions are left.
 //! State:   none.
 //! Context: control.
 //! Keeps:   O1 entries that lead outside the table are left out.
 //! Checked: `a_stripped_go_program_keeps_its_names` in tests/suite/languages.rs; tests/suite/go.rs.
 //! Source:  the layout of Go 1.18 to 1.26 (runtime's pcHeader, _func); older ones have no names here.
 
+mod frames;
 mod unsafe_points;
+
+pub use frames::GoFrames;
+
+use std::ops::Range;
 
 use super::symbols::{Symbol, SymbolKind};
 use super::{ElfImage, Source};
@@ -17,6 +23,11 @@ use crate::ImageAddr;
 const MAGIC_1_20: u32 = 0xffff_fff1;
 /// Go 1.18 and 1.19, the same layout but for the records of functions, which lack the number of their first line.
 const MAGIC_1_18: u32 = 0xffff_fff0;
+
+/// Flag of functions written in assembly.
+const IS_ASSEMBLY: u8 = 1 << 2;
+/// The value before a list's first entry.
+const FIRST_VALUE: i32 = -1;
 
 struct Table<'d> {
     bytes: &'d [u8],
@@ -101,6 +112,40 @@ impl<'d> Table<'d> {
     }
 }
 
+impl Table<'_> {
+    /// What the linker says of a function.
+    fn flags(&self, entry: &Entry<'_>) -> Option<u8> {
+        self.bytes.get(entry.record.checked_add(self.record_bytes - 3)?).copied()
+    }
+
+    /// A list of values by address: each with where it holds. `None` if it leads outside of the table or the function.
+    fn values(
+        &self,
+        entry: &Entry<'_>,
+        offset: u32,
+        left: &mut usize,
+        mut each: impl FnMut(Range<u64>, i32),
+    ) -> Option<()> {
+        let mut values = self.bytes.get(self.values_at.checked_add(offset as usize)?..)?;
+        let (mut at, mut value) = (entry.addr, FIRST_VALUE);
+        loop {
+            // Functions may share a list, but not all the same long one.
+            *left = left.checked_sub(1)?;
+            let change = varint(&mut values)?;
+            if change == 0 && at != entry.addr {
+                return Some(());
+            }
+            value = value.checked_add(signed(change))?;
+            let end = at.checked_add(u64::from(varint(&mut values)?))?;
+            if end > entry.end {
+                return None;
+            }
+            each(at..end, value);
+            at = end;
+        }
+    }
+}
+
 /// The start of Go's text as its symbol says, if the symbol table is there.
 fn go_text(image: &ElfImage) -> Option<u64> {
     // With cgo, `.text` begins with C code; the table of modules then tells where Go's begins.
@@ -136,4 +181,23 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
+}
+
+/// The next number: seven bits a byte, the lowest first, up to the first byte below 128.
+fn varint(bytes: &mut &[u8]) -> Option<u32> {
+    let mut value = 0;
+    for shift in [0, 7, 14, 21, 28] {
+        let (first, rest) = bytes.split_first()?;
+        *bytes = rest;
+        value |= u32::from(first & 0x7f) << shift;
+        if *first < 0x80 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+/// A change that may be negative: the lowest bit says so.
+fn signed(change: u32) -> i32 {
+    (change >> 1) as i32 ^ -((change & 1) as i32)
 }

@@ -110,8 +110,65 @@ fn a_table_of_another_version_and_a_damaged_one_give_less_and_never_a_panic() {
             let at = (state >> 33) as usize % if i < 3 { 64 } else { len };
             bad[start + 8 + at.min(len - 9)] = (state >> 24) as u8;
         }
+        let mut bytes_again = bad.clone();
         let ranges = ranges_of(bad);
+        let frames = ElfImage::from_bytes(std::mem::take(&mut bytes_again)).unwrap().go_frames();
+        let is_inside = |f: &image::GoFrames| {
+            f.rows.is_sorted_by_key(|row| row.0) && f.rows.iter().all(|(addr, _)| f.range.contains(addr))
+        };
+        assert!(frames.iter().all(|f| first <= f.range.start && f.range.end <= last && is_inside(f)));
         let apart = ranges.windows(2).all(|pair| pair[0].end < pair[1].start);
         assert!(apart && ranges.iter().all(|r| first <= r.start && r.end <= last), "{ranges:x?}");
     }
+}
+
+/// How far each instruction is below its caller's end of the stack, as the linker says it a second time, for debuggers.
+fn debug_frames(program: &Path) -> Vec<(u64, u64, i64)> {
+    use gimli::{BaseAddresses, CfaRule, CieOrFde, DebugFrame, LittleEndian, UnwindContext, UnwindSection};
+    use object::{Object, ObjectSection};
+    let bytes = std::fs::read(program).unwrap();
+    let file = object::File::parse(bytes.as_slice()).unwrap();
+    let mut section =
+        DebugFrame::new(file.section_by_name(".debug_frame").unwrap().data().unwrap(), LittleEndian);
+    section.set_address_size(8);
+    let (bases, mut context, mut found) = (BaseAddresses::default(), UnwindContext::new(), Vec::new());
+    let mut entries = section.entries(&bases);
+    while let Some(entry) = entries.next().unwrap() {
+        let CieOrFde::Fde(partial) = entry else { continue };
+        let fde = partial.parse(DebugFrame::cie_from_offset).unwrap();
+        let mut rows = fde.rows(&section, &bases, &mut context).unwrap();
+        while let Some(row) = rows.next_row().unwrap() {
+            // Behind a function's last instruction there may be a row without one, or of nothing.
+            let is_of_code = |offset: &i64| *offset >= 8 && row.start_address() < row.end_address();
+            if let CfaRule::RegisterAndOffset { offset, .. } = row.cfa()
+                && is_of_code(offset)
+            {
+                found.push((row.start_address(), row.end_address(), *offset));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn functions_are_left_as_the_debug_information_of_the_same_program_says() {
+    let program = programs::go("frames", &["-ldflags=-compressdwarf=false"]);
+    let frames = ElfImage::open(&program).unwrap().go_frames();
+    assert!(
+        frames.is_sorted_by_key(|f| f.range.start) && frames.iter().filter(|f| f.is_outermost).count() > 2
+    );
+    let below = |addr: u64| {
+        let function = frames.partition_point(|f| f.range.start.0 <= addr).checked_sub(1)?;
+        let rows = &frames[function].rows;
+        Some(rows[rows.partition_point(|row| row.0.0 <= addr).checked_sub(1)?].1)
+    };
+    let (mut same, mut other) = (0, Vec::new());
+    for (start, end, offset) in debug_frames(&program) {
+        // A caller's end of the stack is behind the return address.
+        match below(start).zip(below(end - 1)) {
+            Some((a, b)) if i64::from(a) + 8 == offset && a == b => same += 1,
+            found => other.push((start, end, offset, found)),
+        }
+    }
+    assert!(same > 5000 && other.is_empty(), "{same} rows, and {other:x?}");
 }

@@ -6,7 +6,6 @@
 //! Keeps:   nothing; it ends in leave/end.rs.
 //! Checked: testkit.
 
-use crate::enter::arena::Arena;
 use crate::enter::clock;
 use crate::enter::fence::Fence;
 use crate::enter::region::Regions;
@@ -15,9 +14,8 @@ use crate::enter::walks::Walks;
 use crate::facts::calls::{Event, OpenCalls};
 use crate::facts::error::Broken;
 use crate::facts::family::MapsGround;
-use crate::facts::program::{Programs, Runs};
-use crate::facts::room::may_come_alone;
-use crate::facts::site::{Action, Armed, Consumer, Missed, SitePlan, has_rdpid};
+use crate::facts::program::Programs;
+use crate::facts::site::{Armed, Missed, SitePlan, has_rdpid};
 use crate::find::memory::Memory;
 use crate::find::process;
 use crate::hold::foothold::Foothold;
@@ -25,13 +23,14 @@ use crate::kernel::KernelProbes;
 use crate::live::events::{Bounds, Reader};
 use crate::live::lists::{Gone, Lists, ProgramAt};
 use crate::live::readers::Readers;
+use crate::live::site::{Counts, SiteView, Tally};
 use image::Mapping;
 use insn::Rung;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use wire::{KernelSite, ProgramDesc, Untrusted, latency, needs, walk_cell};
+use wire::{KernelSite, ProgramDesc, Untrusted, needs};
 
 /// Probes in one process.
 #[derive(Debug)]
@@ -68,153 +67,6 @@ pub struct Session {
     /// The time stamp counter before anything was armed.
     since: u64,
     reader: Mutex<Reader>,
-}
-
-/// One armed site, and what it has counted.
-#[derive(Debug)]
-pub struct SiteView<'a> {
-    /// What it was planned as.
-    pub plan: &'a SitePlan,
-    /// Its jump is out for a while ([`Session::lift`]).
-    pub is_out: bool,
-    first_cell: u32,
-    counts: Counts<'a>,
-}
-
-/// Where a site's cells are.
-#[derive(Clone, Copy, Debug)]
-enum Counts<'a> {
-    Own(&'a Arena),
-    Kernel(&'a KernelProbes),
-}
-
-impl Counts<'_> {
-    fn sum(self, cell: u32) -> u64 {
-        match self {
-            Counts::Own(arena) => arena.sum(cell),
-            Counts::Kernel(probes) => probes.read(cell),
-        }
-    }
-
-    /// From one cell to the next.
-    fn step(self) -> u32 {
-        match self {
-            Counts::Own(_) => 8,
-            Counts::Kernel(_) => 1,
-        }
-    }
-}
-
-/// The calls of one function so far.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Calls {
-    /// How often it was entered.
-    pub entries: u64,
-    /// Nanoseconds of all calls that returned.
-    pub total_ns: u64,
-    /// Returns whose entry was not seen: calls that began before the probes came or were not timed, and code that
-    /// other functions jump into.
-    pub unmatched: u64,
-    /// Calls that returned, by duration: [`map::Buckets::DURATIONS`].
-    pub buckets: Vec<u64>,
-}
-
-impl Calls {
-    /// How many returned to their caller, or left by a tail call.
-    pub fn returns(&self) -> u64 {
-        self.buckets.iter().fold(0u64, |sum, count| sum.saturating_add(*count))
-    }
-}
-
-impl SiteView<'_> {
-    /// Hits so far of the target's own threads; of a return probe 0, its function's calls have them.
-    pub fn hits(&self) -> u64 {
-        self.own_cells().fold(0u64, |sum, cell| sum.saturating_add(self.counts.sum(cell)))
-    }
-
-    /// Hits so far in forked children; the kernel's probes count none.
-    pub fn children_hits(&self) -> u64 {
-        match self.counts {
-            Counts::Own(arena) => {
-                let cells = self.own_cells().chain(self.lost_cell());
-                cells.fold(0u64, |sum, cell| sum.saturating_add(arena.children(cell)))
-            }
-            Counts::Kernel(_) => 0,
-        }
-    }
-
-    /// What one of its cells has, by number.
-    pub(super) fn cell(&self, number: u32) -> u64 {
-        self.counts.sum(self.first_cell + number * self.counts.step())
-    }
-
-    /// Where a traced call is counted that could not be written down, as none can in a forked child.
-    fn lost_cell(&self) -> Option<u32> {
-        let is_traced = matches!(self.plan.consumers().next(), Some(Consumer::Trace { .. }));
-        is_traced.then_some(self.first_cell + self.counts.step() * wire::TRACE_LOST)
-    }
-
-    /// The cells that a hit adds one to.
-    fn own_cells(&self) -> impl Iterator<Item = u32> {
-        let cells = match self.plan.consumers().next() {
-            Some(Consumer::Enter { .. } | Consumer::Trace { .. }) | None => 1,
-            Some(Consumer::CountStack { .. }) => walk_cell::OF_HITS,
-            Some(first) => first.cells(),
-        };
-        let (first, step) = (self.first_cell, self.counts.step());
-        (0..cells).map(move |i| first + i * step)
-    }
-
-    /// What each consumer of the first hook has counted, in all its cells: of those that count or make a histogram.
-    pub fn hits_of_each(&self) -> Vec<u64> {
-        let consumers = self.plan.actions.first().map_or(&[][..], Action::consumers);
-        let (step, mut cell) = (self.counts.step(), self.first_cell);
-        let is_counting = |c: &&Consumer| may_come_alone(**c);
-        let sum = |consumer: &Consumer| {
-            let first = cell;
-            cell += consumer.cells() * step;
-            let cells = (0..consumer.cells()).map(|i| self.counts.sum(first + i * step));
-            cells.fold(0u64, u64::saturating_add)
-        };
-        consumers.iter().take_while(is_counting).map(sum).collect()
-    }
-
-    /// What became of the hits of each program that the site was armed with, in the order of its consumers, with its number.
-    pub fn runs(&self) -> Vec<(u32, Runs)> {
-        let (step, mut cell) = (self.counts.step(), self.first_cell);
-        let mut runs = Vec::new();
-        for consumer in self.plan.actions.iter().flat_map(Action::consumers) {
-            let first = cell;
-            cell += consumer.cells() * step;
-            let Some((number, _)) = consumer.program() else { continue };
-            let cells: Vec<u64> = (0..consumer.cells()).map(|i| self.counts.sum(first + i * step)).collect();
-            runs.push((number, Runs::of(&cells)));
-        }
-        runs
-    }
-
-    /// The cells of the first consumer, one for each bucket of a histogram.
-    pub fn cells(&self) -> Vec<u64> {
-        self.own_cells().map(|cell| self.counts.sum(cell)).collect()
-    }
-
-    /// Entries and nanoseconds of the function that begins here, if its calls are timed: what [`calls`](Self::calls) has
-    /// without its buckets, at two cells' price.
-    pub fn timed(&self) -> Option<(u64, u64)> {
-        self.plan.opens()?;
-        let sum = |number: u32| self.counts.sum(self.first_cell + number * self.counts.step());
-        Some((sum(latency::ENTRIES), sum(latency::TOTAL_NS)))
-    }
-
-    /// The calls of the function that begins here, if they are timed.
-    pub fn calls(&self) -> Option<Calls> {
-        self.plan.opens()?;
-        let step = self.counts.step();
-        let sum = |number: u32| self.counts.sum(self.first_cell + number * step);
-        let buckets = (latency::BUCKETS..latency::CELLS).map(sum).collect();
-        let (entries, unmatched) = (sum(latency::ENTRIES), sum(latency::UNMATCHED));
-        Some(Calls { entries, total_ns: sum(latency::TOTAL_NS), unmatched, buckets })
-    }
 }
 
 impl Session {
@@ -291,6 +143,12 @@ impl Session {
         let kernel = self.kernel.as_ref()?;
         let (plan, cell) = kernel.sites.get(number - self.armed.len())?;
         Some(SiteView { plan, is_out: false, first_cell: *cell, counts: Counts::Kernel(kernel) })
+    }
+
+    /// Entries and nanoseconds of a function of this session's, as [`SiteView::timed`] gives them.
+    pub fn tallied(&self, tally: Tally) -> (u64, u64) {
+        let arena = &self.regions.arena;
+        (arena.sum(tally.entries), arena.sum(tally.total_ns))
     }
 
     /// From now on hits of forked children are counted with their parent's, and not apart.

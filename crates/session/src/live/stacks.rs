@@ -6,7 +6,8 @@
 //! Keeps:   S1 a stack and its count are of the same number; what cannot be a stack is left out and told.
 //! Checked: testkit `stacks`.
 
-use super::session::{Session, SiteView};
+use super::session::Session;
+use super::site::SiteView;
 use crate::enter::arena::SeenStacks;
 use crate::facts::site::Consumer;
 use wire::{STACK_FRAMES, walk_cell};

@@ -14,20 +14,16 @@
 
 use std::ops::Range;
 
-use super::{Entry, Table, u32_at};
+use super::{Entry, IS_ASSEMBLY, Table, u32_at};
 use crate::ImageAddr;
 use crate::elf::ElfImage;
 
 /// The value in a table of unsafe points of what is no place to stop at.
 const UNSAFE: i32 = -2;
-/// The value before a table's first entry.
-const FIRST_VALUE: i32 = -1;
 /// Index of the pointer maps of locals among a function's data; assembly has none.
 const LOCALS_POINTER_MAPS: usize = 1;
 /// An offset of function data that is not there.
 const NO_DATA: u32 = u32::MAX;
-/// Flag of functions written in assembly.
-const IS_ASSEMBLY: u8 = 1 << 2;
 /// More tables than Go's functions have (five in Go 1.26): what says so is no function.
 const TABLES_MAX: usize = 64;
 
@@ -76,7 +72,7 @@ impl Table<'_> {
         if entry.name.starts_with(b"runtime.goexit") {
             return Some(false);
         }
-        let flags = *self.bytes.get(entry.record.checked_add(self.record_bytes - 3)?)?;
+        let flags = self.flags(entry)?;
         let data = usize::from(*self.bytes.get(entry.record.checked_add(self.record_bytes - 1)?)?);
         let tables = self.tables(entry)?;
         let at = entry.record + self.record_bytes + 4 * (tables + LOCALS_POINTER_MAPS);
@@ -94,25 +90,13 @@ impl Table<'_> {
         if offset == 0 {
             return None;
         }
-        let mut values = self.bytes.get(self.values_at.checked_add(offset as usize)?..)?;
-        let (mut at, mut value, mut found) = (entry.addr, FIRST_VALUE, Vec::new());
-        loop {
-            // Functions may share a list, but not all the same long one.
-            *left = left.checked_sub(1)?;
-            let change = varint(&mut values)?;
-            if change == 0 && at != entry.addr {
-                return Some(found);
+        let mut found = Vec::new();
+        let unsafe_ones = |range: Range<u64>, value| {
+            if value == UNSAFE && range.end > range.start {
+                found.push(range);
             }
-            value = value.checked_add(signed(change))?;
-            let end = at.checked_add(u64::from(varint(&mut values)?))?;
-            if end > entry.end {
-                return None;
-            }
-            if value == UNSAFE && end > at {
-                found.push(at..end);
-            }
-            at = end;
-        }
+        };
+        self.values(entry, offset, left, unsafe_ones).map(|()| found)
     }
 
     /// How many tables of values by address the function has.
@@ -144,23 +128,4 @@ fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<ImageAddr>> {
         }
     }
     joined
-}
-
-/// The next number: seven bits a byte, the lowest first, up to the first byte below 128.
-fn varint(bytes: &mut &[u8]) -> Option<u32> {
-    let mut value = 0;
-    for shift in [0, 7, 14, 21, 28] {
-        let (first, rest) = bytes.split_first()?;
-        *bytes = rest;
-        value |= u32::from(first & 0x7f) << shift;
-        if *first < 0x80 {
-            return Some(value);
-        }
-    }
-    None
-}
-
-/// A change that may be negative: the lowest bit says so.
-fn signed(change: u32) -> i32 {
-    (change >> 1) as i32 ^ -((change & 1) as i32)
 }
