@@ -75,7 +75,7 @@ pub(crate) mod tests {
     use std::time::Duration;
 
     /// Threads of the subject that are always in the probed functions.
-    const BUSY: usize = 4;
+    pub const BUSY: usize = 4;
 
     static CALLS: AtomicU64 = AtomicU64::new(0);
 

@@ -48,9 +48,9 @@ impl Remote {
 
 impl Stack for Remote {
     fn word(&mut self, addr: u64) -> Option<u64> {
-        let at = usize::try_from(addr.checked_sub(self.from)?).ok()?;
-        if let Some(word) = self.bytes[..self.len].get(at..at + 8) {
-            return Some(u64::from_le_bytes(word.try_into().ok()?));
+        let ahead = addr.checked_sub(self.from).and_then(|at| self.bytes[..self.len].get(at as usize..));
+        if let Some(word) = ahead.and_then(|bytes| bytes.first_chunk()) {
+            return Some(u64::from_le_bytes(*word));
         }
         let mut word = [0; 8];
         let got = sys::remote::read_process(self.pid, addr, &mut word).ok()?;

@@ -7,7 +7,7 @@
 //! Checked: they check.
 
 use super::*;
-use crate::facts::inject::tests::{Subject, sites};
+use crate::facts::inject::tests::{BUSY, Subject, sites};
 use crate::facts::site::{Action, SitePlan};
 use std::time::Instant;
 use wire::TrampolineHeader;
@@ -61,12 +61,14 @@ fn what_is_lifted_is_the_files_and_counts_on_when_it_is_lowered() {
             session.lift(&addrs).unwrap();
             assert!(session.sites().all(|site| site.is_out));
             assert!(is_bare(&session), "the code differs");
-            // Whoever was inside has left: then nobody counts.
+            // Whoever was inside has left: then nobody counts. A count in the jump itself is not waited for: who stands before
+            // it, and does not run, adds its one when it does.
             session.wait_for_hits(LONG).unwrap();
             std::thread::sleep(Duration::from_millis(2));
             let still = hits(&session);
             std::thread::sleep(Duration::from_millis(3));
-            assert_eq!(hits(&session), still);
+            let late = hits(&session) - still;
+            assert!(late <= if is_compiled { BUSY as u64 } else { 0 }, "{late} hits of code that is out");
             let lowered = session.lower(&addrs).unwrap();
             assert_eq!((lowered.sites, lowered.missed.len()), (2, 0), "{lowered:?}");
             assert!(session.sites().all(|site| !site.is_out));
