@@ -7,6 +7,8 @@
 mod aggregate;
 #[cfg(not(loom))]
 mod array;
+#[cfg(all(feature = "std", not(loom)))]
+mod clock;
 #[cfg(not(loom))]
 mod copies;
 mod credit;
@@ -33,6 +35,8 @@ mod way;
 pub use aggregate::{Agg, SeriesKind, average, hist_bucket, hist_low};
 #[cfg(not(loom))]
 pub use array::Array;
+#[cfg(all(feature = "std", not(loom)))]
+pub use clock::{AHEAD, Piece, Reading, Timekeeper, is_clock_by_counter};
 #[cfg(not(loom))]
 pub use copies::{Cell, Copies};
 pub use error::Error;

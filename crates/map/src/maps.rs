@@ -7,16 +7,18 @@
 //! Keeps:   I1 whatever a target writes costs its data: no offset and no length is read from the memory.
 //!          I2 what was in the maps before a move is in them afterwards.
 //!          I3 records are given out once, in the order of their stamps as far as they are there.
-//! Checked: tests/programs/maps.rs (I2, I3), tests/programs/hostile.rs (I1).
+//!          I4 the clock of programs is as `clock` says, and the kernel's where the counter is not the kernel's clock.
+//! Checked: tests/programs/maps.rs (I2, I3, I4), tests/programs/hostile.rs (I1).
 
+use crate::clock::{self, Piece, Timekeeper};
 use crate::{Checked, Cursor, Error, Form, Next, Reader, Ring, Spec, Table};
 use core::mem::offset_of;
 use core::ptr::NonNull;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::Arc;
 use sys::mapping::PrivateMapping;
 use wire::Untrusted;
-use wire::maps::{Clock, ERRORS_STRIDE, HANDLES, HelperError, MapsHead};
+use wire::maps::{Clock, ERRORS_STRIDE, HANDLES, HelperError, MapsHead, Span};
 
 const PAGE: usize = 4096;
 /// In front of a record's bytes: its stamp.
@@ -83,6 +85,12 @@ pub struct Maps {
     cursors: Vec<Cursor>,
     /// Records that are younger than what may still come.
     held: Vec<Record>,
+    keeper: Timekeeper,
+    /// Where the next piece of the clock is written, and the last version.
+    span: usize,
+    version: u64,
+    /// How far the clocks that [`Clock`] names are ahead.
+    ahead: [Option<u64>; 2],
 }
 
 impl Maps {
@@ -134,6 +142,10 @@ impl Maps {
             len: at,
             cursors: Vec::new(),
             held: Vec::new(),
+            keeper: Timekeeper::new(clock::read()),
+            span: 0,
+            version: 0,
+            ahead: [None; 2],
         };
         for Placed { at, form } in &maps.tables {
             form.lay_out(maps.ground.memory(), *at)?;
@@ -242,33 +254,65 @@ impl Maps {
         self.put(offset, value);
     }
 
-    /// Sets the clocks: the counter, the monotonic clock at the same moment, nanoseconds a tick times 2^32, and how far the other two
-    /// clocks are ahead.
-    pub fn set_clock(&self, ticks: u64, ns: u64, ns_per_tick: u64, boot: u64, tai: u64) {
-        let at = offset_of!(MapsHead, clock);
-        let Some(version) = self.ground.memory().half(at + offset_of!(Clock, version)) else { return };
-        // What a target left there is not believed, but the next number is another one all the same.
-        let odd = version.load(Relaxed) | 1;
-        version.store(odd, Relaxed);
-        // [MAP-45] The odd version is seen before any of the new numbers. Pairs with [MAP-47], [MAP-48].
-        core::sync::atomic::fence(Release);
-        self.put(at + offset_of!(Clock, ticks), ticks);
-        self.put(at + offset_of!(Clock, ns), ns);
-        self.put(at + offset_of!(Clock, ns_per_tick), ns_per_tick);
-        self.put(at + offset_of!(Clock, boot), boot);
-        self.put(at + offset_of!(Clock, tai), tai);
-        // [MAP-46] The numbers are seen with the even version. Pairs with [MAP-47], [MAP-49].
-        version.store(odd.wrapping_add(1).max(2), Release);
+    /// Sees to it that programs which may read the counter find the clock there. To be called every 50 ms or so; who finds that it was
+    /// not asks the kernel.
+    ///
+    /// # Context
+    /// Control. Costs a dozen calls of the kernel, and sleeps for 10 ms if the maps were made just before.
+    #[cfg(target_arch = "x86_64")]
+    pub fn keep_clock(&mut self) {
+        if !clock::is_clock_by_counter() {
+            return self.drop_clock();
+        }
+        let mut now = clock::read();
+        if self.keeper.last().is_none() {
+            clock::wait_for_base(&self.keeper, now);
+            now = clock::read();
+        }
+        for (at, id) in [(offset_of!(Clock, boot), sys::BOOTTIME), (offset_of!(Clock, tai), sys::TAI)] {
+            let ahead = &mut self.ahead[usize::from(id == sys::TAI)];
+            *ahead = clock::ahead(id, *ahead);
+            let ahead = *ahead;
+            self.put(offset_of!(MapsHead, clock) + at, ahead.unwrap_or_default());
+        }
+        if let Some(piece) = self.keeper.next(now) {
+            self.set_clock(piece);
+        }
     }
 
-    /// Reads the clocks and sets them for helpers, by a counter of which a tick takes so many nanoseconds times 2^32.
+    /// Writes a piece of the clock in the place of the one before the last.
+    pub fn set_clock(&mut self, piece: Piece) {
+        let at = offset_of!(MapsHead, clock) + offset_of!(Clock, spans) + size_of::<Span>() * self.span;
+        self.span ^= 1;
+        self.version += 2;
+        // What a target left there is not believed.
+        self.put(at + offset_of!(Span, version), self.version | 1);
+        // [MAP-45] The odd version is seen before any of the new numbers. Pairs with [MAP-47], [MAP-48].
+        core::sync::atomic::fence(Release);
+        self.put(at + offset_of!(Span, from), piece.from);
+        self.put(at + offset_of!(Span, until), piece.until);
+        self.put(at + offset_of!(Span, ns), piece.ns);
+        self.put(at + offset_of!(Span, ns_per_tick), piece.ns_per_tick);
+        if let Some(version) = self.ground.memory().word(at + offset_of!(Span, version)) {
+            // [MAP-46] The numbers are seen with the even version. Pairs with [MAP-47].
+            version.store(self.version + 2, Release);
+        }
+        self.version += 2;
+    }
+
+    /// Has programs ask the kernel: the counter is not its clock any more.
     #[cfg(target_arch = "x86_64")]
-    pub fn sync_clock(&self, ns_per_tick: u64) {
-        let read = |clock| sys::clock_ns(clock);
-        let (boot, tai, ns) = (read(sys::BOOTTIME), read(sys::TAI), read(sys::MONOTONIC));
-        // SAFETY: reads a counter; this process has not asked for a trap of it.
-        let ticks = unsafe { core::arch::x86_64::_rdtsc() };
-        self.set_clock(ticks, ns, ns_per_tick, boot.wrapping_sub(ns), tai.wrapping_sub(ns));
+    fn drop_clock(&mut self) {
+        let Some(last) = self.keeper.last() else { return };
+        let (ns, ns_per_tick) = (last.at(last.until), 0);
+        (0..2).for_each(|_| self.set_clock(Piece { from: 0, until: 0, ns, ns_per_tick }));
+        self.keeper = Timekeeper::new(clock::read());
+    }
+
+    /// The monotonic clock as programs at hits find it now, if they go by the counter.
+    #[cfg(target_arch = "x86_64")]
+    pub fn clock(&self) -> Option<u64> {
+        self.keeper.at(clock::ticks())
     }
 
     /// How often helpers failed by a cause.
@@ -325,14 +369,5 @@ impl Maps {
     fn record(bytes: &[u8]) -> Option<Record> {
         let (stamp, bytes) = bytes.split_first_chunk::<STAMP>()?;
         Some(Record { stamp: u64::from_ne_bytes(*stamp), bytes: bytes.to_vec() })
-    }
-
-    /// The clocks as helpers read them: version, and the five numbers of [`set_clock`](Self::set_clock).
-    pub fn clock(&self) -> (u32, [u64; 5]) {
-        let at = offset_of!(MapsHead, clock);
-        // [MAP-49] The version before the numbers. Pairs with [MAP-46].
-        let version = self.ground.memory().half(at).map_or(0, |version| version.load(Acquire));
-        let word = |n: usize| self.ground.memory().load(at + 8 + 8 * n).unwrap_or(0);
-        (version, [word(0), word(1), word(2), word(3), word(4)])
     }
 }

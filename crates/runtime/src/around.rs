@@ -167,11 +167,17 @@ impl<'a> Around<'a> {
         count.fetch_add(1, Relaxed);
     }
 
-    /// True if a helper may make a system call in this process; else that is counted.
+    /// True if a helper may make a system call in this process.
+    #[inline(always)]
+    pub(crate) fn may_ask(&self) -> bool {
+        // Orders nothing: it is true by itself.
+        self.desc.reads.load(Relaxed) != ReadWay::Refused as u64
+    }
+
+    /// The same; that it may not is counted.
     #[inline(always)]
     pub(crate) fn may_call(&self) -> bool {
-        // Orders nothing: it is true by itself.
-        let may = self.desc.reads.load(Relaxed) != ReadWay::Refused as u64;
+        let may = self.may_ask();
         if !may {
             self.failed(HelperError::ReadRefused);
         }

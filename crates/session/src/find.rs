@@ -13,10 +13,12 @@
 //! - [`sharers`] who runs in the same memory
 //! - [`threads`] how its threads find their own blocks
 //! - [`counter`] whether it may take the time stamp counter away from itself
+//! - [`filter`] what a seccomp filter of it would say
 //! - [`limits`] limits of its own that it has reached
 //! - [`proof`] that it is gone, restored, unmapped: what a receipt may claim
 
 pub(crate) mod counter;
+pub(crate) mod filter;
 pub(crate) mod identity;
 pub(crate) mod limits;
 pub(crate) mod maps;

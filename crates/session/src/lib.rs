@@ -25,7 +25,7 @@ pub use facts::family::{FamilyMaps, MapsGround};
 pub use facts::program::{FUEL, NotProgram, OWN_STACK_MAX, Program, Programs, Runs, SCRATCH_MAX, Wanted};
 pub use facts::room::{Attach, Room};
 pub use facts::site::{Action, Consumer, HISTOGRAM_CELLS, Missed, SitePlan};
-pub use find::process::{ENGINE_NAME, check_process, check_readable, is_filtered, living_children};
+pub use find::process::{ENGINE_NAME, check_process, check_readable, living_children};
 pub use follow::bell::Deaf;
 pub use follow::births::Births;
 pub use follow::execs::Execs;

@@ -25,6 +25,7 @@ const PEEKUSER: usize = 3;
 const PEEKSIGINFO: usize = 0x4209;
 const GETSIGMASK: usize = 0x420a;
 const SETSIGMASK: usize = 0x420b;
+const SECCOMP_GET_FILTER: usize = 0x420c;
 const GET_SYSCALL_INFO: usize = 0x420e;
 const GET_RSEQ_CONFIGURATION: usize = 0x420f;
 
@@ -112,6 +113,31 @@ fn request(request: usize, tid: i32, addr: usize, data: usize) -> Result<usize, 
     // SAFETY: the callers below pass in `addr` and `data` either plain numbers or pointers to
     // values that they borrow for the length of the call, of the size that the request transfers.
     check(unsafe { syscall(nr::PTRACE, [request, tid as usize, addr, data, 0, 0]) })
+}
+
+/// An instruction of classic BPF.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SockFilter {
+    /// What it does.
+    pub code: u16,
+    /// How many instructions are left out if it is so.
+    pub jt: u8,
+    /// The same if not.
+    pub jf: u8,
+    /// Its constant.
+    pub k: u32,
+}
+
+/// The most instructions that a filter has.
+pub const FILTER_MAX: usize = 4096;
+
+/// Reads a seccomp filter of a stopped thread, the first that it took having number 0; how many instructions it has.
+///
+/// # Errors
+/// `ENOENT` no filter has that number, `EACCES` not allowed or we have filters of our own, `EINVAL` it has none, `EIO` not in this kernel.
+pub fn seccomp_filter(tid: i32, number: usize, to: &mut [SockFilter; FILTER_MAX]) -> Result<usize, Errno> {
+    request(SECCOMP_GET_FILTER, tid, number, to.as_mut_ptr() as usize)
 }
 
 /// Becomes the tracer of one thread, which runs on.

@@ -111,6 +111,41 @@ fn records_come_once_and_in_the_order_of_one_thread() -> Result<()> {
     Ok(())
 }
 
+/// Of each thread, on whichever CPU it is by then, and also while the controller stands and says nothing of how the clock goes on.
+#[test]
+fn time_does_not_go_back_for_any_thread_and_the_controller_may_stand() -> Result<()> {
+    let target = Target::build(Program::Counted, Link::Pie)?;
+    let mut running = target.spawn()?;
+    let script = format!(
+        "{} {{ $now = nsecs; if ($now < @last[tid]) {{ @back++; }} @last[tid] = $now; @n++; }}",
+        probe(&target, "uprobe", "work")
+    );
+    let mut tracing = Nanoprobe::find()?.start(["-e", &script, "-p", &running.pid_text()])?;
+    tracing.attached()?;
+    let mut called = 0;
+    for stands in [false, true, false] {
+        let signal = |number: &str| {
+            let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", tracing.pid()));
+            for child in children.unwrap_or_default().split_whitespace() {
+                std::process::Command::new("kill").args([number, child]).status().expect("kill runs");
+            }
+        };
+        if stands {
+            signal("-STOP");
+            // Longer than the longest piece of the clock.
+            std::thread::sleep(std::time::Duration::from_millis(2100));
+        }
+        called += running.run(CALLS, "work")?;
+        if stands {
+            signal("-CONT");
+        }
+    }
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    assert!(!outcome.stdout.contains("@back"), "{outcome}");
+    assert_eq!((scalar(&outcome, "@n"), hits(&outcome)), (called, called), "{outcome}");
+    Ok(())
+}
+
 /// The words of the lines that begin with this one.
 fn numbers(outcome: &Outcome, first: &str) -> Vec<Vec<u64>> {
     let of = |line: &str| {

@@ -70,6 +70,39 @@ fn sandboxed_process_is_counted_exactly_or_refused_by_name_but_never_killed() ->
     Ok(())
 }
 
+/// Time takes no call where the kernel's clocks go by the counter; a read of memory beside the stack takes one, and is made where the
+/// filter lets it through and nowhere else.
+#[test]
+fn programs_in_a_sandboxed_process_ask_what_its_filter_allows_and_nothing_else() -> Result<()> {
+    let source = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    let is_by_counter = source.is_ok_and(|name| name.trim() == "tsc");
+    for asks in [false, true] {
+        let target = Target::build(Program::Sandboxed, Link::Pie)?;
+        let mut running = target.spawn_with(if asks { &["asks"][..] } else { &[] })?;
+        let spec = format!("u:{}:work", target.path().display());
+        let time = if asks || is_by_counter { "@late = min(nsecs > 1000);" } else { "" };
+        let script = format!("{spec} {{ {time} @code[*(uint64*)reg(\"ip\")] = count(); }}");
+        let mut tracing = Nanoprobe::find()?.start(["-e", &script, "-p", &running.pid_text()])?;
+        tracing.attached()?;
+        running.command("run 80000")?;
+        assert_eq!(number(&running.expect("calls ")?, "work")?, 80_000);
+        let outcome = tracing.interrupt_and_finish()?.success()?;
+        let said = outcome.stdout.clone() + &outcome.stderr;
+        assert!(said.contains("Hits 80000: 80000 handled, 0 skipped"), "{said}");
+        assert_eq!(said.contains("has a seccomp filter that may end it for a read"), !asks, "{said}");
+        assert_eq!(said.contains("@code[0]: 80000"), !asks, "{said}");
+        assert!(
+            asks == said
+                .lines()
+                .any(|l| l.starts_with("@code[") && l.ends_with("]: 80000") && l != "@code[0]: 80000"),
+            "{said}"
+        );
+        assert!(time.is_empty() || said.contains("@late: 1"), "{said}");
+        assert_eq!(running.end()?.code(), Some(7));
+    }
+    Ok(())
+}
+
 #[test]
 fn sandboxed_process_survives_the_death_of_the_controller() -> Result<()> {
     let target = Target::build(Program::Sandboxed, Link::Pie)?;

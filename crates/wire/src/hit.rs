@@ -172,6 +172,8 @@ pub mod needs {
     pub const CHECKED: u64 = 8;
     /// It runs in forked children too.
     pub const CHILDREN: u64 = 16;
+    /// It may read the time stamp counter, by which the kernel's clocks go: no thread of the process asked for a signal there.
+    pub const COUNTER: u64 = 32;
 }
 
 /// Cells of a consumer that is a program: each hit adds one to one of them.

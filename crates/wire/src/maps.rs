@@ -5,10 +5,10 @@
 //! Context: hit, control.
 //! Keeps:   M1 what stands here is written before anything leads to it and does not change, but for the clock. It is true of every
 //!             process that has these maps: what is of one process stands in its own [`crate::ProgramDesc`].
-//!          M2 the clock's numbers are of one reading: `version` is odd while they are changed, and read before and after.
+//!          M2 a span's numbers are of one writing: its `version` is odd while they are changed, and read before and after.
 //! Checked: map's tests/programs/maps.rs, runtime's tests.
 
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::AtomicU64;
 
 /// Where a map's handle stands that has number 0: eight bytes each, which hold the offset of the map from the head.
 pub const HANDLES: usize = 512;
@@ -125,23 +125,34 @@ pub struct MapsHead {
     pub clock: Clock,
 }
 
-/// Clocks by the time stamp counter.
+/// Clocks by the time stamp counter, for processes whose programs may read it ([`needs::COUNTER`](crate::needs::COUNTER)).
+///
+/// What the spans say is one line over all ticks, which never falls: one begins where the other ends, or later, and not lower.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
 pub struct Clock {
-    /// Odd while it is changed; 0: no use of the counter, the clocks are asked by system calls.
-    pub version: AtomicU32,
-    pad: u32,
-    /// The counter at the reading.
-    pub ticks: AtomicU64,
-    /// The monotonic clock then, in nanoseconds.
-    pub ns: AtomicU64,
-    /// Nanoseconds for each tick, times 2^32.
-    pub ns_per_tick: AtomicU64,
+    /// The one that is current, and the one before or behind it.
+    pub spans: [Span; 2],
     /// How far the clock is ahead that goes on in suspend, modulo 2^64.
     pub boot: AtomicU64,
     /// How far atomic time is ahead.
     pub tai: AtomicU64,
+}
+
+/// The monotonic clock for some ticks of the counter.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Span {
+    /// Odd while the others are changed; 0: none was ever written.
+    pub version: AtomicU64,
+    /// The first tick.
+    pub from: AtomicU64,
+    /// Behind the last: from here on this says no more than that the clock is not behind what it was then.
+    pub until: AtomicU64,
+    /// Nanoseconds at the first.
+    pub ns: AtomicU64,
+    /// Nanoseconds for each tick, times 2^32.
+    pub ns_per_tick: AtomicU64,
 }
 
 const _: () = assert!(size_of::<MapsHead>() <= HANDLES);

@@ -40,7 +40,7 @@ what 16 frames more cost is the difference between 20 and 4.
 /// A row: its name, the function that is called, and the script.
 type Row = (&'static str, Function, &'static str);
 
-const ROWS: [Row; 15] = [
+const ROWS: [Row; 16] = [
     ("count", Function::Args, "{ @ = count(); }"),
     ("no", Function::Args, "/arg0 > 1000000/ { @ = count(); }"),
     ("hist", Function::Args, "{ @ = hist(arg0); }"),
@@ -48,6 +48,7 @@ const ROWS: [Row; 15] = [
     ("by-arg0", Function::Args, "{ @[arg0] = count(); }"),
     ("sum", Function::Args, "{ @ = sum(arg0); }"),
     ("scalar", Function::Args, "{ @++; }"),
+    ("nsecs", Function::Args, "{ @ = max(nsecs); }"),
     ("record", Function::Args, "/arg0 == 500/ { printf(\"%d %d %d\\n\", arg0, arg1, arg2); }"),
     ("str-stack", Function::Args, "/str(arg1, 32) == \"another\"/ { @ = count(); }"),
     ("str-heap", Function::Args, "/str(arg2, 32) == \"another\"/ { @ = count(); }"),

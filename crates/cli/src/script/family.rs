@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// Processes that are traced at once, at most.
 pub const PROCESSES_MAX: usize = 300;
-/// How often it is looked whether a process has taken a seccomp filter or loaded something.
+/// How often it is looked whether a process has taken a seccomp filter or loaded something, and programs are told how the clock goes on.
 const SLOW: Duration = Duration::from_millis(50);
 /// How often a detach that failed is tried again.
 const DETACHES: usize = 3;
@@ -79,6 +79,9 @@ impl Family {
         }
         if self.looked.elapsed() < SLOW {
             return;
+        }
+        if let Some(maps) = &self.maps {
+            maps.borrow_mut().keep_clock();
         }
         for Entered { session, .. } in self.all.iter_mut().filter(|entered| entered.session.is_alive()) {
             session.look_for_tables();

@@ -178,12 +178,17 @@ impl<'g> Live<'g> {
         if sites.is_empty() {
             return Err("nothing of it can be probed".into());
         }
-        self.tell(pid, maps);
+        self.tell(maps);
         let programs = self.compile(script, maps)?;
         let attach = Attach { programs, family: self.together.clone(), ..Attach::default() };
         let mut session = Session::attach_with(pid, sites, attach).map_err(|broken| broken.to_string())?;
         session.follow_forks();
         self.guard.tell(pid);
+        if !session.reads_memory() {
+            eprintln!(
+                "WARNING: process {pid} has a seccomp filter that may end it for a read: memory beside its stack is not read"
+            );
+        }
         if let Some(ground) = session.ground().filter(|_| self.together.is_none()) {
             maps.borrow_mut().go_on_in(Arc::new(ground)).map_err(|why| why.to_string())?;
         }
@@ -193,15 +198,10 @@ impl<'g> Live<'g> {
         Ok(())
     }
 
-    /// What helpers ask of the world, for one process.
-    fn tell(&self, pid: i32, maps: &Shared) {
-        // Helpers are told by the session, when it attaches.
-        if session::is_filtered(pid).unwrap_or(true) {
-            eprintln!(
-                "WARNING: process {pid} has a seccomp filter that may end it for a read: memory beside its stack is not read"
-            );
-        }
-        let maps = maps.borrow();
+    /// What helpers ask of the world.
+    fn tell(&self, maps: &Shared) {
+        let mut maps = maps.borrow_mut();
+        maps.keep_clock();
         maps.tell(offset_of!(MapsHead, began), self.began);
         maps.tell(offset_of!(MapsHead, child), self.launched.as_ref().map_or(0, |l| l.pid() as u64));
     }

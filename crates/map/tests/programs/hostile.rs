@@ -72,9 +72,10 @@ fn use_all(maps: &mut Maps, state: &mut u64) {
         }
         assert!(table.len() <= 40);
     }
-    let _ = (maps.take_records(random(state)), maps.abandoned(), maps.clock());
+    let _ = (maps.take_records(random(state)), maps.abandoned());
     let _ = wire::maps::HelperError::ALL.map(|cause| maps.errors(cause));
-    maps.set_clock(1, 2, 3, 4, 5);
+    maps.set_clock(map::Piece { from: 1, until: 2, ns: 3, ns_per_tick: 4 });
+    maps.keep_clock();
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! The maps of a program from their making to the end: before and behind a move, and the records that programs leave.
 
 use crate::ground::{Words, settled, way};
-use map::{Agg, Flag, Kind, Maps, Outside, Plan, Ring, Slot, Spec};
+use map::{Agg, Flag, Kind, Maps, Outside, Piece, Plan, Ring, Slot, Spec};
+use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -30,7 +31,7 @@ fn what_was_in_the_maps_before_a_move_is_there_afterwards() {
         maps.table(2).aggregate(&n.to_ne_bytes(), n, 0, Outside).unwrap();
     }
     maps.table(0).delete(&3u64.to_ne_bytes(), Outside).unwrap();
-    maps.set_clock(5, 6, 7, 8, 9);
+    maps.set_clock(Piece { from: 5, until: 6, ns: 7, ns_per_tick: 8 });
     let words = settled(&mut maps);
     for n in 0..30u64 {
         let key = n.to_ne_bytes();
@@ -44,7 +45,12 @@ fn what_was_in_the_maps_before_a_move_is_there_afterwards() {
         let sum = |table: usize| maps.table(table).aggregated(maps.table(table).find(&key).unwrap());
         assert_eq!((sum(1), sum(2)), (2, 2));
     }
-    assert_eq!((maps.table(0).len(), maps.clock().1), (29, [5, 6, 7, 8, 9]));
+    assert_eq!(maps.table(0).len(), 29);
+    let clock = offset_of!(MapsHead, clock) / 8;
+    let span = |number: usize| [0, 1, 2, 3, 4].map(|n| words.0[clock + 5 * number + n].load(Relaxed));
+    assert_eq!((span(0), span(1)), ([4, 5, 6, 7, 8], [0; 5]));
+    maps.set_clock(Piece { from: 6, until: 9, ns: 70, ns_per_tick: 80 });
+    assert_eq!((span(0), span(1)), ([4, 5, 6, 7, 8], [8, 6, 9, 70, 80]));
     let text: Vec<u8> =
         (0..3).flat_map(|n| words.0[maps.constants() / 8 + n].load(Relaxed).to_ne_bytes()).collect();
     assert_eq!(&text[..19], b"text of the program");

@@ -1,10 +1,11 @@
 //! Who runs, where, and when.
 //!
 //! For:     programs.
-//! State:   the clocks that the controller keeps in the head of the maps.
+//! State:   the clocks that the controller keeps in the head of the maps (map::Timekeeper).
 //! Context: hit. A system call where nothing in the process tells: users and groups, a thread's name, the parent; the thread's number
-//!          and the process's where its libc has not written them down; clocks where the counter is not to be used.
-//! Keeps:   L1 a clock's numbers are of one setting, or the kernel is asked.
+//!          and the process's where its libc has not written them down; clocks where the counter is not to be used, or where the
+//!          controller has not been there to say how it goes on.
+//! Keeps:   L1 a clock's numbers are of one span, or the kernel is asked; on a CPU no clock goes back.
 //!          L2 nothing is asked of the kernel where a seccomp filter could end the process for it: then the result is 0, and counted.
 //! Checked: tests/helpers.rs.
 
@@ -13,11 +14,14 @@ use crate::cell::Adder;
 use crate::trace::tid;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::sync::atomic::fence;
-use wire::maps::Clock;
 use wire::maps::HelperError::{BadArgument, Call, NoHelper};
+use wire::maps::{Clock, Span};
+use wire::needs;
 
-/// How often the clocks are looked at that are being set.
-const TRIES: u32 = 4;
+/// How often a span is looked at: each, and again, for one may be written meanwhile.
+const LOOKS: usize = 4;
+/// A clock that stood still for less than so many nanoseconds goes on.
+const STEPPED: u64 = 100_000;
 /// Nanoseconds of a jiffy.
 const JIFFY_NS: u64 = 4_000_000;
 
@@ -64,40 +68,39 @@ impl Around<'_> {
 
     #[inline(always)]
     fn clock(&self, ahead: Ahead) -> u64 {
-        let Clock { version, ticks, ns, ns_per_tick, boot, tai, .. } = &self.maps.clock;
-        for _ in 0..TRIES {
-            // [MAP-47] Numbers of one setting. Pairs with [MAP-45], [MAP-46].
-            let before = version.load(Acquire);
-            if before == 0 {
-                break;
-            }
-            // SAFETY: reads a counter; the controller sets the clocks only for processes that have not asked for a trap of it.
-            let now = unsafe { core::arch::x86_64::_rdtsc() };
-            let since = now.saturating_sub(ticks.load(Relaxed));
-            let since = (u128::from(since) * u128::from(ns_per_tick.load(Relaxed))) >> 32;
-            let more = match ahead {
-                Ahead::No => 0,
-                Ahead::Boot => boot.load(Relaxed),
-                Ahead::Tai => tai.load(Relaxed),
-            };
-            let time = ns.load(Relaxed).wrapping_add(since as u64).wrapping_add(more);
-            // [MAP-48] The numbers before the second look at the version. Pairs with [MAP-45].
-            fence(Acquire);
-            if before & 1 == 0 && version.load(Relaxed) == before {
-                return time;
-            }
+        let Clock { spans, boot, tai } = &self.maps.clock;
+        let more = match ahead {
+            Ahead::No => 0,
+            Ahead::Boot => boot.load(Relaxed),
+            Ahead::Tai => tai.load(Relaxed),
+        };
+        // Orders nothing: it never changes but for the children's bit.
+        if self.desc.needs.load(Relaxed) & needs::COUNTER == 0 {
+            return self.asked(ahead, None);
         }
-        if self.may_call() { self.asked(ahead) } else { 0 }
+        match counted(spans) {
+            Ok(ns) => ns.wrapping_add(more),
+            Err(least) => self.asked(ahead, least.map(|ns| ns.wrapping_add(more))),
+        }
     }
 
+    /// What the kernel says, but not less than `least`: the clock stands until the kernel's is as far.
     #[cold]
     #[inline(never)]
-    fn asked(&self, ahead: Ahead) -> u64 {
-        sys::clock_ns(match ahead {
+    fn asked(&self, ahead: Ahead, least: Option<u64>) -> u64 {
+        if least.is_some() && !self.may_ask() {
+            return least.unwrap_or_default();
+        }
+        if !self.may_call() {
+            return 0;
+        }
+        let said = sys::clock_ns(match ahead {
             Ahead::No => sys::MONOTONIC,
             Ahead::Boot => sys::BOOTTIME,
             Ahead::Tai => sys::TAI,
-        })
+        });
+        // One that was so far behind has made a step, as when the machine was asleep.
+        said.max(least.filter(|least| *least < said.saturating_add(STEPPED)).unwrap_or_default())
     }
 
     /// The thread.
@@ -185,6 +188,32 @@ impl Around<'_> {
     pub fn child(&self) -> u64 {
         self.maps.child
     }
+}
+
+/// Nanoseconds of the monotonic clock by the counter. `Err`: no span is of now; the clock was not behind so much when the last ended.
+#[inline(always)]
+fn counted(spans: &[Span; 2]) -> Result<u64, Option<u64>> {
+    let mut least = None;
+    for span in spans.iter().cycle().take(LOOKS) {
+        // [MAP-47] Numbers of one writing. Pairs with [MAP-45], [MAP-46].
+        let before = span.version.load(Acquire);
+        // SAFETY: reads a counter; this is done only in processes that have not asked for a trap of it (needs::COUNTER).
+        let now = unsafe { core::arch::x86_64::_rdtsc() };
+        let (from, until) = (span.from.load(Relaxed), span.until.load(Relaxed));
+        let since = now.min(until).wrapping_sub(from);
+        let since = (u128::from(since) * u128::from(span.ns_per_tick.load(Relaxed))) >> 32;
+        let time = span.ns.load(Relaxed).wrapping_add(since as u64);
+        // [MAP-48] The numbers before the second look at the version. Pairs with [MAP-45].
+        fence(Acquire);
+        if now < from || before == 0 || before & 1 != 0 || span.version.load(Relaxed) != before {
+            continue;
+        }
+        if now < until {
+            return Ok(time);
+        }
+        least = least.max(Some(time));
+    }
+    Err(least)
 }
 
 /// What a system call says, or 0.

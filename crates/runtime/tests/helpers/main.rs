@@ -3,5 +3,6 @@
 mod functions;
 mod ground;
 mod maps;
+mod prices;
 mod reads;
 mod wrong;

@@ -252,6 +252,7 @@ impl Session {
         let self_offset = setup.self_offset;
         self.ways.threads = setup.rseq_offset.map(|rseq_offset| text::Threads { rseq_offset, self_offset });
         self.ns_per_tick = setup.ns_per_tick;
+        (self.has_counter, self.calls) = (setup.has_counter, setup.calls);
         self.tid_offset = setup.tid_offset;
         self.regions.arena.describe(&self.regions.footing(self.rseq_offset));
         for region in &mut self.regions.regions {

@@ -9,6 +9,7 @@
 
 use crate::enter::arena::Arena;
 use crate::enter::region::Region;
+use crate::enter::setup::Asking;
 use crate::facts::error::Broken;
 use crate::facts::program::Program;
 use crate::find::process;
@@ -42,6 +43,8 @@ impl Session {
                 self.memory.write(at, &bytes)?;
                 let desc = self.regions.arena.layout.program(number * self.programs.len() + i);
                 describe(&self.regions.arena, desc, program, at);
+                let needs = program.needs_with(self.has_counter);
+                self.regions.arena.publish(desc + offset_of!(ProgramDesc, needs), needs);
                 self.regions.arena.publish(desc + offset_of!(ProgramDesc, inside), inside);
                 self.regions.arena.publish(desc + offset_of!(ProgramDesc, bit), 1 << (i % 64));
                 let arg = (program.needs() & needs::KEPT) as u32;
@@ -71,11 +74,11 @@ impl Session {
         if self.programs.is_empty() {
             return Ok(());
         }
-        let is_filtered = process::is_filtered(self.pid())?;
-        if let Some(helper) = self.programs.asks_the_kernel().filter(|_| is_filtered) {
+        let may_call = self.calls != Asking::Nothing;
+        if let Some(helper) = self.programs.asks_the_kernel(self.has_counter).filter(|_| !may_call) {
             return Err(Broken::HelperFiltered { pid: self.pid(), helper });
         }
-        let way = if is_filtered { ReadWay::Refused } else { ReadWay::VmReadv };
+        let way = if may_call { ReadWay::VmReadv } else { ReadWay::Refused };
         let stack = self.mappings.iter().find(|mapping| mapping.path.as_os_str() == "[stack]");
         let (low, high) = stack.map_or((0, 0), |stack| (stack.range.start.0, stack.range.end.0));
         for (at, value) in [
@@ -97,7 +100,7 @@ impl Session {
 }
 
 impl Session {
-    /// Has helpers make no system call any more if a thread has taken a seccomp filter since the attach.
+    /// Has helpers make no system call any more if a thread has taken a seccomp filter since the attach, or one more.
     ///
     /// What a hit asks of the kernel between the filter and this look is not prevented: look often.
     ///
@@ -108,9 +111,16 @@ impl Session {
             return;
         }
         // A process of which nothing can be read has ended, or nobody knows what it does.
-        if process::is_filtered(self.pid()).unwrap_or(true) {
+        let filters = process::filters(self.pid()).unwrap_or(None);
+        if filters.is_none_or(|number| self.calls != Asking::Filtered(number)) {
             self.tell_programs(offset_of!(ProgramDesc, reads), ReadWay::Refused as u64);
         }
+    }
+
+    /// False if helpers of its programs make no system call, by which they read what is not known to stay: a seccomp filter could end the
+    /// process for one.
+    pub fn reads_memory(&self) -> bool {
+        self.calls != Asking::Nothing
     }
 }
 
@@ -121,7 +131,6 @@ fn describe(arena: &Arena, desc: usize, program: &Program, entry: u64) {
     let words = [
         (offset_of!(ProgramDesc, entry), entry),
         (offset_of!(ProgramDesc, fuel), program.fuel),
-        (offset_of!(ProgramDesc, needs), program.needs()),
         (offset_of!(ProgramDesc, arena), arena.base_of_programs()),
         (offset_of!(ProgramDesc, workspaces), in_target(first)),
         (offset_of!(ProgramDesc, workspace_len), len as u64),

@@ -8,6 +8,7 @@
 //! Checked: tests below; testkit `exact` (C0).
 
 use crate::facts::error::Broken;
+use crate::find::counter;
 use crate::find::memory::Memory;
 use crate::hold::remote::Remote;
 use std::time::{Duration, Instant};
@@ -34,6 +35,14 @@ pub(crate) fn is_trapped(remote: &mut Remote<'_>, memory: &Memory, scratch: u64)
     memory.read(scratch, &mut answer)?;
     memory.write(scratch, &[0; 4])?;
     Ok(u32::from_le_bytes(answer) == PR_TSC_SIGSEGV)
+}
+
+/// True if programs in this process may read the counter as a clock: the kernel's clocks go by it, the process has ours, and no module
+/// may take it away. Whether its threads get a signal there is asked of itself ([`is_trapped`]).
+pub(crate) fn is_clock_of(pid: i32) -> Result<bool, Broken> {
+    let namespace = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/time")).ok();
+    let is_ours = namespace(&pid.to_string()) == namespace("self");
+    Ok(is_ours && map::is_clock_by_counter() && counter::may_be_taken_away(pid)?.is_none())
 }
 
 /// The counter now.

@@ -14,6 +14,7 @@ use crate::enter::walks::{Made, Places, STACK_CELLS};
 use crate::facts::error::Broken;
 use crate::facts::room::Attach;
 use crate::facts::site::{Action, SitePlan};
+use crate::find::filter;
 use crate::find::memory::Memory;
 use crate::find::process;
 use crate::find::threads;
@@ -50,6 +51,10 @@ pub(crate) struct SetUp {
     pub self_offset: i32,
     pub stall: Duration,
     pub ns_per_tick: u64,
+    /// Programs may read the counter as a clock.
+    pub has_counter: bool,
+    /// Whether helpers may make system calls.
+    pub calls: Asking,
     pub tid_offset: u64,
     /// How fences are made in the process.
     pub fence: Fence,
@@ -103,6 +108,7 @@ impl SetUp {
         if bytes > CODE_BYTES_MAX {
             return Err(Broken::TooMuchCode { bytes, most: CODE_BYTES_MAX });
         }
+        let has_clock = programs.asks_the_time() && clock::is_clock_of(memory.pid)?;
         let are_threads_plain = !threads::are_made_by_hand(memory, mappings);
         let mut world = World::stop(memory.pid)?;
         memory.check()?;
@@ -111,6 +117,8 @@ impl SetUp {
         if has_frames && world.threads().any(|t| is_strict(t.tid)) {
             return Err(Broken::NoClock { pid: memory.pid });
         }
+        let calls = if programs.is_empty() { Asking::Nothing } else { calls(memory.pid, &world)? };
+        let has_clock = has_clock && !world.threads().any(|t| is_strict(t.tid));
         let rseq_offset = world.threads().next().and_then(|t| rseq_offset(t.tid, t.regs.fs_base));
         let self_offset = world.threads().next().and_then(|t| threads::self_offset(memory, t.regs.fs_base));
         let rseq_offset = rseq_offset.filter(|_| self_offset.is_some() && are_threads_plain);
@@ -119,12 +127,21 @@ impl SetUp {
         let tid_offset = if needs_tid { tid_offset(memory, &world) } else { 0 };
         let walks = made.map(|made| (made, Places::find(memory, &world, mappings, tid_offset)));
         let threads = world.threads().count() + world.sleepers().count();
-        let (regions, fence) = {
+        let (regions, fence, has_counter) = {
             let mut remote = Remote::begin(&mut world, memory, &foothold)?;
             let room = (programs.placed_len() as u64, family.as_ref());
             let regions = Regions::map(&mut remote, memory, mappings, layout, &wishes, &puns.pages, room)?;
-            match fence(&mut remote, memory, &regions, general + attach.room.probes, threads) {
-                Ok(fence) => (regions, fence),
+            let fence = fence(&mut remote, memory, &regions, general + attach.room.probes, threads);
+            let asked = fence.and_then(|fence| {
+                if !has_clock {
+                    return Ok((fence, false));
+                }
+                // A word of a program's description, which is written later.
+                let scratch = regions.arena.remote + regions.arena.layout.program(0) as u64;
+                Ok((fence, !clock::is_trapped(&mut remote, memory, scratch)?))
+            });
+            match asked {
+                Ok((fence, has_counter)) => (regions, fence, has_counter),
                 Err(why) => return Err(unmade(&mut remote, memory.pid, &regions, why)),
             }
         };
@@ -137,11 +154,37 @@ impl SetUp {
             foothold,
             stall,
             ns_per_tick: 0,
+            has_counter,
+            calls,
             tid_offset,
             fence,
             walks,
         })
     }
+}
+
+/// Whether helpers of programs may make system calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asking {
+    /// They may not: a seccomp filter could end the process for one.
+    Nothing,
+    /// They may, as long as each thread has so many filters: all of them let these calls through.
+    Filtered(u32),
+}
+
+/// Whether helpers may make system calls, in a process that stands.
+fn calls(pid: i32, world: &World) -> Result<Asking, Broken> {
+    let Some(number) = process::filters(pid)? else { return Ok(Asking::Nothing) };
+    let mut filter = Box::new([ptrace::SockFilter::default(); ptrace::FILTER_MAX]);
+    let mut lets_through = |tid: i32, number: u32| {
+        let len = ptrace::seccomp_filter(tid, number as usize, &mut filter).unwrap_or(0);
+        let read = filter.get(..len).unwrap_or_default();
+        filter::of_helpers().iter().all(|call| filter::allows(read, call))
+    };
+    let are_all = world.threads().all(|thread| (0..number).all(|number| lets_through(thread.tid, number)));
+    // Who sleeps in the kernel is not asked.
+    let is_plain = number == 0 || world.sleepers().next().is_none();
+    Ok(if are_all && is_plain { Asking::Filtered(number) } else { Asking::Nothing })
 }
 
 /// What is found out by calls when all is mapped: whether calls can be timed, and how fences are made.

@@ -194,6 +194,11 @@ impl Program {
         bits | if self.code.is_checked { needs::CHECKED } else { 0 }
     }
 
+    /// The same in a process whose programs read the counter as a clock, or not.
+    pub(crate) fn needs_with(&self, has_counter: bool) -> u64 {
+        self.needs() | if has_counter { needs::COUNTER } else { 0 }
+    }
+
     /// What it reads of r8 to r11, as bits.
     pub(crate) fn reads(&self) -> u16 {
         // From r11 down to r8, in the order of the kernel's `pt_regs`.
@@ -311,9 +316,18 @@ impl Programs {
         self.iter().any(Program::walks)
     }
 
-    /// What one of them asks of the kernel at each hit.
-    pub(crate) fn asks_the_kernel(&self) -> Option<&'static str> {
-        self.iter().flat_map(|p| p.code.helpers()).filter_map(Helper::of).find_map(asked)
+    /// What one of them asks of the kernel at each hit, in a process whose programs read the counter as a clock, or not.
+    pub(crate) fn asks_the_kernel(&self, has_counter: bool) -> Option<&'static str> {
+        self.helpers().filter(|helper| !has_counter || !is_of_time(*helper)).find_map(asked)
+    }
+
+    /// One of them asks what time it is.
+    pub(crate) fn asks_the_time(&self) -> bool {
+        self.helpers().any(is_of_time)
+    }
+
+    fn helpers(&self) -> impl Iterator<Item = Helper> {
+        self.iter().flat_map(|p| p.code.helpers()).filter_map(Helper::of)
     }
 
     /// Bytes of scratch memory of the one that needs most; `None` if none needs a workspace.
@@ -325,6 +339,12 @@ impl Programs {
     pub(crate) fn placed_len(&self) -> usize {
         self.iter().map(|p| p.code.placed_len().next_multiple_of(16)).sum()
     }
+}
+
+/// True for a helper that needs a clock and nothing else that the kernel knows.
+fn is_of_time(helper: Helper) -> bool {
+    use Helper::{KtimeGetBootNs, KtimeGetNs, KtimeGetTaiNs, PrandomU32, RingbufOutput};
+    matches!(helper, KtimeGetNs | KtimeGetBootNs | KtimeGetTaiNs | PrandomU32 | RingbufOutput)
 }
 
 /// What a helper asks of the kernel at each call, if it does.

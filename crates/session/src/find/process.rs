@@ -32,6 +32,8 @@ pub(crate) struct Status {
     pub tracer: i32,
     pub uid: u32,
     pub seccomp: u32,
+    /// How many filters, where the kernel tells.
+    pub seccomp_filters: u32,
     pub has_memory: bool,
     /// A SIGKILL waits for the thread, which does nothing any more but end.
     pub is_killed: bool,
@@ -82,6 +84,7 @@ impl Status {
                 "TracerPid" => status.tracer = first.parse().ok()?,
                 "Uid" => status.uid = value.split_whitespace().nth(1)?.parse().ok()?,
                 "Seccomp" => status.seccomp = first.parse().ok()?,
+                "Seccomp_filters" => status.seccomp_filters = first.parse().ok()?,
                 "VmSize" => status.has_memory = true,
                 "SigPnd" | "ShdPnd" => {
                     status.is_killed |= u64::from_str_radix(first, 16).ok()? & SIGKILL_BIT != 0;
@@ -436,18 +439,25 @@ pub fn check_process(pid: i32) -> Result<(), Broken> {
     checked.map_err(|broken| cause(pid, broken))
 }
 
-/// Whether a thread of a process has a seccomp filter, or strict mode.
-///
-/// A filter may end a process for a call that it does not know. What it would do is not asked: the asking would be such a call.
+/// How many seccomp filters each thread of a process has; `None` if they have not all as many, or one is in strict mode, or the kernel
+/// does not tell.
 ///
 /// # Errors
 /// What of it cannot be read.
-pub fn is_filtered(pid: i32) -> Result<bool, Broken> {
-    let mut is_filtered = false;
+pub(crate) fn filters(pid: i32) -> Result<Option<u32>, Broken> {
+    let mut all = None;
     for tid in threads(pid)? {
-        is_filtered |= Status::of_thread(pid, tid)?.is_some_and(|status| status.seccomp != 0);
+        let Some(status) = Status::of_thread(pid, tid)? else { continue };
+        let number = match (status.seccomp, status.seccomp_filters) {
+            (0, _) => 0,
+            (2, number @ 1..) => number,
+            _ => return Ok(None),
+        };
+        if *all.get_or_insert(number) != number {
+            return Ok(None);
+        }
     }
-    Ok(is_filtered)
+    Ok(all)
 }
 
 /// What has failed in a process that is over has failed since it is over.

@@ -9,6 +9,7 @@
 use crate::enter::clock;
 use crate::enter::fence::Fence;
 use crate::enter::region::Regions;
+use crate::enter::setup::Asking;
 use crate::enter::setup::RECORD_LEN;
 use crate::enter::walks::Walks;
 use crate::facts::calls::{Event, OpenCalls};
@@ -49,6 +50,10 @@ pub struct Session {
     pub(crate) rseq_offset: Option<i32>,
     pub(crate) ways: text::Ways,
     pub(crate) ns_per_tick: u64,
+    /// Whether helpers may make system calls.
+    pub(crate) calls: Asking,
+    /// Programs read the counter as a clock.
+    pub(crate) has_counter: bool,
     pub(crate) tid_offset: u64,
     pub(crate) walks: Walks,
     /// First cell of the stacks that are counted.
@@ -92,6 +97,8 @@ impl Session {
             rseq_offset: None,
             ways: text::Ways { threads: None, has_rdpid: has_rdpid(), flavour },
             ns_per_tick: 0,
+            calls: Asking::Nothing,
+            has_counter: false,
             tid_offset: 0,
             walks: Walks::default(),
             stack_cells: 0,
@@ -158,7 +165,7 @@ impl Session {
         for (number, program) in self.programs.iter().enumerate() {
             for number in (number..arena.layout.programs()).step_by(self.programs.len()) {
                 let at = arena.layout.program(number) + offset_of!(ProgramDesc, needs);
-                arena.publish(at, program.needs() | needs::CHILDREN);
+                arena.publish(at, program.needs_with(self.has_counter) | needs::CHILDREN);
             }
         }
     }
