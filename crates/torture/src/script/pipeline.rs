@@ -215,13 +215,22 @@ fn execute(checked: &Checked, script: Script, tally: &mut Tally) -> Result<(), S
     }
 }
 
+/// Bytes of the end of what a script says beside its output that are kept.
+const SAID_MAX: usize = 1 << 20;
+
 /// What is said beside the output.
 #[derive(Clone, Default)]
 struct Said(Rc<RefCell<Vec<u8>>>);
 
 impl Write for Said {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.borrow_mut().extend_from_slice(bytes);
+        // A script may warn without end; what is looked for is said at its end, and is short.
+        let mut said = self.0.borrow_mut();
+        said.extend_from_slice(bytes);
+        if said.len() > 2 * SAID_MAX {
+            let gone = said.len() - SAID_MAX;
+            said.drain(..gone);
+        }
         Ok(bytes.len())
     }
 
