@@ -15,6 +15,7 @@
 
 use crate::find::memory::Memory;
 use image::Mapping;
+use memchr::{memchr_iter, memmem};
 use std::path::Path;
 use std::sync::OnceLock;
 use sys::nr;
@@ -87,8 +88,7 @@ const ARCH_PRCTL: u32 = 158;
 
 /// Whether there is a `syscall` shortly behind a load of one of the numbers.
 fn makes_calls(code: &[u8]) -> bool {
-    let is_syscall = |at: &usize| code[*at] == 0x0f && code.get(at + 1) == Some(&0x05);
-    (0..code.len()).filter(is_syscall).any(|at| {
+    memmem::find_iter(code, &[0x0f, 0x05]).any(|at| {
         let before = &code[at.saturating_sub(BEFORE)..at];
         // mov eax, number; mov rax, number
         // The last one counts: one function may have several calls.
@@ -107,8 +107,8 @@ fn passes_calls(code: &[u8]) -> bool {
     const FIRST: u8 = 0xbf;
     const SECOND: u8 = 0xbe;
     let word = |w: &[u8]| u32::from_le_bytes([w[1], w[2], w[3], w[4]]);
-    let loads = code.windows(5).enumerate().filter(|(_, w)| w[0] == FIRST && CALLS.contains(&word(w)));
-    loads.map(|(at, w)| (at, word(w))).any(|(at, number)| {
+    let loads = memchr_iter(FIRST, code).filter_map(|at| Some((at, word(code.get(at..at + 5)?))));
+    loads.filter(|(_, number)| CALLS.contains(number)).any(|(at, number)| {
         // Before it or behind it: no two instructions share a byte.
         let (before, behind) =
             (&code[at.saturating_sub(BEFORE)..at], &code[at + 5..(at + BEFORE).min(code.len())]);
@@ -126,7 +126,7 @@ fn passes_calls(code: &[u8]) -> bool {
 
 fn names_calls(names: &[u8]) -> bool {
     const NAMES: [&[u8]; 3] = [b"\0clone\0", b"\0__clone\0", b"\0arch_prctl\0"];
-    NAMES.iter().any(|name| names.windows(name.len()).any(|w| w == *name))
+    NAMES.iter().any(|name| memmem::find(names, name).is_some())
 }
 
 #[cfg(test)]
