@@ -27,20 +27,22 @@ const HELP: &str = "\
 nanoprobe bench scripts [OPTION]... [ROW]...
 Measures what a script adds to a call of a C function: nanoseconds of processor time.
 arg0 goes from 0 to 999 and over again, arg1 is a text of 31 bytes on the thread's stack, arg2 one on the heap.
+The function begins with a push, which the kernel's uprobes need not step over.
 Stacks: \"stack\" by unwind tables, \"framed\" 16 of their frames by frame pointers, \"anew\" by tables and no two the same;
 what 16 frames more cost is the difference between 20 and 4.
 
   -d, --duration N       seconds of each (2)
   -p, --producers N      threads that call, each on a CPU of its own (1)
-      --bpftrace PROGRAM the same scripts by this bpftrace too (needs root)
+      --bpftrace PROGRAM the same scripts by this bpftrace too (needs root; without it, by one in PATH)
+      --alone            by no bpftrace
       --kernel           a BPF program of the kernel that counts the same calls too (needs root)
   -l, --list             the rows
 ";
 
-/// A row: its name, the function that is called, and the script.
+/// A row: its name, the function that is called, and the script; without a probe it is one at the entry.
 type Row = (&'static str, Function, &'static str);
 
-const ROWS: [Row; 16] = [
+const ROWS: [Row; 18] = [
     ("count", Function::Args, "{ @ = count(); }"),
     ("no", Function::Args, "/arg0 > 1000000/ { @ = count(); }"),
     ("hist", Function::Args, "{ @ = hist(arg0); }"),
@@ -57,6 +59,12 @@ const ROWS: [Row; 16] = [
     ("framed-20", Function::Framed, "{ @[ustack(20)] = count(); }"),
     ("anew-4", Function::Anew, "{ @[ustack(4)] = count(); }"),
     ("anew-20", Function::Anew, "{ @[ustack(20)] = count(); }"),
+    ("retval", Function::Args, "uretprobe { @ = hist(retval); }"),
+    (
+        "latency",
+        Function::Args,
+        "uprobe { @start[tid] = nsecs; } uretprobe /@start[tid]/ { @ = hist(nsecs - @start[tid]); delete(@start[tid]); }",
+    ),
 ];
 
 #[derive(Debug)]
@@ -77,7 +85,7 @@ fn parse(args: &[String]) -> Result<Option<Wanted>, lexopt::Error> {
     use lexopt::prelude::*;
     let mut wanted =
         Wanted { seconds: 2, producers: 1, bpftrace: None, is_vs_kernel: false, rows: Vec::new() };
-    let mut parser = lexopt::Parser::from_args(args);
+    let (mut parser, mut is_alone) = (lexopt::Parser::from_args(args), false);
     while let Some(arg) = parser.next()? {
         match arg {
             Short('d') | Long("duration") => wanted.seconds = parser.value()?.parse()?,
@@ -85,6 +93,7 @@ fn parse(args: &[String]) -> Result<Option<Wanted>, lexopt::Error> {
                 wanted.producers = parser.value()?.parse::<usize>()?.clamp(1, 1024)
             }
             Long("bpftrace") => wanted.bpftrace = Some(parser.value()?.string()?),
+            Long("alone") => is_alone = true,
             Long("kernel") => wanted.is_vs_kernel = true,
             Short('l') | Long("list") => {
                 ROWS.iter().for_each(|(name, _, script)| println!("{name:<12} {script}"));
@@ -105,7 +114,27 @@ fn parse(args: &[String]) -> Result<Option<Wanted>, lexopt::Error> {
     if wanted.rows.is_empty() {
         wanted.rows = ROWS.to_vec();
     }
+    wanted.bpftrace = wanted.bpftrace.or_else(installed).filter(|_| !is_alone);
     Ok(Some(wanted))
+}
+
+/// The bpftrace in PATH, if it is not this program.
+fn installed() -> Option<String> {
+    let path = std::env::var_os("PATH")?;
+    let ours = std::env::current_exe().and_then(std::fs::canonicalize).ok()?;
+    let found = std::env::split_paths(&path).map(|dir| dir.join("bpftrace"));
+    let mut found = found.filter(|file| std::fs::canonicalize(file).is_ok_and(|file| file != ours));
+    found.next().map(|file| file.display().to_string())
+}
+
+/// A row's script at the function's places, and how many of them a call meets.
+fn at_places(script: &str, place: &str) -> (String, u64) {
+    if script.starts_with(['{', '/']) {
+        return (format!("uprobe:{place} {script}"), 1);
+    }
+    let entries = script.replace("uprobe ", &format!("uprobe:{place} "));
+    let hits = script.matches("uprobe ").count() + script.matches("uretprobe ").count();
+    (entries.replace("uretprobe ", &format!("uretprobe:{place} ")), hits as u64)
 }
 
 fn measure(wanted: &Wanted, out: &mut impl Write) -> Result<(), TriggerError> {
@@ -124,12 +153,14 @@ fn measure(wanted: &Wanted, out: &mut impl Write) -> Result<(), TriggerError> {
     for row @ (name, _, script) in &wanted.rows {
         let mut line = format!("{name:<10}");
         let own = By::Ours(&ours);
-        line += &one(&mut traced, length, &own, row)?;
+        let (added, told) = one(&mut traced, length, &own, row)?;
+        line += &told;
         if let Some(program) = &wanted.bpftrace {
-            line += &one(&mut traced, length, &By::Bpftrace(program), row)?;
+            let (theirs, told) = one(&mut traced, length, &By::Bpftrace(program), row)?;
+            line += &format!("{told}  {:5.0} times", theirs / added);
         }
         if wanted.is_vs_kernel && *name == "count" {
-            line += &one(&mut traced, length, &By::Kernel, row)?;
+            line += &one(&mut traced, length, &By::Kernel, row)?.1;
         }
         writeln!(out, "{line}   {script}")?;
         out.flush()?;
@@ -144,29 +175,31 @@ enum By<'a> {
     Kernel,
 }
 
-/// What one way of probing adds, in words.
+/// What one way of probing adds, in nanoseconds and in words.
 fn one(
     traced: &mut Traced,
     length: Length,
     by: &By<'_>,
     (_, function, script): &Row,
-) -> Result<String, TriggerError> {
+) -> Result<(f64, String), TriggerError> {
     let function = *function;
+    let place = format!("{}:{}", std::env::current_exe()?.display(), function.symbol());
+    let (script, per_call) = at_places(script, &place);
     let before = phase(traced, function, BASELINE)?.ns_per_call();
     let (phase, who) = match by {
         By::Ours(program) => {
-            let script = Script::start(program, traced.pid(), function, script)?;
+            let script = Script::start(program, traced.pid(), &script)?;
             let phase = phase(traced, function, length)?;
             let told = script.stop()?;
             let hits =
                 hits_told(&told).ok_or_else(|| TriggerError::Child(format!("no hits are told: {told}")))?;
-            if hits != phase.calls {
+            if hits != per_call * phase.calls {
                 return Err(TriggerError::Differ { who: "nanoprobe", hits, calls: phase.calls });
             }
             (phase, "nanoprobe")
         }
         By::Bpftrace(program) => {
-            let script = Script::start(program, traced.pid(), function, script)?;
+            let script = Script::start(program, traced.pid(), &script)?;
             let phase = phase(traced, function, length)?;
             script.stop()?;
             (phase, "bpftrace")
@@ -184,7 +217,7 @@ fn one(
     let after = self::phase(traced, function, BASELINE)?.ns_per_call();
     let added = phase.ns_per_call() - f64::midpoint(before, after);
     let rate = crate::Summary::of(&phase.rates()).median;
-    Ok(format!("  {who} {added:8.2} ns {rate:7.1} M/s"))
+    Ok((added, format!("  {who} {added:8.2} ns {rate:7.1} M/s")))
 }
 
 fn phase(traced: &mut Traced, function: Function, length: Length) -> Result<Phase, TriggerError> {
@@ -205,11 +238,10 @@ struct Script {
 }
 
 impl Script {
-    fn start(program: &str, pid: i32, function: Function, body: &str) -> Result<Script, TriggerError> {
-        let exe = std::env::current_exe()?;
+    fn start(program: &str, pid: i32, script: &str) -> Result<Script, TriggerError> {
         // Old ones have no word for it that all is in place; a timer that comes last runs behind that.
         let timer = "interval:ms:300 { printf(\"attached\\n\"); }";
-        let text = format!("uprobe:{}:{} {body} {timer}", exe.display(), function.symbol());
+        let text = format!("{script} {timer}");
         let mut command = Command::new(program);
         command.args(["-B", "line", "-p", &pid.to_string(), "-e", &text]).stdin(Stdio::null());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
@@ -259,6 +291,14 @@ mod tests {
     fn the_hits_that_are_told_are_read() {
         assert_eq!(hits_told("@: 5\n\nHits 17: 17 handled, 0 skipped; 0 places left out.\n"), Some(17));
         assert_eq!(hits_told("@: 5\n"), None);
+    }
+
+    #[test]
+    fn a_row_is_at_the_entry_or_where_it_says() {
+        let count = at_places("{ @ = count(); }", "f:g");
+        assert_eq!(count, ("uprobe:f:g { @ = count(); }".to_owned(), 1));
+        let both = at_places("uprobe { @++; } uretprobe /1/ { @++; }", "f:g");
+        assert_eq!(both, ("uprobe:f:g { @++; } uretprobe:f:g /1/ { @++; }".to_owned(), 2));
     }
 
     #[test]
