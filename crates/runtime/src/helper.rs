@@ -80,6 +80,8 @@ helpers! {
     user_stack(to, most) = around, hit: unsafe { around.user_stack::<A>(hit, to, most) };
     func_ip() = around, hit: around.site.function;
     vector(number, first) = around, hit: vectors::bytes(number, first);
+    send_signal(signal, to_thread) = around, hit: around.send_signal(signal, to_thread);
+    write_user(to, from, len) = around, hit: around.write_user(to, from, len);
 }
 
 macro_rules! quick_first {
@@ -145,6 +147,8 @@ pub const fn table<A: Adder>() -> [Function; HELPERS_LEN] {
         user_stack::<A>,
         func_ip::<A>,
         vector::<A>,
+        send_signal::<A>,
+        write_user::<A>,
     ]
 }
 

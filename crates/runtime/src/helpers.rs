@@ -6,6 +6,7 @@
 //! Keeps:   see `around`; contracts are those of `bpf::helper`.
 //! Checked: tests/helpers.rs; tests/reads.rs.
 
+pub mod changes;
 pub mod maps;
 pub mod output;
 pub(crate) mod quick;

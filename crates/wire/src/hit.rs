@@ -295,10 +295,14 @@ pub enum Helper {
     FuncIp = 32,
     /// (number, first byte) -> eight bytes of a vector register.
     Vector = 33,
+    /// (signal, to the thread only) -> 0 or an error.
+    SendSignal = 34,
+    /// (address, from, length) -> 0 or an error; writes memory of the target.
+    WriteUser = 35,
 }
 
 /// How many helpers there are.
-pub const HELPERS_LEN: usize = 34;
+pub const HELPERS_LEN: usize = 36;
 
 impl Helper {
     /// All, in their order.
@@ -337,6 +341,8 @@ impl Helper {
         Helper::UserStack,
         Helper::FuncIp,
         Helper::Vector,
+        Helper::SendSignal,
+        Helper::WriteUser,
     ];
 
     /// The number by which programs call it: BPF's own, or one of ours from 0x4e500000 on.
@@ -376,6 +382,8 @@ impl Helper {
             Helper::UserStack => 0x4e50_000d,
             Helper::FuncIp => 173,
             Helper::Vector => 0x4e50_0014,
+            Helper::SendSignal => 0x4e50_0011,
+            Helper::WriteUser => 0x4e50_0010,
         }
     }
 

@@ -398,6 +398,8 @@ mod tests {
             (Helper::Child, number::CHILD),
             (Helper::StrTidy, number::STR_TIDY),
             (Helper::ProbeReadText, number::PROBE_READ_TEXT),
+            (Helper::SendSignal, number::SEND_SIGNAL),
+            (Helper::WriteUser, number::WRITE_USER),
             (Helper::UserStack, number::USER_STACK),
             (Helper::FuncIp, number::FUNC_IP),
             (Helper::Vector, number::VECTOR),
