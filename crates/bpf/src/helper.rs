@@ -125,6 +125,8 @@ pub enum About {
     Jiffies,
     /// When tracing began, by [`KTIME_GET_BOOT_NS`].
     Began,
+    /// Whether the sample that the program runs for was taken in user mode.
+    Usermode,
 }
 
 /// What [`NAME_OF`] names.

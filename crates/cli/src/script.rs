@@ -14,6 +14,7 @@ mod names;
 mod native;
 pub mod options;
 mod place;
+mod sampled;
 
 use crate::front;
 use lang::ast::Provider;
@@ -115,8 +116,11 @@ fn run(options: &Options) -> Result<i32, String> {
     };
     let out = output(options, format, buffering)?;
     let has_targets = script.probes.iter().any(|probe| matches!(probe.event, Event::Target(_)));
-    let is_live = options.command.is_some() || has_targets;
+    let is_live = options.command.is_some() || has_targets || sampled::has_any(&script);
     let is_by_kernel = options.backend == Backend::Kernel;
+    if is_by_kernel && sampled::has_any(&script) {
+        return Err("ERROR: profile, software, hardware and watchpoint probes run in the controller: not with --backend kernel".into());
+    }
     if is_by_kernel && settings.mode != Mode::Trace {
         return Err("ERROR: tests and benches do not run with --backend kernel".into());
     }
@@ -193,11 +197,14 @@ fn list(options: &Options) -> Result<(), String> {
             }
         }
     } else {
-        // Of a process, what it has; without one there would be all files of the machine.
+        // Of a process, what it has; without one those that need no file, not all files of the machine.
         let search = options.search.as_deref().or((!options.pids.is_empty()).then_some("*"));
-        let search =
-            search.ok_or("ERROR: -l takes what to search, as in -l 'uprobe:/bin/bash:*', or -p PID")?;
-        lines = targets(options)?.list(search, options.is_verbose).map_err(|why| format!("ERROR: {why}"))?;
+        lines = match search {
+            None => lang::events::listed("*"),
+            Some(search) => {
+                targets(options)?.list(search, options.is_verbose).map_err(|why| format!("ERROR: {why}"))?
+            }
+        };
     }
     put(lines.iter().map(|line| format!("{line}\n")).collect())
 }
@@ -374,12 +381,6 @@ fn refuse_targets(script: &Script, mode: Mode) -> Result<(), String> {
         let name = &probe.name;
         match target.provider {
             Provider::Uprobe | Provider::Uretprobe | Provider::Usdt => None,
-            Provider::Software | Provider::Hardware | Provider::Profile => {
-                Some(format!("ERROR: {name}: samples of perf events are not in this version"))
-            }
-            Provider::Watchpoint => Some(format!(
-                "ERROR: {name}: watchpoints are not in scripts of this version; nanoprobe watch has them"
-            )),
             _ => Some(format!("ERROR: {name}: probes of the kernel are not in this version")),
         }
     };
@@ -451,20 +452,23 @@ pub fn split(command: &str) -> Vec<String> {
 
 fn info() -> String {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let probes = ["begin", "bench", "end", "interval", "self", "test", "uprobe", "uretprobe", "usdt"];
-    let probes = probes.map(|name| format!("  {name}: yes"));
-    let absent = [
-        "fentry",
+    let probes = [
+        "begin",
+        "bench",
+        "end",
         "hardware",
-        "iter",
-        "kprobe",
-        "kprobe_session",
+        "interval",
         "profile",
-        "rawtracepoint",
+        "self",
         "software",
-        "tracepoint",
+        "test",
+        "uprobe",
+        "uretprobe",
+        "usdt",
         "watchpoint",
     ];
+    let probes = probes.map(|name| format!("  {name}: yes"));
+    let absent = ["fentry", "iter", "kprobe", "kprobe_session", "rawtracepoint", "tracepoint"];
     let absent = absent.map(|name| format!("  {name}: no"));
     let machine = std::env::consts::ARCH;
     format!(

@@ -285,6 +285,7 @@ impl State {
             maps,
             options: options.declared,
             located: found.located,
+            cgroups: found.cgroups,
             warnings: std::mem::take(&mut self.warnings),
             config,
             ctypes,
@@ -382,6 +383,7 @@ impl State {
                         .collect(),
                     vars: infer.vars.iter().map(|v| v.ty.clone()).collect(),
                     located: std::mem::take(&mut infer.located),
+                    cgroups: std::mem::take(&mut infer.cgroups),
                     keys: std::mem::take(&mut infer.keys),
                     values: std::mem::take(&mut infer.values),
                 };

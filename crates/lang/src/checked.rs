@@ -39,6 +39,8 @@ pub struct Checked {
     pub options: Vec<Opt>,
     /// `args` and `retval`, by probe and attach point.
     pub located: HashMap<(usize, usize), Values>,
+    /// Numbers of the control groups that `cgroupid` names.
+    pub cgroups: HashMap<Vec<u8>, u64>,
     /// Warnings, in order of place.
     pub warnings: Vec<Diagnostic>,
 }

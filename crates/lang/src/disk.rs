@@ -56,6 +56,16 @@ impl World for Disk {
         let system = SYSTEM.iter().map(PathBuf::from);
         self.include.iter().cloned().chain(system).find_map(|dir| text_of(&dir.join(name)).ok())
     }
+
+    fn cgroup_id(&mut self, path: &str) -> Option<u64> {
+        // The number of its directory; other directories have numbers too.
+        let path = Path::new(path);
+        path.join("cgroup.procs")
+            .exists()
+            .then(|| std::fs::metadata(path).ok())
+            .flatten()
+            .map(|meta| meta.ino())
+    }
 }
 
 fn text_of(path: &Path) -> Result<String, String> {

@@ -91,6 +91,10 @@ pub(crate) struct Infer<'a> {
     meta: u32,
     discarded: bool,
     dead: u32,
+    /// The value that goes into a map.
+    stored: Option<ExprId>,
+    /// Numbers of control groups by their paths.
+    pub cgroups: HashMap<Vec<u8>, u64>,
 }
 
 impl<'a> Infer<'a> {
@@ -115,6 +119,8 @@ impl<'a> Infer<'a> {
             meta: 0,
             discarded: false,
             dead: 0,
+            stored: None,
+            cgroups: HashMap::new(),
             around,
         }
     }
@@ -253,7 +259,13 @@ impl<'a> Infer<'a> {
                 self.map_value(map.id, expr.span)
             }
             ExprKind::Arg(n) => self.argument(*n, expr.span),
-            ExprKind::Builtin(function, args) => self.call(*function, args, expr),
+            ExprKind::Builtin(function, args) => {
+                // The call's value may be nobody's; its arguments are its own.
+                let was = std::mem::replace(&mut self.discarded, false);
+                let ty = self.call(*function, args, expr);
+                self.discarded = was;
+                ty
+            }
             ExprKind::Unary(op, of) => self.unary(*op, of, expr.span),
             ExprKind::Step(step, target) => self.step(*step, target, expr.span),
             ExprKind::Binary(op, a, b) => self.binary(*op, a, b, expr.span),

@@ -9,6 +9,7 @@ mod checked;
 mod config;
 mod diagnostic;
 mod disk;
+pub mod events;
 mod expand;
 mod fmt;
 mod fold;

@@ -129,6 +129,7 @@ fn event(point: &AttachPoint, group: &sites::Group) -> Result<Event, Diagnostic>
             )
         }
         Spec::Period(nanos) if point.provider == crate::ast::Provider::Interval => Event::Interval(*nanos),
+        Spec::Period(_) | Spec::Event(..) | Spec::Watchpoint { .. } => Event::Sampled(point.spec.clone()),
         _ => {
             let place = |(site, cookie): (&usize, u64)| (point.sites[*site].place, cookie);
             let sites = group.sites.iter().zip(group.cookie..).map(place).collect();

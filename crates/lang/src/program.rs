@@ -8,7 +8,7 @@
 //! Checked: `tests/scripts.rs` (every program is accepted by `bpf::Program`), `torture lang`.
 
 use crate::MapKind;
-use crate::ast::Provider;
+use crate::ast::{Provider, Spec};
 use crate::types::{Agg, CTypes, Type};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -97,6 +97,8 @@ pub enum Event {
     Bench(String),
     /// In traced processes.
     Target(Target),
+    /// In the controller, at each sample of time, of events or of accesses to memory.
+    Sampled(Spec),
 }
 
 /// Where a program runs in traced processes.

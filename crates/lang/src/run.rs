@@ -18,6 +18,7 @@ mod os;
 mod out;
 mod printf;
 mod report;
+mod sample;
 mod series;
 mod show;
 mod stacks;
@@ -27,6 +28,7 @@ pub use machine::{Ended, Machine, Mode, Settings};
 pub use maps::{Shared, specs};
 pub use names::signal_number;
 pub use out::{Buffering, Format, Out};
+pub use sample::Sample;
 pub use traced::{Engine, Frame, Look, Symbols, Traced, Untraced};
 
 /// The names of the numbers 0 and on, as far as they have any.

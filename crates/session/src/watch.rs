@@ -11,6 +11,7 @@
 //! - [`registers`] who has which of them
 //! - [`record`] each access to them
 //! - [`soft`] by page protection
+//! - [`sampled`] samples of time, events and accesses, with registers
 //! - [`step`] what an instruction will touch
 //! - [`touch`] one access
 //! - [`places`] names for places in code
@@ -21,6 +22,7 @@ mod hard;
 mod places;
 mod record;
 mod registers;
+mod sampled;
 mod soft;
 mod spec;
 mod step;
@@ -29,6 +31,7 @@ mod touch;
 pub use error::WatchError;
 pub use hard::Hard;
 pub use places::Places;
+pub use sampled::{Sample, Sampler, What, Whom};
 pub use soft::{Soft, SoftReceipt};
 pub use spec::{Access, Watch, WatchSpec, resolve};
 pub use touch::{At, Detail, Stack, Touch};

@@ -1,15 +1,15 @@
-//! Kernel uprobes and hardware breakpoints through perf_event_open(2).
+//! Kernel uprobes, hardware breakpoints and samples through perf_event_open(2).
 //!
-//! For:     watchpoints, and benches that put the kernel beside us.
+//! For:     watchpoints, probes of scripts that samples run, and benches that put the kernel beside us.
 //! State:   none; the caller owns the descriptor.
 //! Context: control.
-//! Keeps:   P1 the attribute has the size that it says (the kernel's second version).
+//! Keeps:   P1 the attribute has the size that it says (the kernel's fourth version).
 //! Checked: tests below; `bench --vs kernel` compares the count with the calls made.
 
 use crate::{Errno, check, nr, syscall};
 use core::ffi::CStr;
 
-/// `struct perf_event_attr` as far as `config2`.
+/// `struct perf_event_attr` as far as `clockid`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 struct Attr {
@@ -24,9 +24,13 @@ struct Attr {
     bp_type: u32,
     config1: u64,
     config2: u64,
+    branch_sample_type: u64,
+    sample_regs_user: u64,
+    sample_stack_user: u32,
+    clockid: i32,
 }
 
-const ATTR_BYTES: u32 = 72;
+const ATTR_BYTES: u32 = 96;
 const _: () = assert!(size_of::<Attr>() == ATTR_BYTES as usize);
 /// The descriptor does not outlive an exec.
 const FD_CLOEXEC: usize = 1 << 3;
@@ -40,11 +44,20 @@ const TYPE_BREAKPOINT: u32 = 5;
 /// ioctls: let it count, let it not.
 const ENABLE: usize = 0x2400;
 const DISABLE: usize = 0x2401;
+/// ioctl: samples go to this event's ring.
+const SET_OUTPUT: usize = 0x2405;
 /// Bits of the attribute.
 const DISABLED: u64 = 1;
 const INHERIT: u64 = 1 << 1;
 const EXCLUDE_KERNEL: u64 = 1 << 5;
 const EXCLUDE_HV: u64 = 1 << 6;
+const COMM: u64 = 1 << 9;
+const TASK: u64 = 1 << 13;
+const SAMPLE_ID_ALL: u64 = 1 << 18;
+const EXCLUDE_CALLCHAIN_KERNEL: u64 = 1 << 21;
+const USE_CLOCKID: u64 = 1 << 25;
+/// What is in a sample: thread, time, CPU, callers, registers. In this order.
+const SAMPLE: u64 = 1 << 1 | 1 << 2 | 1 << 7 | 1 << 5 | 1 << 12;
 const INHERIT_THREAD: u64 = 1 << 35;
 const REMOVE_ON_EXEC: u64 = 1 << 36;
 const SIGTRAP: u64 = 1 << 37;
@@ -105,6 +118,96 @@ pub fn open_breakpoint(b: &Breakpoint, tid: i32) -> Result<i32, Errno> {
     let args = [(&raw const attr) as usize, tid as usize, ANY_CPU, NO_GROUP, FD_CLOEXEC, 0];
     // SAFETY: the kernel reads `attr`, whose size is in it, during the call, and keeps nothing of it.
     check(unsafe { syscall(nr::PERF_EVENT_OPEN, args) }).map(|fd| fd as i32)
+}
+
+/// What samples are taken of.
+#[derive(Clone, Copy, Debug)]
+pub enum Occasion {
+    /// Nanoseconds of a CPU, busy or not.
+    Clock,
+    /// An event of the kernel's, by its number (`PERF_COUNT_SW_*`).
+    Software(u64),
+    /// An event of the processor's, by its number (`PERF_COUNT_HW_*`).
+    Hardware(u64),
+    /// Accesses to bytes.
+    Access {
+        /// Where; aligned to the length.
+        addr: u64,
+        /// How many bytes.
+        len: u32,
+        /// See [`access`].
+        access: u32,
+    },
+}
+
+/// An event that leaves a sample after each `period` occasions. It starts disabled.
+#[derive(Clone, Copy, Debug)]
+pub struct Sampled {
+    /// Of what.
+    pub of: Occasion,
+    /// How many occasions are between two samples.
+    pub period: u64,
+    /// Which registers of user mode are in a sample, by the kernel's bits.
+    pub registers: u64,
+    /// What the thread starts has it too.
+    pub is_inherited: bool,
+    /// Only what happens in user mode.
+    pub only_user: bool,
+}
+
+/// A descriptor of samples of thread `tid` (-1: all of them) on one CPU. See [`Samples`](crate::Samples).
+///
+/// # Errors
+/// `EACCES` or `EPERM` not allowed, `ENODEV` no such CPU, `ENOENT` or `EOPNOTSUPP` no such event here, `ENOSPC` all debug registers
+/// are taken, `ESRCH` no such thread.
+pub fn open_sampled(s: &Sampled, tid: i32, cpu: u32) -> Result<i32, Errno> {
+    let bit = |is_set: bool, bits: u64| if is_set { bits } else { 0 };
+    let (kind, config) = match s.of {
+        Occasion::Clock => (1, 0),
+        Occasion::Software(number) => (1, number),
+        Occasion::Hardware(number) => (0, number),
+        Occasion::Access { .. } => (TYPE_BREAKPOINT, 0),
+    };
+    let (addr, len, access) = match s.of {
+        Occasion::Access { addr, len, access } => (addr, u64::from(len), access),
+        _ => (0, 0, 0),
+    };
+    let attr = Attr {
+        kind,
+        size: ATTR_BYTES,
+        config,
+        sample_period: s.period,
+        sample_type: SAMPLE,
+        flags: DISABLED
+            | EXCLUDE_HV
+            | EXCLUDE_CALLCHAIN_KERNEL
+            | USE_CLOCKID
+            | COMM
+            | TASK
+            | SAMPLE_ID_ALL
+            | bit(s.is_inherited, INHERIT)
+            | bit(s.only_user, EXCLUDE_KERNEL),
+        wakeup_events: 1,
+        bp_type: access,
+        config1: addr,
+        config2: len,
+        sample_regs_user: s.registers,
+        // CLOCK_MONOTONIC.
+        clockid: 1,
+        ..Attr::default()
+    };
+    let args = [(&raw const attr) as usize, tid as usize, cpu as usize, NO_GROUP, FD_CLOEXEC, 0];
+    // SAFETY: the kernel reads `attr`, whose size is in it, during the call, and keeps nothing of it.
+    check(unsafe { syscall(nr::PERF_EVENT_OPEN, args) }).map(|fd| fd as i32)
+}
+
+/// Has the samples of an event go to the ring of another one, which is of the same CPU.
+///
+/// # Errors
+/// `EINVAL` it is not of the same CPU.
+pub fn redirect(event: i32, to: i32) -> Result<(), Errno> {
+    // SAFETY: this ioctl takes two descriptors and touches no memory of ours.
+    check(unsafe { syscall(nr::IOCTL, [event as usize, SET_OUTPUT, to as usize, 0, 0, 0]) }).map(drop)
 }
 
 /// Lets an event and those inherited from it count.

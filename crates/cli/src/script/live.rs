@@ -11,6 +11,7 @@ use super::command;
 use super::family::{Family, PROCESSES_MAX};
 use super::names::Names;
 use super::place::{Placing, wanted};
+use super::sampled::{Sampled, has_any};
 use crate::guard::Guard;
 use crate::probes::{TAIL_CALL, tail_calls};
 use crate::render;
@@ -21,9 +22,10 @@ use jit::{Compiler, Level, Meaning, Refusal, Refused};
 use lang::Targets;
 use lang::program::{Event, Script};
 use lang::run::{Look, Shared, Traced};
+use session::watch::Whom;
 use session::{
-    Attach, Births, FamilyMaps, Images, Launched, NotProgram, Program, Programs, Session, Wanted,
-    check_process, plan_each,
+    Attach, Births, FamilyMaps, Images, Launched, Missed, NotProgram, Program, Programs, Session, SitePlan,
+    Wanted, check_process, plan_each,
 };
 use std::collections::BTreeSet;
 use std::mem::offset_of;
@@ -78,8 +80,11 @@ pub struct Live<'g> {
     births: Option<Births>,
     /// When it was looked last whether anybody is there, and whether nobody was.
     looked: (Instant, bool),
+    sampled: Sampled,
     /// Places without a probe, and why.
     left_out: Vec<(String, String)>,
+    /// Names of places that some process has.
+    placed: BTreeSet<String>,
     names: Rc<Names>,
     stop: Stop,
     guard: &'g mut Guard,
@@ -108,7 +113,9 @@ impl<'g> Live<'g> {
             launched: None,
             births: None,
             looked: (Instant::now(), false),
+            sampled: Sampled::default(),
             left_out: Vec::new(),
+            placed: BTreeSet::new(),
             names,
             stop,
             guard,
@@ -171,7 +178,7 @@ impl<'g> Live<'g> {
         let asked: Vec<_> = asked.iter().map(|(spec, verb)| (spec, *verb)).collect();
         let plan = plan_each(&mut self.images, pid, &asked).map_err(|why| why.to_string())?;
         let (sites, natives, left_out) = placing.put(plan);
-        self.left_out.extend(left_out);
+        self.left_out.extend(left_out.iter().cloned());
         if let Some(names) = tail_calls(&sites).filter(|_| self.how.says) {
             eprintln!("WARNING: {names}: {TAIL_CALL}");
         }
@@ -192,7 +199,12 @@ impl<'g> Live<'g> {
         if let Some(ground) = session.ground().filter(|_| self.together.is_none()) {
             maps.borrow_mut().go_on_in(Arc::new(ground)).map_err(|why| why.to_string())?;
         }
-        self.left_out.extend(session.missed().iter().map(|(site, why)| (site.name.clone(), why.to_string())));
+        let missed = |(site, why): &(SitePlan, Missed)| {
+            (placing.name(site.addr()).unwrap_or(&site.name).to_owned(), why.to_string())
+        };
+        let missed: Vec<(String, String)> = session.missed().iter().map(missed).collect();
+        self.placed.extend(placing.placed(left_out.iter().chain(&missed).map(|(name, _)| name.as_str())));
+        self.left_out.extend(missed);
         self.names.add(pid, session.family(), session.seen_stacks());
         self.family.add(session, natives, maps);
         Ok(())
@@ -335,6 +347,25 @@ impl<'g> Live<'g> {
         is_anyone
     }
 
+    /// Samples of the processes, for the probes that run at samples.
+    fn sample(&mut self, script: &Script) -> Result<(), String> {
+        if !has_any(script) {
+            return Ok(());
+        }
+        let whom = match &self.which {
+            Which::All => vec![Whom::All],
+            Which::Pids(pids) => pids.iter().map(|pid| Whom::Process(*pid)).collect(),
+            Which::Command(_) => self.launched.iter().map(|launched| Whom::Process(launched.pid())).collect(),
+        };
+        // Its files are opened while it is there.
+        whom.iter().for_each(|whom| {
+            if let Whom::Process(pid) = whom {
+                self.names.meet(*pid as u32);
+            }
+        });
+        self.sampled.start(script, &whom)
+    }
+
     /// The maps that all processes will have together, with what is in them by now.
     fn share(&mut self, maps: &Shared) -> Result<(), String> {
         let image = maps.borrow().image();
@@ -370,6 +401,7 @@ impl Traced for Live<'_> {
                 self.enter_named(&[pid], script, maps)
             }
         };
+        let entered = entered.and_then(|()| self.sample(script));
         if let Err(why) = entered {
             if let Some(launched) = self.launched.take() {
                 launched.abandon();
@@ -383,6 +415,11 @@ impl Traced for Live<'_> {
             launched.go();
         }
         Ok(())
+    }
+
+    fn left_out(&self) -> BTreeSet<String> {
+        let names = self.left_out.iter().map(|(name, _)| name);
+        names.filter(|name| !self.placed.contains(*name)).cloned().collect()
     }
 
     fn is_any(&self) -> bool {
@@ -415,7 +452,16 @@ impl Traced for Live<'_> {
         if is_over { Look::Over } else { Look::On }
     }
 
+    fn samples(&mut self) -> Vec<(usize, lang::run::Sample)> {
+        self.sampled.take()
+    }
+
+    fn lost_samples(&self) -> u64 {
+        self.sampled.lost()
+    }
+
     fn detach(&mut self) {
+        self.sampled.stop();
         let missed = self.births.take().map_or(0, |births| births.missed());
         if missed > 0 && self.how.says {
             eprintln!(
@@ -449,8 +495,6 @@ fn in_words(why: &NotProgram) -> String {
         helper::NAME_OF => "strerror(), signal_name() or syscall_name()",
         helper::COMM_OF => "comm() of another process",
         helper::ABOUT => "ppid, pcomm, leader_tid, leader_comm or cgroup",
-        helper::WRITE_USER => "write_user()",
-        helper::SEND_SIGNAL => "signal()",
         _ => return why.to_string(),
     };
     format!("{what} is not possible at hits in this version")

@@ -18,7 +18,12 @@ pub struct Names {
     processes: RefCell<Vec<(i32, Known)>>,
     files: Files,
     has_lines: bool,
+    /// Stacks of samples, and whose.
+    kept: RefCell<Vec<(u32, Vec<u64>)>>,
 }
+
+/// Numbers of stacks of samples have this above them: no family has it.
+const SAMPLED: u64 = 0xffff_ffff;
 
 /// One of them.
 struct Known {
@@ -40,6 +45,14 @@ impl Names {
         self.processes.borrow_mut().push((pid, known));
     }
 
+    /// A process that was sampled: its files are opened, if it is still there.
+    pub fn meet(&self, pid: u32) {
+        let is_known = self.processes.borrow().iter().any(|(known, _)| *known == pid as i32);
+        if !is_known {
+            self.add(pid as i32, SAMPLED, None);
+        }
+    }
+
     /// Asks the programs that the process has run for the only answer; `None`: none has one, or they differ.
     fn only<T: PartialEq>(&self, pid: u32, ask: impl Fn(&mut Known) -> Option<T>) -> Option<T> {
         let mut processes = self.processes.borrow_mut();
@@ -52,12 +65,42 @@ impl Names {
     }
 }
 
+impl Names {
+    /// The frames of a stack that was kept.
+    fn sampled(&self, number: usize) -> Vec<run::Frame> {
+        let kept = self.kept.borrow();
+        let Some((pid, stack)) = kept.get(number) else { return Vec::new() };
+        let mut processes = self.processes.borrow_mut();
+        let known = processes.iter_mut().find(|(known, _)| *known == *pid as i32);
+        let of = |(_, known): &mut (i32, Known)| {
+            let addresses = &mut known.addresses;
+            addresses.learn(std::iter::once(stack), self.has_lines);
+            addresses.with_addrs(stack).map(|(addr, frame)| told(addresses, addr, frame)).collect()
+        };
+        known.map(of).unwrap_or_default()
+    }
+}
+
 impl Symbols for Names {
     fn name(&self, pid: u32, addr: u64) -> Option<(String, u64)> {
         self.only(pid, |known| known.addresses.function(addr))
     }
 
+    fn keep(&self, pid: u32, frames: &[u64]) -> u64 {
+        self.meet(pid);
+        let mut kept = self.kept.borrow_mut();
+        let known = kept.iter().position(|(of, known)| *of == pid && known == frames);
+        let number = known.unwrap_or_else(|| {
+            kept.push((pid, frames.to_vec()));
+            kept.len() - 1
+        });
+        SAMPLED << 32 | number as u64
+    }
+
     fn stack(&self, number: u64) -> Vec<run::Frame> {
+        if number >> 32 == SAMPLED {
+            return self.sampled(number as u32 as usize);
+        }
         let mut processes = self.processes.borrow_mut();
         let of = |known: &mut Known| {
             let stack = known.stacks.as_ref()?.get(number as u32)?;

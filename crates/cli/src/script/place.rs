@@ -84,6 +84,21 @@ impl<'a> Placing<'a> {
         placing
     }
 
+    /// What the script calls the place at an address.
+    pub fn name(&self, addr: u64) -> Option<&String> {
+        self.wanted.range((addr, false)..=(addr, true)).next().map(|(_, (_, name))| name)
+    }
+
+    /// Names of places that are in the process, given those of the places that are not: a mark may be at several.
+    pub fn placed<'n>(&self, left_out: impl Iterator<Item = &'n str>) -> BTreeSet<String> {
+        let mut places: BTreeMap<&str, usize> = BTreeMap::new();
+        self.wanted.values().for_each(|(_, name)| *places.entry(name).or_default() += 1);
+        for name in left_out {
+            places.entry(name).and_modify(|n| *n = n.saturating_sub(1));
+        }
+        places.into_iter().filter(|(_, n)| *n > 0).map(|(name, _)| name.to_owned()).collect()
+    }
+
     /// Nothing of it is in the process.
     pub fn is_empty(&self) -> bool {
         self.wanted.is_empty()

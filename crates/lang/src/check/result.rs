@@ -16,6 +16,7 @@ pub(super) struct Found {
     pub keys: Vec<Type>,
     pub values: Vec<Type>,
     pub located: HashMap<(usize, usize), Values>,
+    pub cgroups: HashMap<Vec<u8>, u64>,
 }
 
 impl Found {

@@ -36,8 +36,9 @@ impl Infer<'_> {
             };
             if key != Type::None && read != Type::None {
                 self.store(var, &Type::Tuple([key, read].into()), None, var.span);
-            } else if value == Type::None {
+            } else if key == Type::None {
                 self.error(map.span, format!("Undefined map: @{}", of.name));
+                return;
             }
             self.types[map.id.0 as usize] = value;
         }

@@ -120,6 +120,10 @@ impl Infer<'_> {
         }
         self.allowed(function, span);
         if super::aggregate::is(function) {
+            if self.stored.take() != Some(expr.id) {
+                self.error(span, format!("{}() must be assigned directly to a map", function.name()));
+                return Type::None;
+            }
             return self.aggregation(function, args, span);
         }
         self.plain(function, args, span)

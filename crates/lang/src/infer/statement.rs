@@ -65,6 +65,13 @@ impl Infer<'_> {
     }
 
     fn stmt(&mut self, stmt: &Stmt) {
+        // A block's value may be nobody's; what its statements store is.
+        let was = std::mem::replace(&mut self.discarded, false);
+        self.statement(stmt);
+        self.discarded = was;
+    }
+
+    fn statement(&mut self, stmt: &Stmt) {
         match &stmt.kind {
             StmtKind::Expr(e) => self.discard(e),
             StmtKind::Discard(e) => {
@@ -151,8 +158,9 @@ impl Infer<'_> {
     }
 
     fn assignment(&mut self, target: &Expr, value: &Expr, span: Span) {
-        let ty = self.expr(value);
         let is_call = matches!(value.kind, ExprKind::Builtin(f, _) if super::aggregate::is(f));
+        self.stored = is_call.then_some(value.id);
+        let ty = self.expr(value);
         let ty = match (&target.kind, &ty) {
             (ExprKind::Map(_) | ExprKind::MapAt(..), Type::Agg(_)) if is_call => ty,
             (ExprKind::Map(map) | ExprKind::MapAt(map, _), Type::Agg(agg)) => {

@@ -71,13 +71,20 @@ impl Build<'_, '_> {
             B::LeaderTid => self.about(About::LeaderTid),
             B::Cgroup => self.about(About::Cgroup),
             B::Jiffies => self.about(About::Jiffies),
+            B::Cgroupid => {
+                let a = self.first(args, e)?;
+                let ExprKind::Str(path) = &a.kind else { return self.refuse(a.span, "not a path") };
+                let id = self.up.checked.cgroups.get(path).copied().unwrap_or(0);
+                self.number(id.cast_signed())
+            }
             B::Nsecs | B::Elapsed | B::Rand => self.clock(builtin, args, e),
             B::Username => {
                 self.code.call(helper::UID_GID);
                 self.narrow(Int::new(4, false));
                 Ok(())
             }
-            B::Usermode => self.number(1),
+            B::Usermode if self.point.provider.is_traced() => self.number(1),
+            B::Usermode => self.about(About::Usermode),
             B::Ctx => {
                 self.context(r(0));
                 Ok(())

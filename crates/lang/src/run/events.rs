@@ -71,7 +71,7 @@ impl Machine {
         self.memory.lost += lost.saturating_sub(std::mem::replace(&mut self.lost_in_engine, lost));
     }
 
-    fn drain_own(&mut self) {
+    pub(super) fn drain_own(&mut self) {
         let ring = std::mem::take(&mut self.memory.ring);
         let mut rest = ring.as_slice();
         while let Some((len, behind)) = rest.split_first_chunk::<8>() {

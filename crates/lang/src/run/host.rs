@@ -8,7 +8,9 @@
 //! Checked: tests/scripts.rs, `torture lang`.
 
 use super::maps::Map;
+use super::sample::Sample;
 use super::{names, os};
+use crate::program::Named as Symbols;
 use bpf::helper::{self, About, CONSTANTS, FIRST_MAP, Named, RECORD_MAX, RING, SCRATCH};
 use bpf::{Fault, Host, Size, Stack, Wide};
 
@@ -47,6 +49,10 @@ pub struct Memory {
     pub began: u64,
     pub child: u32,
     pub is_unsafe: bool,
+    /// Whom the program runs for, if not for the controller.
+    pub sample: Option<Sample>,
+    /// Who keeps stacks of samples.
+    pub symbols: Option<Symbols>,
     random: u64,
 }
 
@@ -62,6 +68,8 @@ impl Memory {
             began: os::clock(os::BOOT),
             child: 0,
             is_unsafe: false,
+            sample: None,
+            symbols: None,
             random: os::clock(os::MONOTONIC) | 1,
         }
     }
@@ -120,6 +128,15 @@ impl Memory {
         Ok(())
     }
 
+    /// Memory of the script, or else of whom the program runs for.
+    fn read_any(&mut self, stack: &mut Stack, addr: u64, len: usize) -> Result<Vec<u8>, Fault> {
+        let own = self.read_own(stack, addr, len);
+        match &self.sample {
+            Some(sample) if own.is_err() && len <= PIECE_MAX => sample.read(addr, len),
+            _ => own,
+        }
+    }
+
     /// As many bytes as there are at an address, up to `len`.
     fn text_at(&mut self, stack: &mut Stack, addr: u64, len: usize) -> Option<Vec<u8>> {
         let mut text = Vec::new();
@@ -127,7 +144,7 @@ impl Memory {
         let mut piece = 64usize;
         while text.len() < len {
             let want = piece.min(len - text.len());
-            match self.read_own(stack, addr.wrapping_add(text.len() as u64), want) {
+            match self.read_any(stack, addr.wrapping_add(text.len() as u64), want) {
                 Ok(bytes) => {
                     let end = bytes.iter().position(|b| *b == 0);
                     text.extend_from_slice(&bytes[..end.unwrap_or(want)]);
@@ -262,7 +279,7 @@ impl Memory {
                 Ok(0)
             }
             _ => {
-                let (bytes, result) = match self.read_own(stack, from, len) {
+                let (bytes, result) = match self.read_any(stack, from, len) {
                     Ok(bytes) => (bytes, 0),
                     Err(_) => {
                         self.failed_reads += 1;
@@ -309,19 +326,77 @@ impl Memory {
         if is(About::Began) {
             return Ok(self.began);
         }
-        let ppid = os::status_word("self", "PPid");
+        let pid = self.sample.as_ref().map_or(std::process::id(), |sample| sample.pid).to_string();
+        let ppid = os::status_word(&pid, "PPid");
         if is(About::Pcomm) || is(About::LeaderComm) {
-            let pid = if is(About::Pcomm) { ppid } else { u64::from(std::process::id()) };
-            return self.give(&os::comm(&pid.to_string()), to, len, stack);
+            let pid = if is(About::Pcomm) { ppid.to_string() } else { pid };
+            return self.give(&os::comm(&pid), to, len, stack);
+        }
+        if let Some(known) = self.sample.as_ref().and_then(|sample| sample.about(kind)) {
+            return Ok(known);
         }
         Ok(match kind {
             _ if is(About::Ppid) => ppid,
             _ if is(About::LeaderTid) => u64::from(std::process::id()),
-            _ if is(About::Cgroup) => os::cgroup_id(),
+            _ if is(About::Cgroup) => os::cgroup_id("self"),
+            _ if is(About::Usermode) => 1,
             _ if is(About::InitPidTgid) => os::outermost_pid() << 32 | os::outermost_pid(),
             _ if is(About::Jiffies) => os::clock(os::MONOTONIC) / 4_000_000,
             _ => 0,
         })
+    }
+}
+
+/// What is asked about whom a program runs for: of a sample, or of the controller.
+impl Memory {
+    fn time(&self, clock: libc::clockid_t) -> u64 {
+        self.sample.as_ref().map_or_else(|| os::clock(clock), |sample| sample.time_of(clock))
+    }
+
+    fn who(&self, helper: u32) -> u64 {
+        let ids = |pid: &str| os::status_word(pid, "Gid") << 32 | os::status_word(pid, "Uid");
+        let Some(sample) = &self.sample else {
+            let own = u64::from(std::process::id());
+            return match helper {
+                helper::SMP_PROCESSOR_ID => os::cpu().0,
+                helper::NUMA_NODE_ID => os::cpu().1,
+                helper::UID_GID => ids("self"),
+                _ => own << 32 | own,
+            };
+        };
+        match helper {
+            helper::SMP_PROCESSOR_ID => u64::from(sample.cpu),
+            helper::NUMA_NODE_ID => os::node_of(sample.cpu),
+            helper::UID_GID => ids(&sample.pid.to_string()),
+            _ => u64::from(sample.pid) << 32 | u64::from(sample.tid),
+        }
+    }
+
+    /// The number of the stack, how many frames, the process.
+    fn user_stack(&mut self, args: [u64; 5], stack: &mut Stack) -> Result<u64, Fault> {
+        let [to, limit, ..] = args;
+        let mut about = [0u64; 3];
+        if let (Some(sample), Some(symbols)) = (&self.sample, &self.symbols) {
+            let frames = &sample.frames[..sample.frames.len().min(limit as usize)];
+            if !frames.is_empty() {
+                about = [symbols.0.keep(sample.pid, frames), frames.len() as u64, u64::from(sample.pid)];
+            }
+        }
+        let bytes: Vec<u8> = about.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.write_own(stack, to, &bytes).map(|()| 0)
+    }
+
+    /// Signals and writes, with `--unsafe`. Without a sample there is no target whose memory or threads could be meant.
+    fn change(&mut self, helper: u32, args: [u64; 5], stack: &mut Stack) -> Result<u64, Fault> {
+        let Some(sample) = self.sample.clone().filter(|_| self.is_unsafe) else { return Ok(EFAULT) };
+        let is_done = match helper {
+            helper::SEND_SIGNAL => sample.signal(args[0] as i32, args[1] != 0),
+            _ => {
+                let from = self.read_own(stack, args[1], args[2] as usize)?;
+                sample.write(args[0], &from)
+            }
+        };
+        Ok(if is_done { 0 } else { EFAULT })
     }
 }
 
@@ -332,6 +407,10 @@ impl Host for Memory {
             && addr as usize - CONTEXT_AT as usize + len <= CONTEXT_LEN
         {
             to.fill(0);
+            if let Some(sample) = &self.sample {
+                let at = (addr - CONTEXT_AT) as usize;
+                to.copy_from_slice(&sample.context()[at..at + len]);
+            }
             return Ok(());
         }
         let fault = Fault::Access { addr, len };
@@ -395,15 +474,17 @@ impl Host for Memory {
                 self.write_own(stack, args[0], &vec![0; len])?;
                 Ok(0)
             }
-            helper::KTIME_GET_NS => Ok(os::clock(os::MONOTONIC)),
-            helper::KTIME_GET_BOOT_NS => Ok(os::clock(os::BOOT)),
-            helper::KTIME_GET_TAI_NS => Ok(os::clock(os::TAI)),
+            helper::KTIME_GET_NS => Ok(self.time(os::MONOTONIC)),
+            helper::KTIME_GET_BOOT_NS => Ok(self.time(os::BOOT)),
+            helper::KTIME_GET_TAI_NS => Ok(self.time(os::TAI)),
             helper::PRANDOM_U32 => Ok(u64::from(self.random())),
-            helper::SMP_PROCESSOR_ID => Ok(os::cpu().0),
-            helper::NUMA_NODE_ID => Ok(os::cpu().1),
-            helper::PID_TGID => Ok(u64::from(std::process::id()) << 32 | u64::from(std::process::id())),
-            helper::UID_GID => Ok(os::status_word("self", "Gid") << 32 | os::status_word("self", "Uid")),
-            helper::COMM => self.give(&os::comm("self"), args[0], args[1], stack),
+            helper::SMP_PROCESSOR_ID | helper::NUMA_NODE_ID | helper::PID_TGID | helper::UID_GID => {
+                Ok(self.who(helper))
+            }
+            helper::COMM => {
+                let name = self.sample.as_ref().map_or_else(|| os::comm("self"), Sample::comm);
+                self.give(&name, args[0], args[1], stack)
+            }
             helper::COMM_OF => self.give(&os::comm(&(args[0] as u32).to_string()), args[1], args[2], stack),
             helper::ABOUT => self.about(args, stack),
             // There is no probed place here.
@@ -418,12 +499,8 @@ impl Host for Memory {
                 };
                 self.give(&text, args[2], args[3], stack)
             }
-            helper::USER_STACK => {
-                self.write_own(stack, args[0], &[0; 24])?;
-                Ok(0)
-            }
-            // There is no target here whose memory or threads could be meant.
-            helper::WRITE_USER | helper::SEND_SIGNAL => Ok(EFAULT),
+            helper::USER_STACK => self.user_stack(args, stack),
+            helper::WRITE_USER | helper::SEND_SIGNAL => self.change(helper, args, stack),
             _ => Err(Fault::NoHelper { number }),
         }
     }

@@ -100,6 +100,8 @@ pub struct Machine {
     pub(super) lost_in_rings: u64,
     /// And another engine's.
     pub(super) lost_in_engine: u64,
+    /// Samples, the same.
+    lost_samples: u64,
     pub(super) says_warnings: bool,
     pub(super) says_no_trace: bool,
     pub(super) trailer: String,
@@ -127,6 +129,7 @@ impl Machine {
         let maps = numbered.map(|(number, decl)| Map::new(decl, number, &shared)).collect();
         let mut memory = Memory::new(constants, script.scratch, maps);
         memory.is_unsafe = settings.is_unsafe;
+        memory.symbols = script.symbols.clone();
         Ok(Machine {
             memory,
             shared,
@@ -138,6 +141,7 @@ impl Machine {
             lost: 0,
             lost_in_rings: 0,
             lost_in_engine: 0,
+            lost_samples: 0,
             says_warnings: !settings.no_warnings,
             says_no_trace: true,
             trailer: settings.trailer.clone(),
@@ -214,7 +218,7 @@ impl Machine {
             traced.detach();
             return self.refused(&why);
         }
-        self.attached();
+        self.attached(&traced.left_out());
         self.drain();
         if !self.settings.is_dry && self.exit.is_none() {
             self.wait_for_events(signals.as_ref(), traced);
@@ -224,6 +228,7 @@ impl Machine {
             let code = self.exit.unwrap_or(0);
             return self.end(code);
         }
+        self.run_samples(traced);
         self.drain_all();
         self.fire(|event| *event == Event::End);
         self.drain();
@@ -244,14 +249,15 @@ impl Machine {
         self.end(1)
     }
 
-    fn attached(&mut self) {
+    fn attached(&mut self, left_out: &BTreeSet<String>) {
         let of = |probe: &Probe| match &probe.event {
             Event::Test(_) | Event::Bench(_) => 0,
             // A mark at several places is one probe.
             Event::Target(target) => {
                 let names =
                     target.sites.iter().filter_map(|(_, cookie)| self.script.names.get(*cookie as usize));
-                names.collect::<BTreeSet<_>>().len()
+                let names: BTreeSet<&str> = names.map(|name| &**name).collect();
+                names.iter().filter(|name| !left_out.contains(**name)).count()
             }
             _ => 1,
         };
@@ -319,6 +325,7 @@ impl Machine {
                 return;
             }
             let look = traced.look(&self.script, &self.shared);
+            self.run_samples(traced);
             self.run_timers(&mut timers);
             self.drain();
             let is_over = look != Look::On || self.settings.follows.is_some_and(|pid| !is_alive(pid));
@@ -343,6 +350,21 @@ impl Machine {
             }
         }
         is_asked
+    }
+
+    /// Runs programs for the samples that came, as if it were then.
+    fn run_samples(&mut self, traced: &mut dyn Traced) {
+        for (probe, sample) in traced.samples() {
+            if self.exit.is_some() {
+                break;
+            }
+            self.memory.sample = Some(sample);
+            let _ = self.run_program(probe);
+            self.memory.sample = None;
+            self.drain_own();
+        }
+        let lost = traced.lost_samples();
+        self.memory.lost += lost.saturating_sub(std::mem::replace(&mut self.lost_samples, lost));
     }
 
     fn run_timers(&mut self, timers: &mut [(usize, u64, u64)]) {

@@ -129,10 +129,46 @@ pub fn outermost_pid() -> u64 {
     first.unwrap_or_else(|| u64::from(std::process::id()))
 }
 
-/// The number of the control group, 0 if it is not known.
-pub fn cgroup_id() -> u64 {
+/// Memory of a process; false if not all of it is there.
+pub fn read_process(pid: u32, addr: u64, to: &mut [u8]) -> bool {
+    let ours = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
+    let theirs = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: to.len() };
+    // SAFETY: the kernel writes into `to` alone, as much as it has; what is at `addr` is not ours to know.
+    let got = unsafe { libc::process_vm_readv(pid as i32, &raw const ours, 1, &raw const theirs, 1, 0) };
+    got == to.len() as isize
+}
+
+/// Changes memory of a process; false if not all of it was.
+pub fn write_process(pid: u32, addr: u64, from: &[u8]) -> bool {
+    let ours = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
+    let theirs = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: from.len() };
+    // SAFETY: the kernel reads `from` alone. That another process's memory changes is what its caller was asked for (--unsafe).
+    let got = unsafe { libc::process_vm_writev(pid as i32, &raw const ours, 1, &raw const theirs, 1, 0) };
+    got == from.len() as isize
+}
+
+/// Sends a signal to a process, or to one thread of it.
+pub fn send_signal(pid: u32, thread: Option<u32>, signal: i32) -> bool {
+    // SAFETY: both take numbers and touch no memory of ours.
+    let sent = match thread {
+        Some(tid) => unsafe { libc::syscall(libc::SYS_tgkill, pid as i32, tid as i32, signal) },
+        // SAFETY: as above.
+        None => i64::from(unsafe { libc::kill(pid as i32, signal) }),
+    };
+    sent == 0
+}
+
+/// The node of a CPU.
+pub fn node_of(cpu: u32) -> u64 {
+    let dir = std::fs::read_dir(format!("/sys/devices/system/cpu/cpu{cpu}")).into_iter().flatten().flatten();
+    let mut nodes = dir.filter_map(|entry| entry.file_name().to_str()?.strip_prefix("node")?.parse().ok());
+    nodes.next().unwrap_or(0)
+}
+
+/// The number of a process's control group, 0 if it is not known.
+pub fn cgroup_id(pid: &str) -> u64 {
     use std::os::unix::fs::MetadataExt;
-    let text = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let path = text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
     std::fs::metadata(format!("/sys/fs/cgroup{path}")).map_or(0, |meta| meta.ino())
 }

@@ -8,7 +8,9 @@
 //! Checked: testkit `scripts`.
 
 use super::maps::Shared;
+use super::sample::Sample;
 use crate::program::Script;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// What waiting for traced processes has brought.
@@ -41,6 +43,11 @@ pub trait Traced {
         Ok(())
     }
 
+    /// Names of places that are in no process, though their file is in one.
+    fn left_out(&self) -> BTreeSet<String> {
+        BTreeSet::new()
+    }
+
     /// True if there is something to wait for.
     fn is_any(&self) -> bool {
         false
@@ -60,6 +67,16 @@ pub trait Traced {
     fn look(&mut self, script: &Script, maps: &Shared) -> Look {
         let _ = (script, maps);
         Look::On
+    }
+
+    /// The samples that came since the last call, each with the number of its probe, in order.
+    fn samples(&mut self) -> Vec<(usize, Sample)> {
+        Vec::new()
+    }
+
+    /// Samples that were lost, so far.
+    fn lost_samples(&self) -> u64 {
+        0
     }
 
     /// Takes everything out again.
@@ -109,6 +126,12 @@ pub trait Symbols {
 
     /// The frames of the stack of this number, the probed one first; several of one address where functions were inlined.
     fn stack(&self, number: u64) -> Vec<Frame>;
+
+    /// Keeps a stack of a process that was sampled; its number.
+    fn keep(&self, pid: u32, frames: &[u64]) -> u64 {
+        let _ = (pid, frames);
+        0
+    }
 }
 
 /// A frame of a stack.

@@ -52,9 +52,7 @@ impl Provider {
 
     /// Whether its programs run where something is traced, and not in the controller.
     pub fn is_traced(self) -> bool {
-        let is_user =
-            matches!(self, Provider::Uprobe | Provider::Uretprobe | Provider::Usdt | Provider::Watchpoint);
-        is_user || self.is_kernel()
+        matches!(self, Provider::Uprobe | Provider::Uretprobe | Provider::Usdt) || self.is_kernel()
     }
 
     /// Whether it is the kernel's own: refused in process.

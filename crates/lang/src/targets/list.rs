@@ -8,6 +8,7 @@
 
 use super::Targets;
 use crate::ast::{AttachPoint, Provider};
+use crate::events;
 use crate::world::Missing;
 use image::spec::Pattern;
 
@@ -21,6 +22,12 @@ impl Targets {
     /// Why the search can't be understood or answered.
     pub fn list(&mut self, search: &str, with_arguments: bool) -> Result<Vec<String>, String> {
         let (word, rest) = search.split_once(':').unwrap_or((search, "*"));
+        let is_kind = word == search && Provider::of(word).is_some();
+        let fixed = events::listed(&if is_kind { format!("{word}:*") } else { search.to_owned() });
+        let is_fixed = Provider::of(word).is_some_and(|kind| !KINDS.contains(&kind));
+        if is_fixed && !fixed.is_empty() {
+            return Ok(fixed);
+        }
         let kinds: Vec<Provider> = match Provider::of(word) {
             Some(kind) => vec![kind],
             None => KINDS.into_iter().filter(|kind| Pattern::glob(word).matches(kind.name())).collect(),
@@ -33,7 +40,7 @@ impl Targets {
         if kinds.is_empty() {
             return Err(format!("Invalid probe type: {word}"));
         }
-        let (mut lines, mut why) = (Vec::new(), None);
+        let (mut lines, mut why) = (fixed, None);
         let is_one = kinds.len() == 1;
         for kind in kinds {
             let text = match (kind, rest.contains(':')) {

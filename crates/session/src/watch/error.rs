@@ -7,6 +7,7 @@
 //! Checked: testkit `watching`.
 
 use crate::facts::error::Broken;
+use crate::find::process;
 use image::{ImageError, lookup::LookupError};
 use std::fmt;
 use sys::Errno;
@@ -74,7 +75,7 @@ pub enum WatchError {
         /// Who has them, as far as can be known.
         holders: Vec<String>,
     },
-    /// The kernel does not give breakpoints here.
+    /// The kernel does not give perf events here.
     NotAllowed {
         /// Its answer.
         errno: Errno,
@@ -85,6 +86,11 @@ pub enum WatchError {
     },
     /// The machine has no debug registers that could be had.
     NoHardware {
+        /// The kernel's answer.
+        errno: Errno,
+    },
+    /// Neither kernel nor processor has this event here.
+    NoEvent {
         /// The kernel's answer.
         errno: Errno,
     },
@@ -104,6 +110,16 @@ pub enum WatchError {
     },
     /// The process cannot be stopped or entered.
     Broken(Broken),
+}
+
+impl WatchError {
+    /// The kernel refuses perf events, with what there is to be known of it.
+    pub(super) fn not_allowed(errno: Errno) -> WatchError {
+        let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
+        let has_filter =
+            process::Status::of(sys::getpid() as i32).ok().flatten().is_some_and(|s| s.seccomp != 0);
+        WatchError::NotAllowed { errno, paranoid: paranoid.trim().to_owned(), has_filter }
+    }
 }
 
 impl From<Broken> for WatchError {
@@ -136,8 +152,9 @@ impl fmt::Display for WatchError {
             Self::NoRegister { name, registers, .. } => {
                 write!(f, "no debug register for {name}: all {registers} are taken")
             }
-            Self::NotAllowed { errno, .. } => write!(f, "the kernel refuses breakpoints: {errno}"),
+            Self::NotAllowed { errno, .. } => write!(f, "the kernel refuses perf events: {errno}"),
             Self::NoHardware { errno } => write!(f, "there are no debug registers here: {errno}"),
+            Self::NoEvent { errno } => write!(f, "this machine has no such event: {errno}"),
             Self::NoRecords { errno } => {
                 write!(f, "the kernel refuses to record values at debug registers: {errno}")
             }

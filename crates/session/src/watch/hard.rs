@@ -181,7 +181,7 @@ fn open(watch: &Watch, tid: i32, with_children: bool, is_recorded: bool) -> Resu
 }
 
 /// The kernel's answer with what can be found out about it.
-fn refused(pid: i32, watch: &Watch, errno: Errno, armed: &[Watch], taken: &Taken) -> WatchError {
+pub(super) fn refused(pid: i32, watch: &Watch, errno: Errno, armed: &[Watch], taken: &Taken) -> WatchError {
     match errno {
         Errno::ENOSPC | Errno::EBUSY => {
             let ours = armed.iter().map(|w| format!("{} (this command)", w.name));
@@ -190,12 +190,7 @@ fn refused(pid: i32, watch: &Watch, errno: Errno, armed: &[Watch], taken: &Taken
             WatchError::NoRegister { name: watch.name.clone(), registers: REGISTERS as u32, holders }
         }
         Errno::ENODEV | Errno::ENOENT | Errno::EOPNOTSUPP | Errno::ENOSYS => WatchError::NoHardware { errno },
-        Errno::EACCES | Errno::EPERM => {
-            let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
-            let has_filter =
-                process::Status::of(sys::getpid() as i32).ok().flatten().is_some_and(|s| s.seccomp != 0);
-            WatchError::NotAllowed { errno, paranoid: paranoid.trim().to_owned(), has_filter }
-        }
+        Errno::EACCES | Errno::EPERM => WatchError::not_allowed(errno),
         errno => WatchError::Broken(Broken::Call { what: "perf_event_open", errno }),
     }
 }

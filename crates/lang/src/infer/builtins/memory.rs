@@ -71,7 +71,8 @@ impl Infer<'_> {
                 Type::Str(64)
             }
             B::Cgroupid => {
-                self.literal_text(function, &args[0]);
+                let Some(path) = self.literal_text(function, &args[0]) else { return Type::None };
+                self.cgroup(path, span);
                 Type::Int(Int::U64)
             }
             B::CgroupPath => {
@@ -114,6 +115,18 @@ impl Infer<'_> {
                 args.iter().for_each(|a| drop(self.value(a)));
                 Type::Int(Int::U64)
             }
+        }
+    }
+
+    /// A control group's number, asked of the system once.
+    fn cgroup(&mut self, path: Vec<u8>, span: Span) {
+        if self.cgroups.contains_key(&path) {
+            return;
+        }
+        let text = String::from_utf8_lossy(&path).into_owned();
+        match self.around.world.cgroup_id(&text) {
+            Some(id) => drop(self.cgroups.insert(path, id)),
+            None => self.error(span, format!("cgroupid(): {text} is not the directory of a control group")),
         }
     }
 

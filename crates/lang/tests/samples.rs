@@ -1,0 +1,123 @@
+//! Programs that run for samples: what they find around them is the sample's, and nothing of the controller's.
+
+use lang::program::{Event, Named, Script};
+use lang::run::{Buffering, Format, Frame, Look, Machine, Out, Sample, Settings, Shared, Symbols, Traced};
+use lang::{Nowhere, Request};
+use std::cell::RefCell;
+use std::io::Write;
+use std::rc::Rc;
+
+#[derive(Clone, Default)]
+struct Said(Rc<RefCell<Vec<u8>>>);
+
+impl Write for Said {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.borrow_mut().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Gives samples once.
+struct Given(Vec<(usize, Sample)>);
+
+impl Traced for Given {
+    fn is_any(&self) -> bool {
+        true
+    }
+
+    fn samples(&mut self) -> Vec<(usize, Sample)> {
+        std::mem::take(&mut self.0)
+    }
+
+    fn look(&mut self, _: &Script, _: &Shared) -> Look {
+        Look::On
+    }
+
+    fn lost_samples(&self) -> u64 {
+        2
+    }
+}
+
+struct Stacks;
+
+impl Symbols for Stacks {
+    fn name(&self, pid: u32, addr: u64) -> Option<(String, u64)> {
+        Some((format!("f{addr:x}of{pid}"), 0))
+    }
+
+    fn stack(&self, number: u64) -> Vec<Frame> {
+        vec![Frame { addr: number, name: format!("stack {number}"), ..Frame::default() }]
+    }
+
+    fn keep(&self, pid: u32, frames: &[u64]) -> u64 {
+        u64::from(pid) * 1000 + frames.len() as u64
+    }
+}
+
+/// What a script prints for samples that all belong to its first such probe.
+fn text(script: &str, samples: Vec<Sample>) -> String {
+    let request = Request { safe: false, ..Request::of(script) };
+    let checked = lang::check(&request, &mut Nowhere).unwrap_or_else(|refused| panic!("{}", refused.show()));
+    let mut script = lang::lower(&checked, lang::Options::default()).expect("it is lowered");
+    script.symbols = Some(Named(Rc::new(Stacks)));
+    let probe = script.probes.iter().position(|probe| matches!(probe.event, Event::Sampled(_))).expect("one");
+    let said = Said::default();
+    let out = Out::new(Box::new(said.clone()), Format::Text, Buffering::Full, false);
+    let settings = Settings {
+        is_quiet: true,
+        prints_maps: true,
+        is_unsafe: true,
+        is_silent: true,
+        ..Settings::default()
+    };
+    let machine = Machine::new(script, settings, out, Box::new(said.clone())).expect("a machine");
+    let mut traced = Given(samples.into_iter().map(|sample| (probe, sample)).collect());
+    let _ = machine.run(&mut traced);
+    String::from_utf8(said.0.borrow().clone()).expect("text")
+}
+
+fn sample() -> Sample {
+    let mut registers = [0; 21];
+    registers[16] = 0x1234;
+    registers[14] = 7;
+    Sample {
+        pid: 3,
+        tid: 4,
+        comm: "th".into(),
+        time: 55,
+        cpu: 9,
+        is_user: true,
+        registers,
+        frames: vec![1, 2, 3],
+    }
+}
+
+#[test]
+fn a_program_sees_who_was_sampled() {
+    let script = "profile:hz:99 { printf(\"%d %d %d %d %x %d %d %s\\n\", pid, tid, cpu, nsecs(monotonic), reg(\"ip\"), \
+                  reg(\"di\"), usermode, probe); printf(\"%s %s\\n\", usym(5), ustack(2)); print(len(ustack)); exit(); }";
+    let shown = text(script, vec![sample()]);
+    let wanted = "3 4 9 55 1234 7 1 profile:hz:99\nf5of3 \n        stack 3002\n\n3\n";
+    assert!(shown.starts_with(wanted), "{shown}");
+    let kernel = Sample { is_user: false, ..sample() };
+    assert!(text("profile:ms:1 { print(usermode); exit(); }", vec![kernel]).starts_with("0\n"));
+}
+
+#[test]
+fn nothing_runs_behind_exit_and_what_was_lost_is_told() {
+    let shown = text("profile:ms:1 { @n++; if (@n == 2) { exit(); } }", vec![sample(), sample(), sample()]);
+    assert!(shown.contains("@n: 2\n") && shown.contains("Lost 2 events"), "{shown}");
+}
+
+#[test]
+fn an_idle_cpu_has_no_memory_and_gets_no_signal() {
+    let idle = Sample { pid: 0, tid: 0, ..Sample::default() };
+    let script =
+        "profile:ms:1 { signal(9); print((comm, write_user((uint8*)8, \"x\", 1), str(8))); exit(); }";
+    let shown = text(script, vec![idle]);
+    assert!(shown.contains("(swapper/0, false, )"), "{shown}");
+}
