@@ -94,7 +94,7 @@ impl Samples {
 
     fn position(&self, at: usize) -> &AtomicU64 {
         // SAFETY: in the first page, aligned, mapped as long as the borrow; the kernel accesses it atomically.
-        unsafe { &*self.mapping.base().add(at).cast::<AtomicU64>() }
+        unsafe { &*self.mapping.base().wrapping_add(at).cast::<AtomicU64>() }
     }
 
     /// Copies what is in the ring from a position on; it may go on at the ring's beginning.
@@ -103,7 +103,7 @@ impl Samples {
         for (n, byte) in to.iter_mut().enumerate() {
             let at = PAGE + ((from + n as u64) as usize & (ring - 1));
             // SAFETY: in bounds by the mask; between our position and the kernel's, where it does not write.
-            *byte = unsafe { self.mapping.base().add(at).read_volatile() };
+            *byte = unsafe { self.mapping.base().wrapping_add(at).read_volatile() };
         }
     }
 }

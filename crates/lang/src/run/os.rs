@@ -149,8 +149,8 @@ pub fn write_process(pid: u32, addr: u64, from: &[u8]) -> bool {
 
 /// Sends a signal to a process, or to one thread of it.
 pub fn send_signal(pid: u32, thread: Option<u32>, signal: i32) -> bool {
-    // SAFETY: both take numbers and touch no memory of ours.
     let sent = match thread {
+        // SAFETY: it takes numbers and touches no memory of ours.
         Some(tid) => unsafe { libc::syscall(libc::SYS_tgkill, pid as i32, tid as i32, signal) },
         // SAFETY: as above.
         None => i64::from(unsafe { libc::kill(pid as i32, signal) }),

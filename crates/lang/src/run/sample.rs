@@ -76,14 +76,15 @@ impl Sample {
 
     /// A number about the process; `None`: a program cannot ask that.
     pub fn about(&self, kind: u64) -> Option<u64> {
+        let is = |about: About| kind == about as u64;
         let pid = self.pid.to_string();
-        let known: [(About, fn(&Sample, &str) -> u64); 5] = [
-            (About::Ppid, |_, pid| os::status_word(pid, "PPid")),
-            (About::LeaderTid, |sample, _| u64::from(sample.pid)),
-            (About::Cgroup, |_, pid| os::cgroup_id(pid)),
-            (About::InitPidTgid, |sample, _| u64::from(sample.pid) << 32 | u64::from(sample.tid)),
-            (About::Usermode, |sample, _| u64::from(sample.is_user)),
-        ];
-        known.iter().find(|(about, _)| *about as u64 == kind).map(|(_, ask)| ask(self, &pid))
+        match kind {
+            _ if is(About::Ppid) => Some(os::status_word(&pid, "PPid")),
+            _ if is(About::LeaderTid) => Some(u64::from(self.pid)),
+            _ if is(About::Cgroup) => Some(os::cgroup_id(&pid)),
+            _ if is(About::InitPidTgid) => Some(u64::from(self.pid) << 32 | u64::from(self.tid)),
+            _ if is(About::Usermode) => Some(u64::from(self.is_user)),
+            _ => None,
+        }
     }
 }

@@ -92,7 +92,7 @@ pub struct Sampler {
 /// What a record tells.
 #[derive(Debug)]
 enum Told {
-    Sample(Sample),
+    Sample(Box<Sample>),
     Named(i32, String),
     /// Which thread, and by which.
     Started(i32, i32),
@@ -184,7 +184,7 @@ impl Sampler {
             match told {
                 Told::Sample(mut sample) => {
                     sample.comm = self.name(sample.pid, sample.tid);
-                    samples.push(sample);
+                    samples.push(*sample);
                 }
                 Told::Named(tid, name) => drop(self.names.insert(tid, name)),
                 Told::Started(tid, by) => {
@@ -272,7 +272,7 @@ fn told(record: Record<'_>) -> Option<(u64, Told)> {
     match record {
         Record::Sample(bytes, is_user) => {
             let sample = sample(bytes, is_user)?;
-            Some((sample.time, Told::Sample(sample)))
+            Some((sample.time, Told::Sample(Box::new(sample))))
         }
         Record::Named(bytes) => {
             let name: Vec<u8> = bytes.get(8..)?.iter().copied().take_while(|byte| *byte != 0).collect();
