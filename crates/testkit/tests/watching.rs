@@ -140,8 +140,8 @@ fn where_the_kernel_gives_no_breakpoints_the_cause_is_told_and_pages_offered() -
     let (plain, pid) = (spec(&target, "plain:8:w"), running.pid_text());
     // EACCES, EPERM as in a container, ENOSYS, ENODEV.
     for (errno, part) in [
-        ("13", "refuses breakpoints"),
-        ("1", "refuses breakpoints"),
+        ("13", "refuses perf events"),
+        ("1", "refuses perf events"),
         ("38", "no debug registers"),
         ("19", "no debug registers"),
     ] {

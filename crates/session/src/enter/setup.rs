@@ -117,7 +117,10 @@ impl SetUp {
         if has_frames && world.threads().any(|t| is_strict(t.tid)) {
             return Err(Broken::NoClock { pid: memory.pid });
         }
-        let calls = if programs.is_empty() { Asking::Nothing } else { calls(memory.pid, &world)? };
+        let calls = match programs.is_empty() {
+            true => Asking::Nothing,
+            false => calls(memory.pid, &world, programs.changes())?,
+        };
         let has_clock = has_clock && !world.threads().any(|t| is_strict(t.tid));
         let rseq_offset = world.threads().next().and_then(|t| rseq_offset(t.tid, t.regs.fs_base));
         let self_offset = world.threads().next().and_then(|t| threads::self_offset(memory, t.regs.fs_base));
@@ -173,13 +176,14 @@ pub(crate) enum Asking {
 }
 
 /// Whether helpers may make system calls, in a process that stands.
-fn calls(pid: i32, world: &World) -> Result<Asking, Broken> {
+fn calls(pid: i32, world: &World, with_changes: bool) -> Result<Asking, Broken> {
     let Some(number) = process::filters(pid)? else { return Ok(Asking::Nothing) };
     let mut filter = Box::new([ptrace::SockFilter::default(); ptrace::FILTER_MAX]);
+    let made = filter::of_helpers(with_changes);
     let mut lets_through = |tid: i32, number: u32| {
         let len = ptrace::seccomp_filter(tid, number as usize, &mut filter).unwrap_or(0);
         let read = filter.get(..len).unwrap_or_default();
-        filter::of_helpers().iter().all(|call| filter::allows(read, call))
+        made.iter().all(|call| filter::allows(read, call))
     };
     let are_all = world.threads().all(|thread| (0..number).all(|number| lets_through(thread.tid, number)));
     // Who sleeps in the kernel is not asked.

@@ -321,6 +321,11 @@ impl Programs {
         self.helpers().filter(|helper| !has_counter || !is_of_time(*helper)).find_map(asked)
     }
 
+    /// One of them signals its process or changes its memory.
+    pub(crate) fn changes(&self) -> bool {
+        self.helpers().any(|helper| matches!(helper, Helper::SendSignal | Helper::WriteUser))
+    }
+
     /// One of them asks what time it is.
     pub(crate) fn asks_the_time(&self) -> bool {
         self.helpers().any(is_of_time)
@@ -356,6 +361,8 @@ fn asked(helper: Helper) -> Option<&'static str> {
         Helper::Comm => "the thread's name",
         Helper::About => "the process",
         Helper::RingbufOutput => "the time of what it prints",
+        Helper::SendSignal => "a signal",
+        Helper::WriteUser => "a write to the process's memory",
         _ => return None,
     })
 }

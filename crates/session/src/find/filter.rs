@@ -27,8 +27,8 @@ const ACTION: u32 = 0xffff_0000;
 /// Instructions that are looked at before a filter is taken for one that has too many ways.
 const STEPS: usize = 100_000;
 
-/// The calls that helpers make: all of them are to be allowed.
-pub(crate) fn of_helpers() -> [Call; 8] {
+/// The calls that helpers make, with those that signal and change a process or without: all of them are to be allowed.
+pub(crate) fn of_helpers(with_changes: bool) -> Vec<Call> {
     const PR_GET_NAME: u64 = 16;
     let plain = |number| Call { number, arguments: [None; 6] };
     let mut name = plain(nr::PRCTL);
@@ -36,8 +36,8 @@ pub(crate) fn of_helpers() -> [Call; 8] {
     let mut read = plain(nr::PROCESS_VM_READV);
     (read.arguments[2], read.arguments[4], read.arguments[5]) = (Some(1), Some(1), Some(0));
     let numbers = [nr::CLOCK_GETTIME, nr::GETTID, nr::GETPID, nr::GETPPID, nr::GETUID, nr::GETGID];
-    let [a, b, c, d, e, f] = numbers.map(plain);
-    [read, name, a, b, c, d, e, f]
+    let changes = [nr::KILL, nr::TGKILL, nr::PROCESS_VM_WRITEV].into_iter().filter(|_| with_changes);
+    [read, name].into_iter().chain(numbers.into_iter().chain(changes).map(plain)).collect()
 }
 
 /// Whether a filter lets a call through, whatever of it is not known.
