@@ -192,6 +192,11 @@ impl ElfImage {
         self.head.machine
     }
 
+    /// Whether it asks for guarded pages, in which branches by register land on landing pads only (AArch64's BTI).
+    pub fn is_guarded(&self) -> bool {
+        self.head.is_guarded
+    }
+
     /// The parts that are loaded, in the order of the program headers.
     pub fn segments(&self) -> &[Segment] {
         &self.head.segments

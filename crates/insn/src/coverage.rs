@@ -8,8 +8,8 @@
 
 use std::ops::Range;
 
-use crate::arch::native;
 use crate::arch::x86_64::kernel_misruns;
+use crate::arch::{aarch64, native};
 use crate::code::{Code, Insn};
 use crate::flow::Flow;
 use crate::ladder::Ladder;
@@ -63,6 +63,9 @@ impl Coverage {
     }
 
     fn add(&mut self, flow: &Flow, code: &Code<'_>, asked: &Asked<'_>) {
+        if let Some(guarded) = flow.a64 {
+            return aarch64::tally(self, guarded, code, asked);
+        }
         let found = Ladder::new(flow, code, asked).and_then(|ladder| ladder.climb());
         *match found {
             Ok(found) => match found.rung {
@@ -97,6 +100,11 @@ pub fn coverage_of_instructions(flow: &Flow, codes: &[Code<'_>], functions: &[Ra
     let mut coverage = Coverage::default();
     for function in functions {
         let Some(code) = Code::holding(codes, function.start) else { continue };
+        if flow.a64.is_some() {
+            let words = (function.start..function.end).step_by(4);
+            words.for_each(|at| coverage.add(flow, code, &alone(at, function)));
+            continue;
+        }
         for insn in instructions(codes, function) {
             coverage.add(flow, code, &alone(insn.addr, function));
         }

@@ -57,7 +57,14 @@ pub struct Flow {
     analysed: Option<Vec<Range<u64>>>,
     /// If it has threads of its own making that it parks.
     parked: Option<Parked>,
+    /// Set of A64 code, where one instruction is a whole patch and few of these questions arise: whether branches by register
+    /// may land on landing pads only.
+    pub(crate) a64: Option<Guarded>,
 }
+
+/// Of A64 code: branches by register may land on landing pads only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Guarded(pub bool);
 
 /// What is known of threads that nobody sees.
 #[derive(Debug)]
@@ -119,7 +126,14 @@ impl Flow {
             gaps: RefCell::default(),
             analysed: None,
             parked: None,
+            a64: None,
         }
+    }
+
+    /// Of A64 code, which is not read: a patch displaces one instruction, so that nobody jumps into it. `is_guarded`: the
+    /// file asks for pages in which branches by register land on landing pads only (BTI).
+    pub fn of_a64(function_starts: &[u64], is_guarded: bool) -> Flow {
+        Flow { a64: Some(Guarded(is_guarded)), ..Flow::empty(function_starts) }
     }
 
     /// The same, but only complete for sites in `near`: other sites are refused.

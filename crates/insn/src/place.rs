@@ -12,6 +12,7 @@
 use std::fmt;
 use std::ops::Range;
 
+use crate::arch::aarch64;
 use crate::arch::native::{self, JUMP_BYTES, RegSet, SHORT_JUMP_BYTES};
 use crate::code::{Code, Insn};
 use crate::flow::Flow;
@@ -202,15 +203,24 @@ impl Placement {
     /// The first displaced instruction that can raise a signal by itself (a memory access, a division), given the
     /// registers that always hold good addresses. In its copy it would do so at an address of ours.
     pub fn may_fault(&self, good: RegSet) -> Option<&Insn> {
-        self.displaced.iter().find(|insn| native::may_fault(insn, good))
+        let is_it = if self.is_a64() { aarch64::may_fault } else { native::may_fault };
+        self.displaced.iter().find(|insn| is_it(insn, good))
     }
 
     /// The displaced call, if there is one. Its copy pushes the original return address and jumps: with a shadow stack,
     /// which only a call writes, the callee's return would fault.
     pub fn call(&self) -> Option<&Insn> {
+        if self.is_a64() {
+            return self.displaced.iter().find(|insn| aarch64::is_call(insn));
+        }
         self.displaced
             .iter()
             .find(|insn| native::decode(insn.bytes(), insn.addr).is_some_and(|class| class.is_call))
+    }
+
+    /// It is a branch in A64 code: x86-64 has no jump of that length.
+    fn is_a64(&self) -> bool {
+        self.patch_len == 4 && !self.displaced.is_empty()
     }
 
     /// The image addresses that the island's jump covers.
@@ -227,6 +237,9 @@ impl Placement {
 /// # Errors
 /// A [`Refusal`], with the reason for each rung where there is one.
 pub fn place(flow: &Flow, codes: &[Code<'_>], asked: &Asked<'_>) -> Result<Placement, Refusal> {
+    if let Some(guarded) = flow.a64 {
+        return aarch64::place(guarded, codes, asked);
+    }
     let site = asked.site;
     let code = Code::holding(codes, site).ok_or(Refusal::OutsideCode { site })?;
     match &asked.function {
@@ -255,6 +268,9 @@ pub fn place_earlier(
     let (Some(function), Some(code)) = (asked.function.clone(), Code::holding(codes, site)) else {
         return Err(why);
     };
+    if flow.a64.is_some() {
+        return Err(why);
+    }
     flow.boundary(codes, site, function.start)?;
     let mut before = Vec::new();
     let mut at = function.start;

@@ -46,14 +46,14 @@ pub struct Displaced {
     pub resume_offset: u16,
     /// Offsets at which the stack pointer is lower than at the original: in the copy of a call.
     pub shifted: Option<std::ops::Range<u16>>,
-    steps: Vec<Step>,
+    pub(crate) steps: Vec<Step>,
 }
 
 /// What holds from one offset of a copy to the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Step {
-    from: u16,
-    origin: Origin,
+pub(crate) struct Step {
+    pub(crate) from: u16,
+    pub(crate) origin: Origin,
 }
 
 /// What a program counter inside a copy stands for.

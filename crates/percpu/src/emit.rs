@@ -8,6 +8,8 @@
 //! Checked: tests/golden.rs (M1), text's trampoline tests (M2, read back by a decoder that is not ours).
 //! Source:  rseq(2).
 
+pub mod aarch64;
+
 /// What an add is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {

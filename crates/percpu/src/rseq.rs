@@ -11,7 +11,7 @@
 use crate::arch;
 
 /// The word in front of each abort handler, as glibc registers it.
-pub const SIGNATURE: u32 = 0x5305_3053;
+pub const SIGNATURE: u32 = if cfg!(target_arch = "aarch64") { 0xd428_bc00 } else { 0x5305_3053 };
 
 /// Where a thread's rseq area lies, in bytes from its thread pointer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]

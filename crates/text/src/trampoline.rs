@@ -14,6 +14,7 @@
 //!          testkit `counting`, `torture attach`.
 //! Source:  rseq(2) for the restartable count; user-needs 0.2 for the red zone.
 
+use crate::arch::aarch64;
 use crate::assemble::{Code, RAX, RCX, Reg};
 use insn::{
     Displaced, Hook, Origin, Placement, RegSet, Unreachable, relocate_len_bound, relocate_part,
@@ -189,12 +190,14 @@ pub struct Trampoline {
     pub entry: usize,
     /// Offset of the tail.
     pub tail: usize,
-    /// The displaced instructions behind the last hook, at `tail + 5`.
+    /// Its length, behind which the displaced instructions stand.
+    pub(crate) tail_len: usize,
+    /// The displaced instructions behind the last hook.
     pub displaced: Displaced,
     /// Those before each hook, with their offsets.
-    before: Vec<(usize, Displaced)>,
+    pub(crate) before: Vec<(usize, Displaced)>,
     /// (offset, what holds from there on), ascending; `None` where only running on helps.
-    steps: Vec<(usize, Option<Rollback>)>,
+    pub(crate) steps: Vec<(usize, Option<Rollback>)>,
 }
 
 impl Trampoline {
@@ -204,6 +207,9 @@ impl Trampoline {
     /// The first thing that is too far from `request.at`.
     pub fn build(request: &Request<'_>) -> Result<Trampoline, Unreachable> {
         debug_assert!(request.at.is_multiple_of(64));
+        if cfg!(target_arch = "aarch64") {
+            return aarch64::trampoline::build(request);
+        }
         debug_assert_eq!(request.bodies.len(), request.placement.hooks.len());
         let mut b = Builder::new(request);
         for (stage, body) in request.bodies.iter().enumerate() {
@@ -220,16 +226,24 @@ impl Trampoline {
         b.code.put(&displaced.bytes);
         b.header(tail);
         let Builder { code, steps, entry, before, .. } = b;
-        Ok(Trampoline { at: request.at, bytes: code.bytes, entry, tail, displaced, before, steps })
+        let (bytes, tail_len) = (code.bytes, crate::JUMP_LEN);
+        Ok(Trampoline { at: request.at, bytes, entry, tail, tail_len, displaced, before, steps })
     }
 
     /// Where in a block with so many hooks, one of them guarded or none, the first instruction stands.
     pub fn entry_offset(hooks: usize, is_count: bool, is_guarded: bool) -> usize {
-        if is_count { ENTRY } else { guard::entry(hooks, is_guarded) }
+        match is_count {
+            true if cfg!(target_arch = "aarch64") => aarch64::trampoline::ENTRY,
+            true => ENTRY,
+            false => guard::entry(hooks, is_guarded),
+        }
     }
 
     /// The most bytes that a block for this placement takes, with or without guards.
     pub fn len_bound(placement: &Placement, is_guarded: bool) -> usize {
+        if cfg!(target_arch = "aarch64") {
+            return aarch64::trampoline::LEN_BOUND;
+        }
         let hooks = placement.hooks.len();
         let in_line = if is_guarded { guard::IN_LINE } else { 0 };
         let bodies = guard::entry(hooks, is_guarded) + hooks * (LONGEST_BODY + in_line);
@@ -259,7 +273,7 @@ impl Trampoline {
 
     /// Address of the first displaced instruction.
     pub fn displaced_addr(&self) -> u64 {
-        self.tail_addr() + crate::JUMP_LEN as u64
+        self.tail_addr() + self.tail_len as u64
     }
 
     /// Address after the block.
@@ -274,7 +288,7 @@ impl Trampoline {
 
     /// All copies of displaced instructions, and where they stand.
     fn parts(&self) -> impl Iterator<Item = (usize, &Displaced)> {
-        let last = (self.tail + crate::JUMP_LEN, &self.displaced);
+        let last = (self.tail + self.tail_len, &self.displaced);
         self.before.iter().map(|(from, part)| (*from, part)).chain([last])
     }
 
@@ -604,5 +618,5 @@ impl<'a> Builder<'a> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_arch = "x86_64"))]
 mod tests;

@@ -458,7 +458,7 @@ extern "C" fn on_fault(_signal: i32, _info: *mut libc::siginfo_t, context: *mut 
         // SAFETY: the slot has pushed two registers, and the thread stands behind the push.
         let [x16, x17] = unsafe { (context.sp as *const [u64; 2]).read() };
         (context.regs[16], context.regs[17]) = (x16, x17);
-        context.sp += 16;
+        context.sp += insn::aarch64::SCRATCH_BYTES;
     }
     CAUGHT.store(if origin.leads_to.is_none() { site } else { 0 }, SeqCst);
     context.pc = context.regs[30];

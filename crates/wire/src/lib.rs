@@ -29,7 +29,7 @@ pub use site::{
     ARG_OFFSET, ARG_SHIFT, AgentExports, AgentTable, COPY_NONE, COPY_UNKNOWN, ConsumerDesc, HANDLERS_LEN,
     HandlerKind, SiteDesc, TRACE_GO, TRACE_JUMP, TRACE_LOST,
 };
-pub use trampoline::{NO_CHAIN, TRAMPOLINE_MAGIC, TrampolineHeader};
+pub use trampoline::{JUMP_LEN, NO_CHAIN, TRAMPOLINE_MAGIC, TrampolineHeader};
 pub use view::Untrusted;
 pub use walk::{
     STACK_FRAMES, STACKS_MAX, WALK_AT_ENTRY, WALK_CHECKS, WALK_FIRST_MEMO, WALK_FIRST_SPACE, WALK_IN_GO,

@@ -15,6 +15,9 @@ pub const TRAMPOLINE_MAGIC: u64 = u64::from_le_bytes(*b"nprobeT3");
 /// [`TrampolineHeader::hook`] of a trampoline that no other can be chained to.
 pub const NO_CHAIN: u16 = u16::MAX;
 
+/// Length of a jump that leads from everywhere near a site to its trampoline.
+pub const JUMP_LEN: usize = if cfg!(target_arch = "aarch64") { 4 } else { 5 };
+
 /// Stands directly before a trampoline's entry.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +40,7 @@ pub struct TrampolineHeader {
     /// Bytes from the site to the instruction before which the probe runs; [`NO_CHAIN`] if there are several.
     pub hook: u16,
     /// What the file has at `jump_at`.
-    pub jump_original: [u8; 5],
+    pub jump_original: [u8; JUMP_LEN],
     /// What the file has at the site, if a 2-byte jump to an island stands there.
     pub short_original: [u8; 2],
     /// 1 if there is a 2-byte jump.
@@ -60,7 +63,7 @@ impl TrampolineHeader {
             window: (word(32)? >> 16) as u8,
             body: (word(32)? >> 32) as u16,
             hook: (word(32)? >> 48) as u16,
-            jump_original: bytes.get(40..45)?.try_into().ok()?,
+            jump_original: bytes.get(40..40 + JUMP_LEN)?.try_into().ok()?,
             short_original: bytes.get(45..47)?.try_into().ok()?,
             has_short: *bytes.get(47)?,
         };
@@ -89,7 +92,7 @@ impl TrampolineHeader {
         bytes[34] = self.window;
         bytes[36..38].copy_from_slice(&self.body.to_le_bytes());
         bytes[38..40].copy_from_slice(&self.hook.to_le_bytes());
-        bytes[40..45].copy_from_slice(&self.jump_original);
+        bytes[40..40 + JUMP_LEN].copy_from_slice(&self.jump_original);
         bytes[45..47].copy_from_slice(&self.short_original);
         bytes[47] = self.has_short;
         bytes
@@ -113,7 +116,7 @@ mod tests {
             window: 8,
             body: 9,
             hook: 4,
-            jump_original: [1, 2, 3, 4, 5],
+            jump_original: core::array::from_fn(|i| i as u8),
             short_original: [6, 7],
             has_short: 1,
         };

@@ -29,6 +29,7 @@ const NEEDED_MAX: usize = 4096;
 pub(super) struct Head {
     pub machine: Machine,
     pub is_fixed: bool,
+    pub is_guarded: bool,
     pub entry: ImageAddr,
     pub segments: Vec<Segment>,
     pub sections: Vec<Section>,
@@ -65,6 +66,7 @@ impl Head {
                 elf::EM_AARCH64 => Machine::Aarch64,
                 other => Machine::Other(other.0),
             },
+            is_guarded: is_guarded(programs, data),
             is_fixed: header.e_type(LE) == elf::ET_EXEC,
             entry: ImageAddr(header.e_entry(LE)),
             build_id: build_id(data),
@@ -183,6 +185,30 @@ fn string_at(segments: &[Segment], data: &[u8], addr: u64) -> Option<String> {
 fn interpreter(programs: &[ProgramHeader], data: &[u8]) -> Option<PathBuf> {
     let bytes = programs.iter().find_map(|p| p.interpreter(LE, data).ok().flatten())?;
     (bytes.len() <= STRING_MAX).then(|| PathBuf::from(String::from_utf8_lossy(bytes).into_owned()))
+}
+
+/// Whether the note of properties asks for branch targets that are checked (AArch64).
+fn is_guarded(programs: &[ProgramHeader], data: &[u8]) -> bool {
+    /// `GNU_PROPERTY_AARCH64_FEATURE_1_AND`, and its bit for BTI.
+    const FEATURES: u32 = 0xc000_0000;
+    const BTI: u32 = 1;
+    const NT_GNU_PROPERTY_TYPE_0: u32 = 5;
+    let word = |bytes: &[u8], at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    programs.iter().filter_map(|p| p.notes(LE, data).ok().flatten()).any(|mut notes| {
+        while let Ok(Some(note)) = notes.next() {
+            if note.name() != b"GNU" || note.n_type(LE).0 != NT_GNU_PROPERTY_TYPE_0 {
+                continue;
+            }
+            let (desc, mut at) = (note.desc(), 0);
+            while let (Some(kind), Some(len)) = (word(desc, at), word(desc, at + 4)) {
+                if kind == FEATURES && word(desc, at + 8).is_some_and(|features| features & BTI != 0) {
+                    return true;
+                }
+                at = at.saturating_add(8).saturating_add((len as usize).next_multiple_of(8));
+            }
+        }
+        false
+    })
 }
 
 /// The build id in the ELF file `data`, be it an image or a debug file.

@@ -13,13 +13,17 @@
 mod decode;
 mod emulate;
 mod encode;
+mod place;
 mod relocate;
 mod verdict;
 
 pub use decode::{Auth, By, LINK, Literal, Relative, ZERO, decode};
 pub use emulate::{Regs, emulate};
 pub use encode::{BRANCH_REACH, NOP, b};
+pub use place::displaced;
+pub(crate) use place::{is_call, may_fault, place, tally};
 pub use relocate::{
-    COPY_MAX_WORDS, Copied, FAR_WORDS, GATE_WORDS, NotMoved, Origin, Saved, far, gate, relocate, resume,
+    COPY_MAX_WORDS, Copied, FAR_WORDS, GATE_WORDS, NotMoved, Origin, SCRATCH_BYTES, Saved, far, gate,
+    relocate, resume,
 };
 pub use verdict::{Verdict, is_landing_pad, kernel_errno, verdict, verdict_at};

@@ -13,8 +13,8 @@ mod seed;
 
 use cases::{CLASSES, bytes, landing, state};
 use insn::aarch64::{
-    Copied, GATE_WORDS, Origin, Regs, Relative, Saved, Verdict, decode, emulate, gate, relocate, resume,
-    verdict,
+    Copied, GATE_WORDS, Origin, Regs, Relative, SCRATCH_BYTES, Saved, Verdict, decode, emulate, gate,
+    relocate, resume, verdict,
 };
 use machine::{BRANCH_TYPE, CODE, COPIES, Exit, FLAGS, GATES, LEN, Machine, STACK, State};
 use seed::Seed;
@@ -128,7 +128,7 @@ fn take_back(exit: &mut Exit, origin: Origin, site: u64) -> Option<u8> {
         };
         let (x16, x17) = (word(exit.state.sp), word(exit.state.sp + 8));
         (exit.state.x[16], exit.state.x[17]) = (x16, x17);
-        exit.state.sp += 16;
+        exit.state.sp += SCRATCH_BYTES;
     }
     exit.state.pc = origin.leads_to.unwrap_or(site);
     origin.spoiled
@@ -153,8 +153,9 @@ fn difference(here: &Exit, there: &Exit, spoiled: Option<u8>) -> Option<String> 
     if let Some(number) = v {
         return Some(format!("v{number}"));
     }
-    let below = (here.state.sp.wrapping_sub(STACK) as usize).clamp(16, LEN);
-    let free = below - 16..below;
+    let below = (here.state.sp.wrapping_sub(STACK) as usize).clamp(SCRATCH_BYTES as usize, LEN);
+    // The 16 bytes next to the stack pointer are Go's.
+    let free = below - SCRATCH_BYTES as usize..below - 16;
     let stack = (0..LEN).find(|at| here.stack[*at] != there.stack[*at] && !free.contains(at));
     let data = (here.data != there.data).then_some("data");
     stack.map(|at| format!("stack at {at:#x}")).or(data.map(str::to_owned))
@@ -163,7 +164,7 @@ fn difference(here: &Exit, there: &Exit, spoiled: Option<u8>) -> Option<String> 
 /// The stack pointer is one, as everywhere in code that keeps to the ABI. Words of libc by themselves may set it to
 /// anything, and a far copy that follows pushes there.
 fn has_stack(exit: &Exit) -> bool {
-    exit.state.sp & 15 == 0 && (STACK + 16..STACK + LEN as u64).contains(&exit.state.sp)
+    exit.state.sp & 15 == 0 && (STACK + SCRATCH_BYTES..STACK + LEN as u64).contains(&exit.state.sp)
 }
 
 /// bc.cond, which data in libc's code may look like, where the processor says that it does not have it, as qemu 7.2: what

@@ -1,6 +1,6 @@
-//! AArch64: patches, slots, and making new code visible to the processor.
+//! AArch64: patches, trampolines, slots, and making new code visible to the processor.
 //!
-//! For:     probing A64 code. Attaching to a process is not here: docs/aarch64.md says what exists.
+//! For:     probing A64 code: docs/aarch64.md says what exists.
 //! State:   none.
 //! Context: as each file says.
 //! Keeps:   G1 no byte of code is run between its write and its [`publish`].
@@ -9,6 +9,7 @@
 mod cache;
 mod patch;
 mod slot;
+pub(crate) mod trampoline;
 
 pub use cache::{CacheType, Flush, Maintain, Written, publish};
 pub use patch::{

@@ -1,9 +1,9 @@
 //! Free address space near a module.
 //!
-//! For:     placing a region where 32-bit distances reach its sites and what they refer to.
+//! For:     placing a region where jumps and distances (2 GiB; on AArch64 128 MiB) reach its sites and what they refer to.
 //! State:   none; looks at a snapshot of the mappings.
 //! Context: control.
-//! Keeps:   R1 every byte of the answer is within 2 GiB of every byte of `reach`.
+//! Keeps:   R1 every byte of the answer is within that of every byte of `reach`.
 //!          R2 room for the heap and for growing stacks is left alone.
 //! Checked: tests below; the kernel refuses an address that was taken meanwhile (MAP_FIXED_NOREPLACE).
 
@@ -15,8 +15,10 @@ use std::path::Path;
 pub const PAGE: u64 = 4096;
 /// Lowest address that we use; the kernel's own limit is 64 KiB by default.
 const LOWEST: u64 = 0x1_0000;
-/// What a 32-bit distance spans, less a margin for the code itself.
-const SPAN: u64 = (1 << 31) - (1 << 20);
+/// What a 32-bit distance spans, or on AArch64 a branch, less a margin for the code itself.
+const SPAN: u64 = if cfg!(target_arch = "aarch64") { (128 << 20) - (4 << 20) } else { (1 << 31) - (1 << 20) };
+/// Addresses of programs end here.
+const USER_END: u64 = if cfg!(target_arch = "aarch64") { 1 << 48 } else { 1 << 47 };
 /// Left free above a heap.
 const HEAP_ROOM: u64 = 1 << 30;
 /// Left free below a stack.
@@ -57,14 +59,14 @@ pub fn rooms(mappings: &[Mapping], reach: Range<u64>, len: u64) -> Vec<u64> {
 fn free(mappings: &[Mapping]) -> impl Iterator<Item = Range<u64>> {
     gaps(mappings).map(|(below, above)| {
         let start = below.map_or(LOWEST, |m| m.range.end.0 + room_above(m, mappings));
-        let end = above.map_or(1 << 47, |m| m.range.start.0.saturating_sub(room_below(m)));
+        let end = above.map_or(USER_END, |m| m.range.start.0.saturating_sub(room_below(m)));
         start..end
     })
 }
 
 /// Neighbouring mappings, with the space below the first and above the last.
 fn gaps(mappings: &[Mapping]) -> impl Iterator<Item = (Option<&Mapping>, Option<&Mapping>)> {
-    let user = || mappings.iter().filter(|m| m.range.start.0 < 1 << 47);
+    let user = || mappings.iter().filter(|m| m.range.start.0 < USER_END);
     let below = std::iter::once(None).chain(user().map(Some));
     let above = user().map(Some).chain(std::iter::once(None));
     below.zip(above)

@@ -29,6 +29,9 @@ pub(super) const LEAVE: u64 = 128;
 /// # Errors
 /// The table is too far from `at`.
 pub fn slow_routines(at: u64, table: u64, children: u64) -> Result<Vec<u8>, Unreachable> {
+    if cfg!(target_arch = "aarch64") {
+        return Ok(crate::arch::aarch64::trampoline::slow_constants(children));
+    }
     let mut code = Code::new(at);
     count(&mut code, table, children)?;
     code.pad_to(ENTER as usize);

@@ -98,10 +98,10 @@ pub(super) fn br(rn: u8) -> u32 {
     0xd61f_0000 | u32::from(rn) << 5
 }
 
-/// `stp x16, x17, [sp, #-16]!`
-pub(super) const PUSH_SCRATCH: u32 = 0xa9bf_47f0;
-/// `ldp x16, x17, [sp], #16`
-pub(super) const POP_SCRATCH: u32 = 0xa8c1_47f0;
+/// `stp x16, x17, [sp, #-32]!`: in Go the word below the stack pointer is the caller's frame pointer.
+pub(super) const PUSH_SCRATCH: u32 = 0xa9be_47f0;
+/// `ldp x16, x17, [sp], #32`
+pub(super) const POP_SCRATCH: u32 = 0xa8c2_47f0;
 /// The register that far code computes in, once saved.
 pub(super) const SCRATCH: u8 = 16;
 

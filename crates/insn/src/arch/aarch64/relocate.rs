@@ -23,6 +23,9 @@ use crate::relocate::Unreachable;
 
 /// No copy is longer: 4 words for a return address or an inverted branch, 6 to a gate, 6 to another.
 pub const COPY_MAX_WORDS: usize = 16;
+/// How much lower the stack pointer is while x16 and x17 are on the stack, which are at its lower end: the 16 bytes above
+/// them stay as they are, since Go keeps its caller's frame pointer there.
+pub const SCRATCH_BYTES: u64 = 32;
 /// Length of a gate.
 pub const GATE_WORDS: usize = 2;
 
@@ -57,7 +60,7 @@ impl core::error::Error for NotMoved {}
 pub enum Saved {
     /// None; the stack pointer is the original's.
     None,
-    /// x16 and x17; the stack pointer is 16 lower than the original's.
+    /// x16 and x17; the stack pointer is [`SCRATCH_BYTES`] lower than the original's.
     Scratch,
 }
 
@@ -170,7 +173,7 @@ impl<'g> Writer<'g> {
         }
     }
 
-    /// x16 and x17 go onto the stack; red zones do not exist here.
+    /// x16 and x17 go onto the stack.
     fn push_scratch(&mut self) {
         self.put(PUSH_SCRATCH);
         self.now.saved = Saved::Scratch;
@@ -230,7 +233,7 @@ impl<'g> Writer<'g> {
         }
     }
 
-    /// For a load that has no general register of its own. It may fault, with the stack pointer 16 lower.
+    /// For a load that has no general register of its own. It may fault, with the stack pointer lower.
     fn load_through_scratch(&mut self, rt: u8, literal: Literal, target: u64) {
         self.push_scratch();
         self.set_address(SCRATCH, target);
