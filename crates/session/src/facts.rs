@@ -10,6 +10,7 @@
 //! - [`calls`] what is told of calls
 //! - [`ending`] how a program ended
 //! - [`program`] programs that consumers run
+//! - [`ported`] what exists on this processor
 //! - [`family`] maps that the programs of several processes have together
 //! - [`room`] what a session keeps free for consumers that come later
 //! - [`site`] one site: planned, then armed; what is to be done at it
@@ -22,6 +23,7 @@ pub(crate) mod ending;
 pub(crate) mod error;
 pub(crate) mod family;
 pub(crate) mod inject;
+pub(crate) mod ported;
 pub(crate) mod program;
 pub(crate) mod room;
 pub(crate) mod site;

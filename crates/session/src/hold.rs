@@ -14,13 +14,11 @@
 //! - [`sequence`] threads in restartable sequences
 //! - [`stacks`] where threads will come back to, out of signal handlers
 //! - [`foothold`] what a process has that a driven thread needs
-//! - [`frame`] a signal frame that gives a thread its registers back
 //! - [`hijack`] one stopped thread that makes calls for us
 //! - [`remote`] calls by a thread that we choose
 //! - [`puppet`] calls and single steps of a thread that stays ours
 
 pub(crate) mod foothold;
-pub(crate) mod frame;
 pub(crate) mod hijack;
 pub(crate) mod interrupted;
 pub(crate) mod puppet;

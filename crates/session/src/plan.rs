@@ -217,9 +217,7 @@ pub fn list(pid: Option<i32>, specs: &[Spec]) -> Result<Vec<Listed>, PlanError> 
                 let module = find_module(&spec.library, process).map_err(lookup)?;
                 module.open(process.pid).map_err(PlanError::Image)?
             }
-            None => {
-                ElfImage::open_native(find_file(&spec.library).map_err(lookup)?).map_err(PlanError::Image)?
-            }
+            None => images::open(&find_file(&spec.library).map_err(lookup)?).map_err(PlanError::Image)?,
         };
         let selection = select(spec, &image);
         if selection.selected.is_empty() && selection.refused.is_empty() {

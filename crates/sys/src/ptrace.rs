@@ -10,17 +10,18 @@ use crate::{Errno, check, nr, syscall};
 
 const CONT: usize = 7;
 const SINGLESTEP: usize = 9;
-const GETREGS: usize = 12;
-const SETREGS: usize = 13;
 const DETACH: usize = 17;
 const SYSCALL: usize = 24;
 const GETEVENTMSG: usize = 0x4201;
 const GETSIGINFO: usize = 0x4202;
 const SETOPTIONS: usize = 0x4200;
 const GETREGSET: usize = 0x4204;
+#[cfg(target_arch = "aarch64")]
+const SETREGSET: usize = 0x4205;
 const SEIZE: usize = 0x4206;
 const INTERRUPT: usize = 0x4207;
 const LISTEN: usize = 0x4208;
+#[cfg(target_arch = "x86_64")]
 const PEEKUSER: usize = 3;
 const PEEKSIGINFO: usize = 0x4209;
 const GETSIGMASK: usize = 0x420a;
@@ -54,39 +55,7 @@ pub mod event {
     pub const STOP: i32 = 128;
 }
 
-/// The general registers of a stopped thread, in the kernel's `user_regs_struct` layout.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names are the processor's")]
-pub struct Regs {
-    pub r15: u64,
-    pub r14: u64,
-    pub r13: u64,
-    pub r12: u64,
-    pub rbp: u64,
-    pub rbx: u64,
-    pub r11: u64,
-    pub r10: u64,
-    pub r9: u64,
-    pub r8: u64,
-    pub rax: u64,
-    pub rcx: u64,
-    pub rdx: u64,
-    pub rsi: u64,
-    pub rdi: u64,
-    pub orig_rax: u64,
-    pub rip: u64,
-    pub cs: u64,
-    pub eflags: u64,
-    pub rsp: u64,
-    pub ss: u64,
-    pub fs_base: u64,
-    pub gs_base: u64,
-    pub ds: u64,
-    pub es: u64,
-    pub fs: u64,
-    pub gs: u64,
-}
+pub use crate::arch::Regs;
 
 /// Where a thread registered its rseq area; all zero if it did not.
 #[repr(C)]
@@ -109,7 +78,7 @@ struct PeekArgs {
     nr: i32,
 }
 
-fn request(request: usize, tid: i32, addr: usize, data: usize) -> Result<usize, Errno> {
+pub(crate) fn request(request: usize, tid: i32, addr: usize, data: usize) -> Result<usize, Errno> {
     // SAFETY: the callers below pass in `addr` and `data` either plain numbers or pointers to
     // values that they borrow for the length of the call, of the size that the request transfers.
     check(unsafe { syscall(nr::PTRACE, [request, tid as usize, addr, data, 0, 0]) })
@@ -175,25 +144,42 @@ pub fn detach(tid: i32, signal: i32) -> Result<(), Errno> {
 
 /// The general registers of a stopped thread.
 pub fn regs(tid: i32) -> Result<Regs, Errno> {
-    let mut regs = Regs::default();
-    request(GETREGS, tid, 0, &raw mut regs as usize)?;
-    Ok(regs)
+    Regs::of(tid)
 }
 
 /// Sets the general registers of a stopped thread.
 pub fn set_regs(tid: i32, regs: &Regs) -> Result<(), Errno> {
-    request(SETREGS, tid, 0, regs as *const Regs as usize).map(drop)
+    regs.set(tid)
+}
+
+/// A set of registers of a stopped thread, by the number of its note; the length that the kernel wrote.
+///
+/// # Errors
+/// `ENODEV` or `EINVAL` there is none of this number, `ESRCH` the thread does not stand.
+pub fn register_set(tid: i32, note: usize, into: &mut [u8]) -> Result<usize, Errno> {
+    let mut iovec = [into.as_mut_ptr() as usize, into.len()];
+    request(GETREGSET, tid, note, iovec.as_mut_ptr() as usize)?;
+    Ok(iovec[1].min(into.len()))
+}
+
+/// Sets a set of registers of a stopped thread.
+///
+/// # Errors
+/// As for [`register_set`]; `EINVAL` what they would be is not allowed.
+#[cfg(target_arch = "aarch64")]
+pub(crate) fn set_register_set(tid: i32, note: usize, bytes: &[u8]) -> Result<(), Errno> {
+    let iovec = [bytes.as_ptr() as usize, bytes.len()];
+    request(SETREGSET, tid, note, iovec.as_ptr() as usize).map(drop)
 }
 
 /// The extended state of a stopped thread as XSAVE lays it out, not compacted; the length that the kernel wrote.
 ///
 /// # Errors
 /// `ENODEV` the processor has no XSAVE, `ESRCH` the thread does not stand.
+#[cfg(target_arch = "x86_64")]
 pub fn xstate(tid: i32, into: &mut [u8]) -> Result<usize, Errno> {
     const NT_X86_XSTATE: usize = 0x202;
-    let mut iovec = [into.as_mut_ptr() as usize, into.len()];
-    request(GETREGSET, tid, NT_X86_XSTATE, iovec.as_mut_ptr() as usize)?;
-    Ok(iovec[1].min(into.len()))
+    register_set(tid, NT_X86_XSTATE, into)
 }
 
 /// Lets a stopped thread execute one instruction, with `signal` delivered first (0: none).
@@ -254,6 +240,7 @@ pub fn rseq_config(tid: i32) -> Result<RseqConfig, Errno> {
 
 /// The addresses in the stopped thread's debug registers that a debugger has set through ptrace, 0 where it has not; they stay when the
 /// debugger goes. Registers that perf events have are not seen here.
+#[cfg(target_arch = "x86_64")]
 pub fn debugger_addresses(tid: i32) -> Result<[u64; 4], Errno> {
     /// `u_debugreg` in `struct user`.
     const DEBUG_REGISTERS: usize = 848;

@@ -13,6 +13,7 @@
 //! comes on top, and is not measured.
 
 use super::functions::{anew, trig_nop};
+use crate::Price;
 use image::Spec;
 use session::{Session, Verb};
 use std::ptr::NonNull;
@@ -27,27 +28,6 @@ const COLD: u64 = 4;
 const DEPTH: u32 = 8;
 const PATIENCE: Duration = Duration::from_millis(500);
 const PLACES: u64 = 64;
-
-/// What was measured.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Price {
-    /// Nanoseconds that a call takes longer.
-    pub ns: f64,
-    /// Nanoseconds of a call without probes.
-    pub bare_ns: f64,
-    /// Frames of the stacks that were counted meanwhile, if any were: how deep a walk the price has.
-    pub frames: Option<usize>,
-    /// Nanoseconds that each frame more adds to such a walk.
-    pub per_frame_ns: Option<f64>,
-}
-
-impl Price {
-    /// Of a call whose walk has so many frames as a rule.
-    pub fn with_frames(&self, frames: f64) -> f64 {
-        let more = self.frames.zip(self.per_frame_ns).map(|(known, ns)| (frames - known as f64) * ns);
-        (self.ns + more.unwrap_or(0.0)).max(0.0)
-    }
-}
 
 /// The median of a call with probes of these kinds, less that of one without; of walks at two depths.
 pub fn price(verbs: &[Verb]) -> Option<Price> {
@@ -203,13 +183,6 @@ fn processor_time() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_deeper_walk_costs_so_much_more_a_frame() {
-        let price = Price { ns: 100.0, bare_ns: 1.0, frames: Some(10), per_frame_ns: Some(5.0) };
-        assert_eq!([10.0, 30.0, 2.0].map(|frames| price.with_frames(frames)), [100.0, 200.0, 60.0]);
-        assert_eq!(Price { frames: None, per_frame_ns: None, ..price }.with_frames(30.0), 100.0);
-    }
 
     #[test]
     fn a_caller_tells_a_time_and_ends_with_us() {

@@ -17,6 +17,7 @@ use crate::enter::setup::{PUNS_MAX, SetUp, rseq_offset};
 use crate::enter::walks::{STACK_CELLS, Walks};
 use crate::facts::descriptor;
 use crate::facts::error::Broken;
+use crate::facts::ported;
 use crate::facts::room::{Attach, Room, may_come_alone};
 use crate::facts::site::{Action, Armed, Consumer, Missed, SitePlan, Whole};
 use crate::find::counter;
@@ -84,6 +85,7 @@ impl Session {
     }
 
     fn attach_here(pid: i32, sites: Vec<SitePlan>, attach: Attach) -> Result<Session, Broken> {
+        ported::check_sites(&sites)?;
         descriptor::reserve()?;
         let named = sites.iter().flat_map(SitePlan::consumers).filter_map(Consumer::program);
         if let Some((program, _)) = named.into_iter().find(|(n, _)| attach.programs.get(*n).is_none()) {
@@ -526,11 +528,11 @@ impl Session {
             return Err(ArmFailure::RseqUnknown(sleeper.tid));
         }
         for thread in world.threads() {
-            let is_same = rseq_offset(thread.tid, thread.regs.fs_base) == Some(expected);
+            let is_same = rseq_offset(thread.tid, thread.regs.thread_pointer()) == Some(expected);
             if is_same || world.is_behind(thread) {
                 continue;
             }
-            let cpu_id = thread.regs.fs_base.wrapping_add_signed(i64::from(expected) + 4);
+            let cpu_id = thread.regs.thread_pointer().wrapping_add_signed(i64::from(expected) + 4);
             let mut word = [0u8; 4];
             let read = self.memory.read(cpu_id, &mut word);
             let is_none = read.is_ok() && matches!(i32::from_le_bytes(word), -1 | -2);

@@ -7,6 +7,7 @@
 //!          C1 the figure is within a part in ten thousand of CLOCK_MONOTONIC's.
 //! Checked: tests below; testkit `exact` (C0).
 
+use crate::arch::ticks;
 use crate::facts::error::Broken;
 use crate::find::counter;
 use crate::find::memory::Memory;
@@ -43,12 +44,6 @@ pub(crate) fn is_clock_of(pid: i32) -> Result<bool, Broken> {
     let namespace = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/time")).ok();
     let is_ours = namespace(&pid.to_string()) == namespace("self");
     Ok(is_ours && map::is_clock_by_counter() && counter::may_be_taken_away(pid)?.is_none())
-}
-
-/// The counter now.
-pub(crate) fn ticks() -> u64 {
-    // SAFETY: rdtsc reads a counter and needs nothing; we have not asked Linux to trap it.
-    unsafe { core::arch::x86_64::_rdtsc() }
 }
 
 #[cfg(test)]

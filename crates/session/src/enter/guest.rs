@@ -8,7 +8,9 @@
 //!          V3 a signal that the code raises is not delivered: the run ends and names it.
 //! Checked: testkit `bpf`; `torture bpf --engines target`.
 
+use crate::arch;
 use crate::facts::error::Broken;
+use crate::facts::ported;
 use crate::find::maps::image_maps;
 use crate::find::memory::Memory;
 use crate::hold::foothold::Foothold;
@@ -17,7 +19,7 @@ use crate::hold::remote::Remote;
 use crate::hold::world::World;
 use std::ops::Range;
 use sys::mapping as mm;
-use sys::ptrace::{self, Regs};
+use sys::ptrace;
 use sys::{Errno, nr};
 
 /// Bytes for code, and for what it works on; the upper half of that is the thread's stack.
@@ -51,6 +53,7 @@ impl Guest {
     /// # Errors
     /// As for an attach: it may not be traced, is gone, or has no memory left.
     pub fn enter(pid: i32) -> Result<Guest, Broken> {
+        ported::check("code that a process is given to run")?;
         let memory = Memory::open(pid)?;
         let foothold = Foothold::find(&memory, &image_maps(pid)?)?;
         let mut world = World::stop(pid)?;
@@ -104,23 +107,12 @@ impl Guest {
     }
 
     /// Has the first thread make the call.
-    fn execute(&mut self, [rdi, rsi, rdx, rcx, r8, r9]: [u64; 6]) -> Result<u64, Broken> {
+    fn execute(&mut self, args: [u64; 6]) -> Result<u64, Broken> {
         let pid = self.memory.pid;
         let gone = |_| Broken::Gone { pid };
         let thread = self.world.threads_mut().next().ok_or(Broken::Gone { pid })?;
         let (tid, saved) = (thread.tid, thread.regs);
-        let regs = Regs {
-            rip: self.code.start,
-            rsp: self.data.end - 64,
-            orig_rax: u64::MAX,
-            rdi,
-            rsi,
-            rdx,
-            rcx,
-            r8,
-            r9,
-            ..saved
-        };
+        let regs = arch::entering(&saved, self.code.start, self.data.end - 64, args);
         let mask = ptrace::sigmask(tid).map_err(gone)?;
         let mut came = Vec::new();
         let mut go = || {
@@ -129,12 +121,11 @@ impl Guest {
             loop {
                 run_to_syscall_stop(tid, &mut came)?;
                 let at = ptrace::regs(tid).map_err(|_| Unmade::Gone)?;
-                if at.rip == self.code.start + ENTRY.len() as u64 {
+                if at.pc() == self.code.start + ENTRY.len() as u64 {
                     // Not made: only its exit is waited for.
-                    let unmade = Regs { orig_rax: u64::MAX, ..at };
-                    ptrace::set_regs(tid, &unmade).map_err(|_| Unmade::Gone)?;
+                    ptrace::set_regs(tid, &arch::not_made(&at)).map_err(|_| Unmade::Gone)?;
                     run_to_syscall_stop(tid, &mut came)?;
-                    return Ok(at.rbx);
+                    return Ok(arch::returned(&at));
                 }
             }
         };

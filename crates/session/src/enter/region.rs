@@ -33,6 +33,9 @@ use text::ground::space::{rooms, within_reach};
 use wire::{ARENA_NAME, AgentExports, RegionDesc};
 
 const PAGE: u64 = 4096;
+/// What jumps and distances span, less a margin for the code itself.
+const REACH: u64 =
+    if cfg!(target_arch = "aarch64") { (128 << 20) - (2 << 20) } else { (1 << 31) - (2 << 20) };
 const MFD_CLOEXEC: u64 = 1;
 const MFD_ALLOW_SEALING: u64 = 2;
 
@@ -63,10 +66,10 @@ impl Region {
         self.table + TABLE_LEN
     }
 
-    /// Whether 32-bit distances lead from everywhere in it to all that a site may refer to.
+    /// Whether jumps and distances lead from everywhere in it to all that a site may refer to.
     pub fn reaches(&self, plan: &SitePlan) -> bool {
         let middle = self.code.start;
-        let span = (1u64 << 31) - (2 << 20);
+        let span = REACH;
         plan.module_range.start.abs_diff(middle) < span && plan.module_range.end.abs_diff(middle) < span
     }
 }

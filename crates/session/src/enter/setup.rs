@@ -29,7 +29,7 @@ use sys::ptrace;
 use text::Trampoline;
 
 /// Modules that lie within this distance share a region.
-const NEIGHBOURHOOD: u64 = 1 << 30;
+const NEIGHBOURHOOD: u64 = if cfg!(target_arch = "aarch64") { 32 << 20 } else { 1 << 30 };
 /// Runs of pages for punned jumps.
 pub(crate) const PUNS_MAX: usize = wire::REGIONS_MAX / 2;
 /// Bytes of trampolines; a region has more than these.
@@ -40,7 +40,6 @@ const PROBE_BYTES: u64 = 2048;
 pub(crate) const RECORD_LEN: u64 = 64;
 /// The mode in which Linux takes the time stamp counter away too.
 const SECCOMP_STRICT: u32 = 1;
-const RSEQ_SIGNATURE: u32 = 0x5305_3053;
 
 /// What the first stop finds out and makes.
 pub(crate) struct SetUp {
@@ -122,8 +121,9 @@ impl SetUp {
             false => calls(memory.pid, &world, programs.changes())?,
         };
         let has_clock = has_clock && !world.threads().any(|t| is_strict(t.tid));
-        let rseq_offset = world.threads().next().and_then(|t| rseq_offset(t.tid, t.regs.fs_base));
-        let self_offset = world.threads().next().and_then(|t| threads::self_offset(memory, t.regs.fs_base));
+        let rseq_offset = world.threads().next().and_then(|t| rseq_offset(t.tid, t.regs.thread_pointer()));
+        let self_offset =
+            world.threads().next().and_then(|t| threads::self_offset(memory, t.regs.thread_pointer()));
         let rseq_offset = rseq_offset.filter(|_| self_offset.is_some() && are_threads_plain);
         let self_offset = self_offset.unwrap_or_default();
         let needs_tid = has_rings || !programs.is_empty() || made.is_some();
@@ -243,7 +243,7 @@ fn wishes<'a>(sites: impl Iterator<Item = &'a SitePlan>) -> Vec<Wish> {
 /// Where this thread's rseq area lies from its thread pointer.
 pub(crate) fn rseq_offset(tid: i32, fs_base: u64) -> Option<i32> {
     let config = ptrace::rseq_config(tid).ok()?;
-    let is_usable = config.area != 0 && config.signature == RSEQ_SIGNATURE && config.size_bytes >= 20;
+    let is_usable = config.area != 0 && config.signature == percpu::SIGNATURE && config.size_bytes >= 20;
     let offset = i32::try_from(config.area.wrapping_sub(fs_base) as i64).ok()?;
     (is_usable && offset.unsigned_abs() < 1 << 20).then_some(offset)
 }
@@ -256,7 +256,7 @@ fn tid_offset(memory: &Memory, world: &World) -> u64 {
         let pid = world.pid;
         world.threads().filter(|t| t.group == pid).all(|t| {
             let mut word = [0u8; 4];
-            let read = memory.read(t.regs.fs_base.wrapping_add(*offset), &mut word);
+            let read = memory.read(t.regs.thread_pointer().wrapping_add(*offset), &mut word);
             read.is_ok() && i32::from_le_bytes(word) == t.tid
         })
     };

@@ -113,9 +113,9 @@ fn block(memory: &Memory, world: &World, tid_offset: u64) -> Option<u64> {
         .threads()
         .filter(|thread| thread.group == world.pid)
         .filter_map(|thread| {
-            let bytes = memory.read_vec(thread.regs.fs_base, BLOCK_BYTES).ok()?;
+            let bytes = memory.read_vec(thread.regs.thread_pointer(), BLOCK_BYTES).ok()?;
             let words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
-            Some((thread.tid, thread.regs.fs_base, thread.regs.rsp, words.collect()))
+            Some((thread.tid, thread.regs.thread_pointer(), thread.regs.sp(), words.collect()))
         })
         .collect();
     // glibc has the kernel's word for the first thread's stack where others have a length, and nothing for its beginning.

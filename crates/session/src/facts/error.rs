@@ -83,6 +83,11 @@ pub enum Broken {
         /// Its name.
         name: String,
     },
+    /// What does not exist on this processor yet.
+    Unported {
+        /// What was wanted.
+        what: &'static str,
+    },
     /// A seccomp filter is on and we may not suspend it.
     Seccomp {
         /// Asked for.
@@ -314,6 +319,9 @@ impl fmt::Display for Broken {
             }
             NotAllowed { pid, name } => {
                 write!(f, "cannot attach to {pid} ({name}): the kernel does not allow it")
+            }
+            Unported { what } => {
+                write!(f, "{what} does not exist on {} yet: counts of functions do", std::env::consts::ARCH)
             }
             NotX86_64 { pid, name } => write!(f, "cannot attach to {pid} ({name}): it is a 32-bit process"),
             Seccomp { pid, name, mode } => {

@@ -587,12 +587,6 @@ fn short_patch(plan: &SitePlan) -> Option<Patch> {
     Some(Patch { addr: plan.addr(), old: plan.original.clone(), new })
 }
 
-/// Whether this processor has the `rdpid` instruction.
-pub(crate) fn has_rdpid() -> bool {
-    let leaf = std::arch::x86_64::__cpuid_count(7, 0);
-    std::arch::x86_64::__cpuid(0).eax >= 7 && leaf.ecx & (1 << 22) != 0
-}
-
 #[cfg(test)]
 mod tests {
     use super::Consumer;

@@ -10,6 +10,7 @@
 //!          Nothing holds beyond the call: a process may change at once.
 //! Checked: testkit `refusals`, `endings`.
 
+use crate::arch::SleptIn;
 use crate::facts::error::Broken;
 use std::fs;
 use std::path::Path;
@@ -284,6 +285,8 @@ fn numbers(path: &str) -> Result<Vec<i32>, Errno> {
 pub(crate) struct Asleep {
     /// The system call that it has made; none in a fault.
     pub call: Option<u64>,
+    /// That one's first argument.
+    pub first_argument: u64,
     pub sp: u64,
     pub pc: u64,
 }
@@ -296,10 +299,26 @@ pub(crate) fn asleep(tid: i32) -> Option<Asleep> {
 /// A system call's number, -1 for none; with one, its six arguments; stack pointer and program counter.
 fn parse_asleep(text: &str) -> Option<Asleep> {
     let words: Vec<&str> = text.split_whitespace().collect();
-    let [first, .., sp, pc] = words.as_slice() else { return None };
+    let [first, rest @ .., sp, pc] = words.as_slice() else { return None };
     let hex = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
     let call = first.parse::<i64>().ok()?;
-    Some(Asleep { call: u64::try_from(call).ok(), sp: hex(sp)?, pc: hex(pc)? })
+    let first_argument = rest.first().and_then(|word| hex(word)).unwrap_or_default();
+    Some(Asleep { call: u64::try_from(call).ok(), first_argument, sp: hex(sp)?, pc: hex(pc)? })
+}
+
+/// The call that a thread sleeps in.
+pub(crate) fn slept_in(tid: i32) -> Option<SleptIn> {
+    // In this order: what is told of a later call has a later number of sleeps, or the same.
+    let sleeps = sleeps(tid)?;
+    let Asleep { call, first_argument, sp, pc } = asleep(tid)?;
+    Some(SleptIn { number: call?, first_argument, sp, pc, sleeps })
+}
+
+/// How often a thread has gone to sleep by itself.
+pub(crate) fn sleeps(tid: i32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+    line.trim().parse().ok()
 }
 
 /// The threads of a process, those that have ended and wait included; none if it is gone.
@@ -516,7 +535,7 @@ mod tests {
     #[test]
     fn a_sleeping_thread_says_where_it_stands() {
         let in_vfork = parse_asleep("58 0x1 0x2 0x3 0x4 0x5 0x6 0x7ffd00 0x401000\n").unwrap();
-        assert_eq!(in_vfork, Asleep { call: Some(58), sp: 0x7f_fd00, pc: 0x40_1000 });
+        assert_eq!(in_vfork, Asleep { call: Some(58), first_argument: 1, sp: 0x7f_fd00, pc: 0x40_1000 });
         assert_eq!(parse_asleep("-1 0x10 0x20").unwrap().call, None);
         assert_eq!(parse_asleep("running\n"), None);
     }

@@ -22,6 +22,12 @@ use sys::nr;
 
 /// Where the block at `fs_base` holds its own address once more than at its start: in glibc's header.
 pub(crate) fn self_offset(memory: &Memory, fs_base: u64) -> Option<i32> {
+    if cfg!(target_arch = "aarch64") {
+        // A block begins with the address of glibc's table of modules; it has no address of its own.
+        let mut table = [0; 8];
+        let is_block = fs_base != 0 && memory.read(fs_base, &mut table).is_ok() && table != [0; 8];
+        return is_block.then_some(0);
+    }
     const GLIBC: i32 = 0x10;
     let word = |offset: i32| {
         let mut word = [0; 8];
@@ -55,8 +61,7 @@ pub(crate) fn are_made_by_hand(memory: &Memory, mappings: &[Mapping]) -> bool {
         let has = |find: fn(&[u8]) -> bool, most| {
             reads(memory, m.range.start.0, len.min(most)).any(|part| find(&part))
         };
-        is_code && has(|code| makes_calls(code) || passes_calls(code), len)
-            || is_head && has(names_calls, NAMES_MOST)
+        is_code && has(is_making_threads, len) || is_head && has(names_calls, NAMES_MOST)
     })
 }
 
@@ -78,6 +83,36 @@ pub(crate) fn is_libc(path: &Path) -> bool {
     ["libc.so", "libc-2", "ld-linux", "ld-2", "ld-musl", "libc.musl", "libpthread"]
         .iter()
         .any(|n| name.starts_with(n))
+}
+
+fn is_making_threads(code: &[u8]) -> bool {
+    if cfg!(target_arch = "aarch64") {
+        a64_makes_threads(code)
+    } else {
+        makes_calls(code) || passes_calls(code)
+    }
+}
+
+/// Whether A64 code sets the thread pointer, or has one of the calls shortly behind a load of its number, or passes such a
+/// number to a function.
+fn a64_makes_threads(code: &[u8]) -> bool {
+    /// Their numbers there; the second has the same everywhere.
+    const CLONES: [u32; 2] = [220, CLONE3];
+    /// Words between the load of a number and the call.
+    const NEAR: usize = 12;
+    let words: Vec<u32> = code.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+    let sets_pointer = |word: &u32| word & 0xffff_ffe0 == 0xd51b_d040; // msr tpidr_el0, x
+    // movz of a number, 32 or 64 bits, into this register
+    let loads = |word: u32, register: u32| {
+        word & 0x7fe0_001f == 0x5280_0000 | register && CLONES.contains(&(word >> 5 & 0xffff))
+    };
+    let is_making = |i: usize| {
+        let near = &words[i + 1..words.len().min(i + 1 + NEAR)];
+        let is_svc = near.contains(&0xd400_0001);
+        let is_call = near.iter().any(|word| word >> 26 == 0x25); // bl
+        loads(words[i], 8) && is_svc || loads(words[i], 0) && is_call
+    };
+    words.iter().any(sets_pointer) || (0..words.len()).any(is_making)
 }
 
 /// How far before a system call its number may be loaded.
@@ -132,6 +167,24 @@ fn names_calls(names: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a64_code_that_makes_threads_is_found() {
+        let of = |words: &[u32]| {
+            let code: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            a64_makes_threads(&code)
+        };
+        // mov x8, #220; svc #0
+        assert!(of(&[0xd280_1b88, 0xd400_0001]));
+        // mov w8, #435; nop; svc #0
+        assert!(of(&[0x5280_3668, 0xd503_201f, 0xd400_0001]));
+        // mov x0, #220; bl: syscall(SYS_clone, ...)
+        assert!(of(&[0xd280_1b80, 0x9400_0010]));
+        // msr tpidr_el0, x0
+        assert!(of(&[0xd51b_d040]));
+        // mov x8, #63; svc #0: read; mov x0, #221; bl
+        assert!(!of(&[0xd280_07e8, 0xd400_0001, 0xd280_1ba0, 0x9400_0010]));
+    }
 
     #[test]
     fn calls_that_make_threads_are_found_by_their_numbers() {

@@ -183,7 +183,7 @@ fn follow(caller: Caller, heard: &Heard, is_asked: &mut dyn FnMut() -> bool) -> 
             _ => {
                 // Its exec is made again, if it was interrupted and not refused: we hear of that one too.
                 if let Ok(mut regs) = ptrace::regs(who)
-                    && undo_interruption(who, &mut regs)
+                    && undo_interruption(who, &mut regs, None)
                 {
                     let _ = ptrace::set_regs(who, &regs);
                 }

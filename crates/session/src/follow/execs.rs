@@ -12,6 +12,7 @@
 //!
 //! A program that makes the call by itself, as Go's runtime does, is not heard of.
 
+use crate::arch;
 use crate::find::process::{self, Status as Process};
 use crate::follow::bell::{Bell, Deaf};
 use crate::follow::launch::run_to_entry;
@@ -114,7 +115,7 @@ impl Execs {
             return None;
         }
         let regs = ptrace::regs(tid).ok().map(|mut regs| {
-            if undo_interruption(tid, &mut regs) {
+            if undo_interruption(tid, &mut regs, None) {
                 let _ = ptrace::set_regs(tid, &regs);
             }
             regs
@@ -122,7 +123,7 @@ impl Execs {
         // Its number may have become another's before we had it. One that waited too long has gone on by itself.
         let now = Process::of_any(tid).ok().flatten();
         let is_ours = now.is_some_and(|now| now.tgid == pid) && self.is_ours(tid);
-        if !is_ours || !regs.is_some_and(|regs| self.is_in_our_code(regs.rip)) {
+        if !is_ours || !regs.is_some_and(|regs| self.is_in_our_code(regs.pc())) {
             reports::let_go(tid, 0);
             return None;
         }
@@ -226,7 +227,7 @@ fn into_program(caller: Caller, is_asked: &mut dyn FnMut() -> bool) -> Option<He
         }
         is_in_exec = status == Status::Syscall && begins_exec(who);
         if let (Status::Event(..), Ok(mut regs)) = (status, ptrace::regs(who))
-            && undo_interruption(who, &mut regs)
+            && undo_interruption(who, &mut regs, None)
         {
             let _ = ptrace::set_regs(who, &regs);
         }
@@ -291,5 +292,5 @@ fn next_stop(tid: i32, pid: i32) -> Option<Option<(i32, Status)>> {
 /// The thread stands before a call of exec.
 fn begins_exec(tid: i32) -> bool {
     ptrace::is_at_entry(tid) == Ok(true)
-        && ptrace::regs(tid).is_ok_and(|r| matches!(r.orig_rax as usize, nr::EXECVE | nr::EXECVEAT))
+        && ptrace::regs(tid).is_ok_and(|r| matches!(arch::call_number(&r), nr::EXECVE | nr::EXECVEAT))
 }

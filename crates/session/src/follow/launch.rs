@@ -12,6 +12,7 @@
 //!
 //! Constructors of shared libraries run before the entry point, in the dynamic loader: their hits are not seen.
 
+use crate::arch::{BEHIND_BREAKPOINT, BREAKPOINT};
 use crate::facts::ending::Ending;
 use crate::facts::error::Broken;
 use crate::find::memory::Memory;
@@ -28,7 +29,6 @@ use sys::ptrace::{self, event};
 use sys::wait::Status;
 use sys::{Errno, PidFd};
 
-const INT3: [u8; 1] = [0xcc];
 const SIGTRAP: i32 = 5;
 const SIGKILL: i32 = 9;
 const SIGCONT: i32 = 18;
@@ -204,22 +204,22 @@ pub(crate) fn run_to_entry(pid: i32, is_asked: &mut dyn FnMut() -> bool) -> Resu
     let call = |what| move |errno| Broken::Call { what, errno };
     let entry = entry(pid)?;
     let memory = Memory::open(pid)?;
-    let mut byte = [0u8];
+    let mut byte = BREAKPOINT;
     memory.read(entry, &mut byte)?;
-    memory.write(entry, &INT3)?;
+    memory.write(entry, &BREAKPOINT)?;
     ptrace::cont(pid, 0).map_err(|_| Stray::Ended)?;
     // A SIGTRAP from anywhere else is the program's own.
     let is_there = |status| {
-        status == Status::Signal(SIGTRAP) && ptrace::regs(pid).is_ok_and(|regs| regs.rip == entry + 1)
+        status == Status::Signal(SIGTRAP)
+            && ptrace::regs(pid).is_ok_and(|regs| regs.pc() == entry + BEHIND_BREAKPOINT)
     };
     let awaited = await_stop(pid, is_asked, is_there);
     if !matches!(awaited, Err(Stray::Ended)) {
         memory.write(entry, &byte)?;
     }
     awaited?;
-    let mut regs = ptrace::regs(pid).map_err(call("registers of the new program"))?;
-    regs.rip = entry;
-    ptrace::set_regs(pid, &regs).map_err(call("registers of the new program"))?;
+    let regs = ptrace::regs(pid).map_err(call("registers of the new program"))?;
+    ptrace::set_regs(pid, &regs.at(entry)).map_err(call("registers of the new program"))?;
     Ok(())
 }
 

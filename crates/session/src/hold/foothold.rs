@@ -9,6 +9,7 @@
 //!             page.
 //! Checked: testkit `kills`; tests below.
 
+use crate::arch::{ALIGN, MOV_SIGRETURN, RETURN, SYSCALL};
 use crate::facts::error::Broken;
 use crate::find::maps::image_maps;
 use crate::find::memory::Memory;
@@ -16,12 +17,6 @@ use image::Mapping;
 use std::ops::Range;
 use std::path::Path;
 
-/// `syscall`
-const SYSCALL: [u8; 2] = [0x0f, 0x05];
-/// `ret`
-const RET: u8 = 0xc3;
-/// The two ways to write `mov $15, %eax`: 15 is rt_sigreturn.
-const MOV_SIGRETURN: [&[u8]; 2] = [&[0x48, 0xc7, 0xc0, 15, 0, 0, 0], &[0xb8, 15, 0, 0, 0]];
 /// So much of one mapping is searched.
 const SEARCHED: u64 = 32 << 20;
 /// It is read in pieces of this size, as what is wanted mostly stands at the beginning.
@@ -74,14 +69,13 @@ impl Foothold {
 
     /// Whether the instructions stand there now: text may have been patched or unmapped since.
     pub fn stands(&self, memory: &Memory) -> bool {
-        let mut here = [0u8; 3];
-        let len = if self.restorer.is_some() { 3 } else { 2 };
-        let is_there = memory.read(self.syscall, &mut here[..len]).is_ok();
-        let is_call = is_there && here[..2] == SYSCALL && (len == 2 || here[2] == RET);
+        let call: &[&[u8]] = if self.restorer.is_some() { &[SYSCALL, RETURN] } else { &[SYSCALL] };
+        let call = call.concat();
+        let is_call = memory.read_vec(self.syscall, call.len()).is_ok_and(|here| here == call);
         let is_restorer = |at: u64| {
             MOV_SIGRETURN.iter().any(|mov| {
-                let code = memory.read_vec(at, mov.len() + 2);
-                code.is_ok_and(|c| c.starts_with(mov) && c.ends_with(&SYSCALL))
+                let code = memory.read_vec(at, mov.len() + SYSCALL.len());
+                code.is_ok_and(|c| c.starts_with(mov) && c.ends_with(SYSCALL))
             })
         };
         is_call && self.restorer.is_none_or(is_restorer)
@@ -89,8 +83,10 @@ impl Foothold {
 
     /// Whether a thread stands at one of the instructions, or behind them before it does anything else.
     pub fn contains(&self, pc: u64) -> bool {
-        let is_in_restorer = |at: u64| (at..at + 9).contains(&pc);
-        pc == self.syscall || pc == self.syscall + 2 || self.restorer.is_some_and(is_in_restorer)
+        let call_len = SYSCALL.len() as u64;
+        let longest = MOV_SIGRETURN[0].len() as u64 + call_len;
+        let is_in_restorer = |at: u64| (at..at + longest).contains(&pc);
+        pc == self.syscall || pc == self.syscall + call_len || self.restorer.is_some_and(is_in_restorer)
     }
 
     /// Itself if it stands, else another.
@@ -172,11 +168,16 @@ impl Found {
 
     fn look_at(&mut self, start: u64, bytes: &[u8]) {
         let mut from = 0;
-        while let Some(step) = bytes[from..].windows(2).position(|w| w == SYSCALL) {
+        let call_len = SYSCALL.len();
+        while let Some(step) = bytes[from..].windows(call_len).position(|w| w == SYSCALL) {
             let i = from + step;
-            from = i + 2;
+            from = i + call_len;
+            if !(start + i as u64).is_multiple_of(ALIGN) {
+                from = i + 1;
+                continue;
+            }
             self.any.get_or_insert(start + i as u64);
-            if bytes.get(i + 2) == Some(&RET) {
+            if bytes[from..].starts_with(RETURN) {
                 self.returning.get_or_insert(start + i as u64);
             }
             if let Some(mov) = MOV_SIGRETURN.iter().find(|mov| bytes[..i].ends_with(mov)) {
@@ -193,6 +194,7 @@ impl Found {
 mod tests {
     use super::*;
 
+    #[cfg(target_arch = "x86_64")]
     #[test]
     fn instructions_are_found_in_either_encoding() {
         let mut found = Found::default();
@@ -207,7 +209,7 @@ mod tests {
         let memory = Memory::open(sys::getpid().cast_signed()).unwrap();
         let foothold = Foothold::find(&memory, &image_maps(memory.pid).unwrap()).unwrap();
         assert!(foothold.restorer.is_some() && foothold.stands(&memory), "{foothold:x?}");
-        let moved = Foothold { syscall: foothold.syscall + 1, ..foothold.clone() };
+        let moved = Foothold { syscall: foothold.syscall + ALIGN, ..foothold.clone() };
         assert!(!moved.stands(&memory));
         assert_eq!(moved.renewed(&memory).unwrap(), foothold);
         // This thread is not the first: the first thread's stack below its stack pointer, or at its end, is free.

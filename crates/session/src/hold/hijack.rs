@@ -14,11 +14,13 @@
 //!          J4 but for the frame nothing of the process's memory is written, and the frame reads as zeros afterwards.
 //! Checked: testkit `kills`, `waits`, `signals`, `entered`; tests below.
 
+use crate::arch;
+use crate::arch::SleptIn;
+use crate::arch::frame;
 use crate::facts::inject;
 use crate::find::memory::Memory;
 use crate::find::process;
 use crate::hold::foothold::{Foothold, RED_ZONE, SCRATCH};
-use crate::hold::frame;
 use crate::hold::reports;
 use crate::hold::world::{Thread, World};
 use sys::ptrace::{self, Regs};
@@ -26,10 +28,6 @@ use sys::wait::Status;
 use sys::{Errno, check, sched};
 
 const SIGSTOP: i32 = 19;
-/// Selector of 64-bit user code.
-pub(crate) const CODE_64: u64 = 0x33;
-/// The trap flag: a thread that steps itself must not step through our call.
-const TRAP_FLAG: u64 = 0x100;
 /// Signals that an instruction itself can raise: SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV, SIGSYS. Blocked, they
 /// would reset the handler.
 pub(crate) const OWN_FAULTS: u64 = 1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 10 | 1 << 30;
@@ -59,16 +57,25 @@ fn gone(_: Errno) -> Unmade {
     Unmade::Gone
 }
 
+/// A frame in the process.
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    at: u64,
+    /// Code that takes it.
+    restorer: u64,
+    len: usize,
+}
+
 /// A thread that makes calls for us.
 #[derive(Debug)]
 pub(crate) struct Hijack<'a> {
     memory: &'a Memory,
     pub tid: i32,
     saved: Regs,
+    slept: Option<SleptIn>,
     mask: u64,
     syscall: u64,
-    /// Where the frame is, and how long.
-    frame: Option<(u64, usize)>,
+    frame: Option<Frame>,
     room: Option<u64>,
     is_away: bool,
     /// Signals sent to it that came in between and cannot be blocked.
@@ -83,20 +90,19 @@ impl<'a> Hijack<'a> {
         memory: &'a Memory,
         foothold: &Foothold,
         tid: i32,
-        (saved, mask): (Regs, u64),
+        (saved, mask, slept): (Regs, u64, Option<SleptIn>),
         others: &[u64],
     ) -> Hijack<'a> {
-        let mut xstate = vec![0u8; frame::XSTATE_MAX];
-        let len = ptrace::xstate(tid, &mut xstate).unwrap_or(0);
-        xstate.truncate(len);
-        let room = foothold.room(memory, saved.rsp, others, frame::len_bound(&xstate));
+        let state = frame::state(tid);
+        let room = foothold.room(memory, saved.sp(), others, frame::len_bound(&state));
         let restorer = foothold.restorer.filter(|_| !process::has_shadow_stack(tid));
         let written = room.zip(restorer).and_then(|(at, restorer)| {
-            let bytes = frame::build(at, restorer, &saved, mask, &xstate)?;
-            memory.write(at, &bytes).ok().map(|()| (at, bytes.len()))
+            let bytes = frame::build(at, restorer, &saved, mask, &state)?;
+            memory.write(at, &bytes).ok().map(|()| Frame { at, restorer, len: bytes.len() })
         });
         let syscall = foothold.syscall;
-        Hijack { memory, tid, saved, mask, syscall, frame: written, room, is_away: false, came: Vec::new() }
+        let (is_away, came) = (false, Vec::new());
+        Hijack { memory, tid, saved, slept, mask, syscall, frame: written, room, is_away, came }
     }
 
     /// Makes one call whose first argument is a name of less than [`SCRATCH`] bytes. What was where it is put is put back.
@@ -105,7 +111,7 @@ impl<'a> Hijack<'a> {
     /// As for [`Hijack::call`].
     pub fn call_with_name(&mut self, number: usize, name: &str, second: u64) -> Result<u64, Unmade> {
         // Without room, below the red zone, where a signal's frame would be.
-        let own = self.saved.rsp.saturating_sub(RED_ZONE + SCRATCH) & !15;
+        let own = self.saved.sp().saturating_sub(RED_ZONE + SCRATCH) & !15;
         let at = self.room.map_or(own, |at| at - SCRATCH);
         let failed = |_| Unmade::Refused(Errno::EFAULT);
         let before = self.memory.read_vec(at, name.len() + 1).map_err(failed)?;
@@ -126,21 +132,8 @@ impl<'a> Hijack<'a> {
     /// The thread stays ours, and the next call may be made; but not after [`Unmade::Gone`].
     pub fn call(&mut self, number: usize, args: [u64; 6]) -> Result<u64, Unmade> {
         inject::step().map_err(Unmade::Refused)?;
-        let [rdi, rsi, rdx, r10, r8, r9] = args;
-        let regs = Regs {
-            rip: self.syscall,
-            rsp: self.frame.map_or(self.saved.rsp, |(at, _)| at),
-            rax: number as u64,
-            orig_rax: u64::MAX,
-            eflags: self.saved.eflags & !TRAP_FLAG,
-            rdi,
-            rsi,
-            rdx,
-            r10,
-            r8,
-            r9,
-            ..self.saved
-        };
+        let frame = self.frame.map(|frame| (frame.at, frame.restorer));
+        let regs = arch::calling(&self.saved, self.syscall, frame, (number, args));
         ptrace::set_regs(self.tid, &regs).map_err(gone)?;
         if !self.is_away {
             self.is_away = true;
@@ -148,7 +141,7 @@ impl<'a> Hijack<'a> {
         }
         run_to_syscall_stop(self.tid, &mut self.came)?;
         run_to_syscall_stop(self.tid, &mut self.came)?;
-        let answer = ptrace::regs(self.tid).map_err(gone)?.rax;
+        let answer = arch::answer(&ptrace::regs(self.tid).map_err(gone)?);
         check(answer as isize).map(|value| value as u64).map_err(Unmade::Refused)
     }
 }
@@ -189,8 +182,8 @@ pub(crate) fn on_their_way_back(memory: &Memory, world: &World, foothold: &Footh
     let is_frame_at = |at: u64| memory.read_vec(at, frame::HEAD).is_ok_and(|bytes| frame::is_frame(&bytes));
     // Before the `ret` its stack pointer is at the frame, behind it eight bytes on.
     let is_on_way = |t: &&Thread| {
-        foothold.contains(t.regs.rip)
-            && (is_frame_at(t.regs.rsp) || t.regs.rsp.checked_sub(8).is_some_and(is_frame_at))
+        let sp = t.regs.sp();
+        foothold.contains(t.regs.pc()) && (is_frame_at(sp) || sp.checked_sub(8).is_some_and(is_frame_at))
     };
     world.threads().filter(is_on_way).map(|t| t.tid).collect()
 }
@@ -199,9 +192,9 @@ impl Drop for Hijack<'_> {
     fn drop(&mut self) {
         if self.is_away {
             let _ = ptrace::set_sigmask(self.tid, self.mask);
-            let _ = ptrace::set_regs(self.tid, &self.saved);
+            let _ = ptrace::set_regs(self.tid, &arch::sleeping_on(&self.saved, self.slept));
         }
-        if let Some((at, len)) = self.frame {
+        if let Some(Frame { at, len, .. }) = self.frame {
             let _ = self.memory.write(at, &vec![0; len]);
         }
         send_again(self.memory.pid, self.tid, &self.came);

@@ -8,15 +8,18 @@
 //!          Q3 a system call that the thread stood before is made when it runs on.
 //! Checked: testkit `watching`.
 
+use crate::arch::foreign_code;
+use crate::arch::made_again;
+use crate::arch::not_made;
+use crate::arch::restarts;
 use crate::find::memory::Memory;
 use crate::hold::foothold::Foothold;
-use crate::hold::hijack::{CODE_64, Hijack, OWN_FAULTS, Unmade, run_to_syscall_stop, send_again};
-use crate::hold::interrupted::{made_again, restarts};
+use crate::hold::hijack::{Hijack, OWN_FAULTS, Unmade, run_to_syscall_stop, send_again};
 use crate::hold::reports;
 use crate::hold::sequence::Standing;
 use std::sync::Arc;
 use sys::Errno;
-use sys::ptrace::{self, Regs};
+use sys::ptrace;
 use sys::wait::Status;
 
 const SIGTRAP: i32 = 5;
@@ -57,7 +60,7 @@ impl Puppet {
     /// From the entry to a system call back to before it.
     fn back_out(&mut self) -> Result<(), Errno> {
         let call = ptrace::regs(self.tid)?;
-        ptrace::set_regs(self.tid, &Regs { orig_rax: u64::MAX, ..call })?;
+        ptrace::set_regs(self.tid, &not_made(&call))?;
         run_to_syscall_stop(self.tid, &mut self.came)?;
         ptrace::set_regs(self.tid, &made_again(&call))
     }
@@ -66,12 +69,12 @@ impl Puppet {
     fn hijacked<T>(&mut self, work: impl FnOnce(&mut Hijack<'_>) -> Result<T, Unmade>) -> Result<T, Errno> {
         let regs = ptrace::regs(self.tid)?;
         let standing = Standing::of(&self.memory, self.tid, &regs);
-        if regs.cs != CODE_64 || standing == Standing::Unsound {
+        if foreign_code(&regs).is_some() || standing == Standing::Unsound {
             return Err(Errno::EFAULT);
         }
         let regs = standing.abandon(&self.memory, self.tid, regs)?;
         let foothold = self.foothold.renewed(&self.memory).map_err(|_| Errno::EFAULT)?;
-        let mut hijack = Hijack::prepare(&self.memory, &foothold, self.tid, (regs, self.mask), &[]);
+        let mut hijack = Hijack::prepare(&self.memory, &foothold, self.tid, (regs, self.mask, None), &[]);
         let done = work(&mut hijack).map_err(Errno::from);
         drop(hijack);
         ptrace::set_sigmask(self.tid, !OWN_FAULTS)?;

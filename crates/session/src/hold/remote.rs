@@ -10,12 +10,14 @@
 //!             call, as the kernel raised it: the thread stands at the beginning of its handler then.
 //! Checked: testkit `waits`, `signals`, `entered`.
 
+use crate::arch::foreign_code;
+use crate::arch::is_sleeping;
 use crate::facts::error::Broken;
 use crate::find::limits;
 use crate::find::memory::Memory;
 use crate::find::process;
 use crate::hold::foothold::Foothold;
-use crate::hold::hijack::{CODE_64, Hijack, OWN_FAULTS, Unmade};
+use crate::hold::hijack::{Hijack, OWN_FAULTS, Unmade};
 use crate::hold::reports;
 use crate::hold::sequence::Standing;
 use crate::hold::tracer::is_held;
@@ -26,8 +28,6 @@ use sys::{Errno, nr};
 
 /// So many threads are looked at for one that is better than those before.
 const LOOKED_AT: usize = 64;
-/// What the kernel keeps in rax for a call that it goes on with by `restart_syscall`.
-const ERESTART_RESTARTBLOCK: i64 = 516;
 
 /// A thread that makes calls for us.
 #[derive(Debug)]
@@ -71,12 +71,14 @@ impl<'a> Remote<'a> {
         let missing = || gone(Errno::ESRCH);
         let thread = world.threads_mut().find(|t| t.tid == tid).ok_or_else(missing)?;
         deliver_raised(thread).map_err(gone)?;
-        let others = world.threads().filter(|t| t.tid != tid).map(|t| t.regs.rsp);
+        let others = world.threads().filter(|t| t.tid != tid).map(|t| t.regs.sp());
         let others: Vec<u64> = others.chain(world.sleepers().map(|s| s.at.sp)).collect();
         let mask = ptrace::sigmask(tid).map_err(gone)?;
         let thread = world.threads_mut().find(|t| t.tid == tid).ok_or_else(missing)?;
         leave_sequence(memory, thread)?;
-        Ok(Remote { hijack: Hijack::prepare(memory, &foothold, tid, (thread.regs, mask), &others) })
+        Ok(Remote {
+            hijack: Hijack::prepare(memory, &foothold, tid, (thread.regs, mask, thread.slept), &others),
+        })
     }
 
     /// The thread, which may be of another process that shares the memory.
@@ -189,15 +191,13 @@ fn choose(world: &World, memory: &Memory) -> Result<i32, Broken> {
 
 fn fault(memory: &Memory, thread: &Thread) -> Fault {
     let regs = &thread.regs;
-    if regs.cs != CODE_64 {
-        return Fault::Foreign { cs: regs.cs };
+    if let Some(cs) = foreign_code(regs) {
+        return Fault::Foreign { cs };
     }
     match Standing::of(memory, thread.tid, regs) {
         Standing::Unsound => Fault::Unsound,
         Standing::Inside(_) => Fault::InSequence,
-        Standing::Outside if (regs.orig_rax as i64) >= 0 && regs.rax as i64 == -ERESTART_RESTARTBLOCK => {
-            Fault::Sleeps
-        }
+        Standing::Outside if is_sleeping(regs) => Fault::Sleeps,
         Standing::Outside if ptrace::has_raised_signal(thread.tid, OWN_FAULTS) == Ok(true) => {
             Fault::Signalled
         }

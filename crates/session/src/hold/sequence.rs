@@ -20,7 +20,7 @@ const RSEQ_CS: u64 = 8;
 /// Bytes of a descriptor.
 const DESCRIPTOR: usize = 32;
 /// User addresses end here.
-const USER_END: u64 = 1 << 47;
+const USER_END: u64 = if cfg!(target_arch = "aarch64") { 1 << 48 } else { 1 << 47 };
 
 /// A sequence that a thread stands in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,9 +47,11 @@ impl Standing {
     pub fn of(memory: &Memory, tid: i32, regs: &Regs) -> Standing {
         // A kernel before 5.13 does not tell; nor is there an area if the thread registered none.
         match ptrace::rseq_config(tid) {
-            Ok(config) if config.area != 0 => of_area(config.area, config.signature, regs.rip, |at, into| {
-                (at < USER_END).then(|| memory.read(at, into).ok()).flatten()
-            }),
+            Ok(config) if config.area != 0 => {
+                of_area(config.area, config.signature, regs.pc(), |at, into| {
+                    (at < USER_END).then(|| memory.read(at, into).ok()).flatten()
+                })
+            }
             _ => Standing::Outside,
         }
     }
@@ -60,7 +62,7 @@ impl Standing {
     /// The registers cannot be set.
     pub fn abandon(self, memory: &Memory, tid: i32, regs: Regs) -> Result<Regs, sys::Errno> {
         let Standing::Inside(sequence) = self else { return Ok(regs) };
-        let regs = Regs { rip: sequence.abort, ..regs };
+        let regs = regs.at(sequence.abort);
         // In this order: at the abort address the kernel clears the name by itself, if we die here.
         ptrace::set_regs(tid, &regs)?;
         let _ = memory.write(sequence.named_at, &[0; 8]);
@@ -140,7 +142,7 @@ mod tests {
             [1, 0x400, 0x20, 0x500],
             [0, 0x400, 0x20, 0x410],
             [0, 0x400, u64::MAX, 0x500],
-            [0, 0x400, 1 << 47, 0x500],
+            [0, 0x400, USER_END, 0x500],
             [0, 0x400, 0x20, 0x600],
             [0, 0x400, 0x20, 2],
             [0, 0x400, 0x20, 1 << 63],

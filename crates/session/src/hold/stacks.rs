@@ -15,6 +15,8 @@
 //!
 //! Not seen: a context that a handler moved elsewhere, as schedulers that preempt by signal may do.
 
+use crate::arch::FRAME_WORDS;
+use crate::arch::is_saved_in_frame;
 use crate::find::memory::Memory;
 use crate::hold::world::World;
 use image::Mapping;
@@ -27,7 +29,7 @@ const DEPTH: u64 = 4 << 20;
 /// How much is read at a time.
 const CHUNK: u64 = 256 << 10;
 /// Words of one chunk that are searched again with the next: a frame may lie across.
-const OVERLAP: u64 = 3 * 8;
+const OVERLAP: u64 = (FRAME_WORDS as u64 - 1) * 8;
 /// How many stacks of one thread we look at: its own, and those that its handlers run on.
 const STACKS: usize = 8;
 
@@ -41,7 +43,7 @@ pub(crate) fn find(
     wanted: impl Fn(u64) -> bool,
 ) -> Vec<ComeBack> {
     let mut found = Vec::new();
-    let standing = world.threads().map(|t| (t.tid, t.regs.rsp));
+    let standing = world.threads().map(|t| (t.tid, t.regs.sp()));
     for (tid, sp) in standing.chain(world.sleepers().map(|s| (s.tid, s.at.sp))) {
         let mut seen: Vec<Range<u64>> = Vec::new();
         let mut stacks = vec![sp & !7];
@@ -105,17 +107,9 @@ pub(crate) struct ComeBack {
     pub at: u64,
 }
 
-/// The stack pointer and the program counter in all that looks like the registers in a signal frame: behind the two stand
-/// the flags, then the selectors of 64-bit user code.
+/// The stack pointer and the program counter in all that looks like the registers in a signal frame.
 fn saved_in_frames(words: &[u64]) -> impl Iterator<Item = Saved> + '_ {
-    /// Bits that are never set: reserved ones, and those above the processor's identification bit.
-    const NO_FLAGS: u64 = !0x3f_7fd7;
-    const ALWAYS_SET: u64 = 2;
-    const CODE_SELECTOR: u64 = 0x33;
-    let is_frame = |flags: u64, selectors: u64| {
-        flags & NO_FLAGS == 0 && flags & ALWAYS_SET != 0 && selectors & 0xffff == CODE_SELECTOR
-    };
-    let all = words.windows(4).enumerate().filter(move |(_, w)| is_frame(w[2], w[3]));
+    let all = words.windows(FRAME_WORDS).enumerate().filter(|(_, w)| is_saved_in_frame(w));
     all.map(|(i, w)| Saved { sp: w[0], pc: w[1], word: i + 1 })
 }
 
@@ -137,10 +131,13 @@ mod tests {
         // test raises the signal itself, in a thread that holds no lock.
         let words = unsafe { std::slice::from_raw_parts(context.cast::<u64>(), len) }.to_vec();
         // SAFETY: as above.
-        let registers = unsafe { (*context).uc_mcontext.gregs };
-        let at = |register: i32| registers[register as usize] as u64;
+        let machine = unsafe { (*context).uc_mcontext };
+        #[cfg(target_arch = "x86_64")]
+        let saved = [libc::REG_RSP, libc::REG_RIP].map(|register| machine.gregs[register as usize] as u64);
+        #[cfg(target_arch = "aarch64")]
+        let saved = [machine.sp, machine.pc];
         if let Ok(mut seen) = SEEN.lock() {
-            *seen = (words, Some((at(libc::REG_RSP), at(libc::REG_RIP))));
+            *seen = (words, Some((saved[0], saved[1])));
         }
     }
 
@@ -161,6 +158,7 @@ mod tests {
         assert_eq!(found, [(sp, pc, pc)]);
     }
 
+    #[cfg(target_arch = "x86_64")]
     #[test]
     fn a_return_address_is_no_frame() {
         let words =

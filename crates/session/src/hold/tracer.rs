@@ -9,6 +9,7 @@
 //! Checked: testkit `endings` (vfork children).
 //! Source:  ptrace(2): a tracer's end detaches its tracees, in whatever state; tracers are OS threads, not processes.
 
+use crate::arch::SleptIn;
 use crate::facts::inject;
 use crate::find::process;
 use crate::hold::reports;
@@ -39,6 +40,8 @@ pub(crate) struct Asked {
     /// Its process.
     pub group: i32,
     pub since: Instant,
+    /// What it slept in before, where that has to be known.
+    pub slept: Option<SleptIn>,
 }
 
 /// Whether this OS thread has seized the thread and asked it to stop, and has not heard of it since.

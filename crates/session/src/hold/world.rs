@@ -13,19 +13,21 @@
 //!             that waits for a CPU is waited for, as long as the user allows, and the others run between tries.
 //! Checked: testkit `waits`, `signals`, `lives`, `endings`; the longest stall is measured and printed.
 
+use crate::arch;
+use crate::arch::SleptIn;
 use crate::facts::error::Broken;
 use crate::facts::inject;
 use crate::find::process::{self, Asleep, ENGINE_NAME};
 use crate::find::sharers::Sharers;
-use crate::hold::interrupted::{restarts, undo_interruption};
+use crate::hold::interrupted::undo_interruption;
 use crate::hold::reports::{self, NOHANG};
 use crate::hold::tracer::{self, Asked, is_held};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use sys::Errno;
 use sys::ptrace::{self, Regs};
 use sys::wait::Status;
-use sys::{Errno, nr};
 
 /// How long others stand for a thread that does not get a CPU before we let all go and try again.
 const TRY: Duration = Duration::from_millis(200);
@@ -37,10 +39,6 @@ const SLEEP: Duration = Duration::from_millis(50);
 const LOOK: Duration = Duration::from_millis(1);
 /// Only after so long do we look whether those that stand have died meanwhile.
 const SUSPICIOUS: Duration = Duration::from_millis(5);
-
-/// What the kernel keeps in rax for calls that it will restart.
-const ERESTARTNOINTR: i64 = 513;
-const ERESTART_RESTARTBLOCK: i64 = 516;
 
 /// How long we try to stop a process, in ms.
 static PATIENCE_MS: AtomicU64 = AtomicU64::new(30_000);
@@ -72,18 +70,19 @@ pub(crate) struct Thread {
     pub regs: Regs,
     changed: bool,
     asked: Instant,
+    /// What it slept in before it was asked to stop, where that has to be known.
+    pub slept: Option<SleptIn>,
 }
 
 impl Thread {
     /// Where the thread goes on: the system call itself, if the kernel is about to restart one.
     pub fn pc(&self) -> u64 {
-        if self.restarts() { self.regs.rip - 2 } else { self.regs.rip }
+        arch::goes_on_at(&self.regs)
     }
 
     /// Moves the thread, which then goes on at `pc`.
     pub fn set_pc(&mut self, pc: u64) {
-        let rip = if self.restarts() { pc + 2 } else { pc };
-        self.set_regs(Regs { rip, ..self.regs });
+        self.set_regs(arch::sent_to(&self.regs, pc));
     }
 
     /// Sets registers at once: if we die before the world runs on, the thread is where it was sent.
@@ -99,22 +98,17 @@ impl Thread {
         Ok(())
     }
 
-    /// True if the kernel will set rip back to the system call when the thread runs on.
-    fn restarts(&self) -> bool {
-        restarts(&self.regs)
-    }
-
     /// A call that the kernel would go on with by `restart_syscall` starts again from its beginning: a seccomp
     /// filter that knows only the call itself would kill the thread for the other. Its time-out starts over.
     fn avoid_restart_call(&mut self) {
-        if (self.regs.orig_rax as i64) >= 0 && self.regs.rax as i64 == -ERESTART_RESTARTBLOCK {
-            self.set_regs(Regs { rax: (-ERESTARTNOINTR) as u64, ..self.regs });
+        if let Some(regs) = arch::without_restart_call(&self.regs) {
+            self.set_regs(regs);
         }
     }
 
     /// A call that ends with EINTR because of our stop, and not of a signal, starts again.
     fn undo_interruption(&mut self) {
-        if undo_interruption(self.tid, &mut self.regs) {
+        if undo_interruption(self.tid, &mut self.regs, self.slept) {
             self.set_regs(self.regs);
         }
     }
@@ -132,7 +126,7 @@ pub(crate) struct Sleeper {
 impl Sleeper {
     /// Where it may go on: the system call itself, if the kernel restarts it.
     pub fn pcs(&self) -> impl Iterator<Item = u64> {
-        let call = self.at.call.map(|_| self.at.pc.wrapping_sub(2));
+        let call = self.at.call.map(|_| self.at.pc.wrapping_sub(arch::SYSCALL.len() as u64));
         [Some(self.at.pc), call].into_iter().flatten()
     }
 }
@@ -201,7 +195,8 @@ impl World {
     /// Of a process whose first thread stands already; a library may have started others.
     fn held(pid: i32) -> Result<World, Broken> {
         let regs = ptrace::regs(pid).map_err(|errno| process::lost(pid, errno))?;
-        let thread = Thread { tid: pid, group: pid, regs, changed: false, asked: Instant::now() };
+        let thread =
+            Thread { tid: pid, group: pid, regs, changed: false, asked: Instant::now(), slept: None };
         let mut world = World::new(pid, false);
         world.threads.insert(pid, thread);
         world.with_all(TRY_MAX)
@@ -258,12 +253,13 @@ impl World {
                     asked.push(late);
                     continue;
                 }
+                let slept = arch::FORGETS_CALLS.then(|| process::slept_in(tid)).flatten();
                 if !seize(group, tid)? {
                     continue;
                 }
                 let since = Instant::now();
                 if ptrace::interrupt(tid).is_ok() {
-                    let now = Asked { tid, group, since };
+                    let now = Asked { tid, group, since, slept };
                     tracer::is_asked(now);
                     asked.push(now);
                 } else {
@@ -317,7 +313,7 @@ impl World {
             Some('D') => {
                 let Some(at) = process::asleep(tid) else { return false };
                 // Without a child it is about to make one, and awake at once.
-                let is_behind_child = at.call.is_some_and(|call| makes_processes(call as usize))
+                let is_behind_child = at.call.is_some_and(|call| arch::makes_processes(call as usize))
                     && !process::children_of_thread(group, tid).is_empty();
                 if is_behind_child || waited > SLEEP {
                     self.sleepers.insert(tid, Sleeper { tid, at, fs_base: None });
@@ -333,20 +329,20 @@ impl World {
         for sleeper in self.sleepers.values_mut() {
             let children = process::children_of_thread(self.pid, sleeper.tid);
             let is_child = |t: &&Thread| t.group != self.pid && children.contains(&t.group);
-            sleeper.fs_base = self.threads.values().find(is_child).map(|t| t.regs.fs_base);
+            sleeper.fs_base = self.threads.values().find(is_child).map(|t| t.regs.thread_pointer());
         }
     }
 
     /// Takes the thread's report if there is one. True if it needs no further waiting.
     fn has_stopped(&mut self, one: Asked) -> bool {
-        let Asked { tid, group, since: asked } = one;
+        let Asked { tid, group, since: asked, slept } = one;
         let is_over = match reports::take(tid, NOHANG) {
             Ok(None) | Err(Errno::EINTR) => false,
             // One that fails from here on was killed in the stop: its end is the next report, and whoever executes a program
             // waits until we have taken that.
             Ok(Some((_, Status::Event(ptrace::event::STOP, _)))) => match ptrace::regs(tid) {
                 Ok(regs) => {
-                    let mut thread = Thread { tid, group, regs, changed: false, asked };
+                    let mut thread = Thread { tid, group, regs, changed: false, asked, slept };
                     thread.undo_interruption();
                     if self.has_filter {
                         thread.avoid_restart_call();
@@ -381,7 +377,7 @@ impl World {
 
     /// Whether a thread is of a vfork child, whose parent waits: the two are never at work at once.
     pub fn is_behind(&self, thread: &Thread) -> bool {
-        let parent = |s: &Sleeper| s.fs_base.is_some_and(|base| base == thread.regs.fs_base);
+        let parent = |s: &Sleeper| s.fs_base.is_some_and(|base| base == thread.regs.thread_pointer());
         thread.group != self.pid && self.sleepers.values().any(parent)
     }
 
@@ -466,11 +462,6 @@ fn seize(pid: i32, tid: i32) -> Result<bool, Broken> {
 
 fn ended(pid: i32, tid: i32) -> bool {
     matches!(process::thread_state(pid, tid), None | Some('Z' | 'X'))
-}
-
-/// A system call behind which a thread may sleep until its child has another memory.
-fn makes_processes(call: usize) -> bool {
-    matches!(call, nr::VFORK | nr::CLONE | nr::CLONE3)
 }
 
 /// Real-time priority while others stand still or wait for us to get on, where that is allowed.

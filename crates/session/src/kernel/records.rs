@@ -8,7 +8,7 @@
 //! Checked: testkit `kernel`.
 
 use super::program::RECORD_LEN;
-use crate::enter::clock;
+use crate::arch;
 use crate::facts::calls::Event;
 use crate::facts::descriptor::owned;
 use std::collections::HashMap;
@@ -52,7 +52,7 @@ impl Records {
         let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
         let Reader { ring, begun } = &mut *reader;
         // The two clocks now: what lies shortly back is as far back on both.
-        let (ticks, ns) = (clock::ticks(), sys::monotonic_ns());
+        let (ticks, ns) = (arch::ticks(), sys::monotonic_ns());
         let stamp_of = |at: u64| {
             let back = (u128::from(ns.saturating_sub(at)) << 32) / u128::from(ns_per_tick.max(1));
             ticks.saturating_sub(back as u64).saturating_add(later(at, ns, ns_per_tick))

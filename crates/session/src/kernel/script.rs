@@ -18,6 +18,7 @@ mod translate;
 use super::exec::last_words;
 use super::links::Links;
 use crate::facts::descriptor::owned;
+use crate::facts::ported;
 use bpf::Program;
 use library::{Kept, Library, SLOT_HEAD, SLOTS_EACH};
 use map::{Kind, Spec};
@@ -209,6 +210,9 @@ impl KernelScript {
     /// # Errors
     /// Something that the kernel has not, a program that its verifier refuses, or we may not.
     pub fn load(plan: &ScriptPlan<'_>) -> Result<KernelScript, NotByKernel> {
+        if let Err(unported) = ported::check("a program that the kernel runs") {
+            return Err(NotByKernel::Lacks { program: String::new(), what: unported.to_string() });
+        }
         let longest = plan.scratch.next_multiple_of(8).max(1024);
         let kept: Vec<Kept> = plan.tables.iter().map(kept).collect();
         let tables: Vec<Held> =

@@ -11,6 +11,7 @@
 //!          D4 what lies where our memory lay is neither written nor unmapped unless it is our arena's file that is mapped there.
 //! Checked: tests below; testkit `traces`, `endings`, `torture attach`.
 
+use crate::arch;
 use crate::enter::footing::Footing;
 use crate::enter::occupants::occupants;
 use crate::enter::semaphore;
@@ -227,7 +228,7 @@ fn move_out(memory: &Memory, thread: &mut Thread, link: &Link<'_>) {
     match trampoline.place_of(thread.pc()) {
         Some(PcPlace::Body(rollback)) => {
             if let Some(mut regs) = rolled_back(memory, &thread.regs, &rollback) {
-                regs.rip = link.site + u64::from(rollback.resume);
+                regs = regs.at(link.site + u64::from(rollback.resume));
                 thread.set_regs(regs);
             }
         }
@@ -236,9 +237,8 @@ fn move_out(memory: &Memory, thread: &mut Thread, link: &Link<'_>) {
             if !origin.is_restartable {
                 return;
             }
-            let mut regs = thread.regs;
-            regs.rsp += u64::from(origin.stack_shift_bytes);
-            thread.set_regs(regs);
+            let regs = thread.regs;
+            thread.set_regs(regs.with_sp(regs.sp() + u64::from(origin.stack_shift_bytes)));
             thread.set_pc(origin.leads_to.unwrap_or(link.site + u64::from(origin.offset)));
         }
         Some(PcPlace::Elsewhere) | None => {}
@@ -250,35 +250,16 @@ fn rolled_back(memory: &Memory, regs: &Regs, rollback: &Rollback) -> Option<Regs
     let mut out = *regs;
     let load = |slot: u16| {
         let mut word = [0u8; 8];
-        memory.read(regs.rsp + u64::from(slot), &mut word).ok()?;
+        memory.read(regs.sp() + u64::from(slot), &mut word).ok()?;
         Some(u64::from_le_bytes(word))
     };
     for saved in &rollback.saved {
-        *by_number(&mut out, saved.number)? = load(saved.slot)?;
+        *arch::register(&mut out, saved.number)? = load(saved.slot)?;
     }
     if let Some(slot) = rollback.flags {
-        // ah as lahf left it, al the overflow flag.
-        let ax = load(slot)?;
-        let (low, overflow) = ((ax >> 8) & 0xd5, ax & 1);
-        out.eflags = (out.eflags & !0x8d5) | low | overflow << 11;
+        arch::set_flags(&mut out, load(slot)?);
     }
-    out.rsp = regs.rsp + u64::from(rollback.rsp_add);
-    Some(out)
-}
-
-fn by_number(regs: &mut Regs, number: u8) -> Option<&mut u64> {
-    Some(match number {
-        0 => &mut regs.rax,
-        1 => &mut regs.rcx,
-        2 => &mut regs.rdx,
-        6 => &mut regs.rsi,
-        7 => &mut regs.rdi,
-        8 => &mut regs.r8,
-        9 => &mut regs.r9,
-        10 => &mut regs.r10,
-        11 => &mut regs.r11,
-        _ => return None,
-    })
+    Some(out.with_sp(regs.sp() + u64::from(rollback.rsp_add)))
 }
 
 /// Waits for `pause`, and on until none of these threads waits for its turn on a CPU. How much of that they all had for
@@ -308,7 +289,7 @@ fn give_way(pid: i32, tids: &[i32], pause: Duration) -> Duration {
 /// names, and keeps it.
 pub(crate) fn forget_rseq(memory: &Memory, world: &World, footing: &Footing) -> Result<(), Broken> {
     let Some(offset) = footing.rseq_offset else { return Ok(()) };
-    let outside = world.threads().filter(|t| !footing.contains(t.pc())).map(|t| t.regs.fs_base);
+    let outside = world.threads().filter(|t| !footing.contains(t.pc())).map(|t| t.regs.thread_pointer());
     for base in outside.chain(world.sleepers().filter_map(|s| s.fs_base)) {
         let at = base.wrapping_add_signed(i64::from(offset) + RSEQ_CS);
         let mut word = [0u8; 8];

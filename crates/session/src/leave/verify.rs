@@ -7,6 +7,7 @@
 //!             breakpoint that one's record names, or another file.
 //! Checked: tests below; testkit `two`; `torture uprobe`, where others come between the detach and the look.
 
+use crate::arch;
 use crate::find::maps::{image_maps, mapping_at};
 use crate::find::proof::{Gone, Restored};
 use crate::hold::world::World;
@@ -76,7 +77,7 @@ fn are_breakpoints(left: &Leaving<'_>) -> bool {
     let mut pages = Pages::of(left.memory);
     let wrong = differing(originals(left), &mut pages);
     wrong.iter().all(|(addr, old)| {
-        pages.bytes(*addr, old.len()).is_ok_and(|found| chain::is_but_for_breakpoints(&found, old))
+        pages.bytes(*addr, old.len()).is_ok_and(|found| arch::is_but_for_breakpoints(&found, old))
     })
 }
 

@@ -6,7 +6,8 @@
 //! Keeps:   nothing; it ends in leave/end.rs.
 //! Checked: testkit.
 
-use crate::enter::clock;
+use crate::arch;
+use crate::arch::has_rdpid;
 use crate::enter::fence::Fence;
 use crate::enter::region::Regions;
 use crate::enter::setup::Asking;
@@ -16,7 +17,7 @@ use crate::facts::calls::{Event, OpenCalls};
 use crate::facts::error::Broken;
 use crate::facts::family::MapsGround;
 use crate::facts::program::Programs;
-use crate::facts::site::{Armed, Missed, SitePlan, has_rdpid};
+use crate::facts::site::{Armed, Missed, SitePlan};
 use crate::find::memory::Memory;
 use crate::find::process;
 use crate::hold::foothold::Foothold;
@@ -111,7 +112,7 @@ impl Session {
             is_over: false,
             has_left: false,
             was_switched_off: false,
-            since: clock::ticks(),
+            since: arch::ticks(),
             reader: Mutex::default(),
         }
     }
@@ -226,7 +227,7 @@ impl Session {
             kernel.take_events(self.ns_per_tick, &mut take);
         }
         let functions = self.armed.iter().filter_map(|a| a.plan.traces()).max().map_or(0, |last| last + 1);
-        let bounds = Bounds { since: self.since, now: clock::ticks, functions };
+        let bounds = Bounds { since: self.since, now: arch::ticks, functions };
         self.reader().take(self.regions.arena.rings(), bounds, take)
     }
 
@@ -236,7 +237,7 @@ impl Session {
 
     /// The time stamp counter now, to compare with events.
     pub fn now(&self) -> u64 {
-        clock::ticks()
+        arch::ticks()
     }
 
     /// Records of the target that could not be believed, so far: events that no hit can have written, cells that hold what

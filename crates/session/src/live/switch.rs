@@ -13,7 +13,7 @@
 use super::change::NotChanged;
 use super::lists::{HookId, publish};
 use super::session::Session;
-use crate::enter::clock;
+use crate::arch;
 use crate::facts::site::{Armed, Whole};
 use std::collections::BTreeSet;
 use std::mem::offset_of;
@@ -81,7 +81,7 @@ impl Session {
     /// Has calls that were begun before now be none whose entry was seen: their ends may have been missed, and others of the same
     /// place and function may end in their stead.
     pub(crate) fn begin_calls_anew(&self, hooks: &[HookId]) {
-        let (arena, now) = (&self.regions.arena, clock::ticks());
+        let (arena, now) = (&self.regions.arena, arch::ticks());
         for hook in hooks {
             arena.publish(arena.layout.site(hook.0 as usize) + offset_of!(SiteDesc, since), now);
         }

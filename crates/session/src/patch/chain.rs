@@ -16,6 +16,7 @@
 //! Checked: tests below (N7); testkit `crowd` (N3 to N6); testkit `two`, controllers on one site that leave in either order; `tests/uprobe_live.rs` of torture, an
 //!          entry and a tail jump (N3); `torture uprobe`, whose target crashes without N4.
 
+use crate::arch;
 use crate::enter::footing::Footing;
 use crate::enter::occupants::is_occupied;
 use crate::facts::error::Broken;
@@ -27,14 +28,9 @@ use crate::patch::pages::{BREAKPOINT, Pages};
 use insn::Unreachable;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use text::{JUMP_LEN, jump, jump_target};
+use text::{JUMP_LEN, NO_JUMP, jump, jump_target};
 use wire::TrampolineHeader;
 
-const NOP5: [u8; JUMP_LEN] = [0x0f, 0x1f, 0x44, 0, 0];
-/// First byte of a 5-byte jump.
-pub(crate) const LONG_JUMP: u8 = 0xe9;
-/// First byte of a 2-byte jump.
-pub(crate) const SHORT_JUMP: u8 = 0xeb;
 /// More controllers than this on one site are taken for a broken chain.
 const LONGEST: usize = 64;
 
@@ -61,16 +57,15 @@ pub(crate) fn is_anothers(memory: &Memory, pages: &mut Pages<'_>, range: Range<u
     let beyond = if pages.is_mapped(range.end + BESIDE - 1) { BESIDE } else { 0 };
     let len = (range.end - from) as usize;
     let Ok(bytes) = pages.bytes(from, len + beyond as usize) else { return false };
-    (0..len).filter(|i| matches!(bytes[*i], LONG_JUMP | SHORT_JUMP)).any(|i| {
+    (0..len).filter(|i| arch::may_be_jump(from + *i as u64, bytes[*i])).any(|i| {
         let (at, rest) = (from + i as u64, &bytes[i..]);
         if let Some(entry) = jump_target(at, rest) {
             return trampoline_at(memory, entry).is_some_and(|(_, h)| h.jump_at == at);
         }
         // A 2-byte jump covers two bytes alone.
-        let Some(distance) = rest.get(1).filter(|_| rest[0] == SHORT_JUMP && at + 2 > range.start) else {
+        let Some(island) = arch::short_jump_target(at, rest).filter(|_| at + 2 > range.start) else {
             return false;
         };
-        let island = (at + 2).wrapping_add_signed(i64::from(*distance as i8));
         let entry = pages.bytes(island, JUMP_LEN).ok().and_then(|jump| jump_target(island, &jump));
         entry.and_then(|entry| header(memory, entry)).is_some_and(|h| h.site == at && h.has_short == 1)
     })
@@ -103,7 +98,7 @@ pub(crate) fn join(
         }
         if armed.is_out {
             // Whoever was below us when our jump was last here has gone.
-            memory.write(armed.trampoline.tail_addr(), &NOP5)?;
+            memory.write(armed.trampoline.tail_addr(), &NO_JUMP)?;
         }
         let mut covered = armed.plan.covered();
         if covered.any(|range| is_anothers(memory, pages, range)) {
@@ -155,13 +150,12 @@ fn bodies(memory: &Memory, entry: u64, first: &TrampolineHeader) -> Result<Optio
 fn lead(tail: u64, bodies: &[u64]) -> Result<[u8; JUMP_LEN], Unreachable> {
     bodies.iter().try_for_each(|body| jump(tail, *body).map(drop))?;
     // What runs before the probe has run in our copy already.
-    bodies.first().map_or(Ok(NOP5), |body| jump(tail, *body))
+    bodies.first().map_or(Ok(NO_JUMP), |body| jump(tail, *body))
 }
 
 /// Why bytes differ from the file's.
 fn changed(found: Vec<u8>, file: &[u8]) -> Missed {
-    let is_breakpoint = |(found, file): (&u8, &u8)| *found == BREAKPOINT && *file != BREAKPOINT;
-    match found.iter().zip(file).any(is_breakpoint) {
+    match arch::has_breakpoint(&found, file) {
         true => Missed::Breakpoint,
         false => Missed::Changed { found },
     }
@@ -306,7 +300,7 @@ pub(crate) fn leave(
     let found = pages.bytes(link.jump_at, JUMP_LEN)?;
     // Before all else: the original may be a jump itself. A forked child may have been made before we armed, with a
     // breakpoint of another's kernel probe, which that one takes out: verify.rs has a word in that.
-    if found == link.jump_original || is_but_for_breakpoints(&found, &link.jump_original) {
+    if found == link.jump_original || arch::is_but_for_breakpoints(&found, &link.jump_original) {
         return Ok(Left::Restored);
     }
     match jump_target(link.jump_at, &found) {
@@ -322,11 +316,6 @@ pub(crate) fn leave(
         }
         None => Ok(Left::Foreign),
     }
-}
-
-/// Whether bytes are the file's, but for breakpoints.
-pub(crate) fn is_but_for_breakpoints(found: &[u8], file: &[u8]) -> bool {
-    found.iter().zip(file).all(|(found, file)| found == file || *found == BREAKPOINT)
 }
 
 /// The 2-byte jump first: it must never lead to padding.
@@ -359,7 +348,7 @@ fn unlink(memory: &Memory, first: u64, link: &Link<'_>, below: Option<u64>) -> R
         let next = jump_target(tail, &memory.read_vec(tail, JUMP_LEN)?);
         if next == Some(link.body) {
             let bytes = match below.map(|b| jump(tail, b)) {
-                None => NOP5,
+                None => NO_JUMP,
                 Some(Ok(bytes)) => bytes,
                 Some(Err(_)) => return Ok(Left::Foreign),
             };
@@ -370,7 +359,7 @@ fn unlink(memory: &Memory, first: u64, link: &Link<'_>, below: Option<u64>) -> R
             // All of one chain run equally much before the probe; a chain that we never joined may run less than we.
             Some(next) => at = next.wrapping_sub(u64::from(node.body)),
             // A whole chain, and nothing in it leads to us: the module was unmapped and mapped again since.
-            None if memory.read_vec(tail, JUMP_LEN)? == NOP5 => return Ok(Left::HandedOver),
+            None if memory.read_vec(tail, JUMP_LEN)? == NO_JUMP => return Ok(Left::HandedOver),
             None => return Ok(Left::Foreign),
         }
     }
@@ -400,7 +389,7 @@ pub(crate) fn forget(
             let tail = entry + u64::from(header.tail);
             let leads_to = jump_target(tail, code.bytes(tail, JUMP_LEN));
             let Some(below) = leads_to.and_then(|body| ours.get(&body)) else { continue };
-            let bytes = below.and_then(|b| jump(tail, b).ok()).unwrap_or(NOP5);
+            let bytes = below.and_then(|b| jump(tail, b).ok()).unwrap_or(NO_JUMP);
             memory.write(tail, &bytes)?;
         }
     }
@@ -426,7 +415,7 @@ mod tests {
             window: 5,
             body: 0,
             hook: 0,
-            jump_original: NOP5,
+            jump_original: NO_JUMP,
             short_original: [0; 2],
             has_short: 0,
         };
@@ -440,14 +429,14 @@ mod tests {
         let mut buffer = vec![0u8; 3 * 4096];
         let (bottom, top) = (buffer.as_mut_ptr() as u64 + 64, buffer.as_mut_ptr() as u64 + 8192);
         let memory = Memory::open(sys::getpid().cast_signed()).unwrap();
-        put(&memory, bottom, NOP5);
+        put(&memory, bottom, NO_JUMP);
         let first = put(&memory, top, jump(top + u64::from(TAIL), bottom).unwrap());
         let found = bodies(&memory, top, &first).unwrap().unwrap();
         assert_eq!(found, [top, bottom]);
         let near = top + (1 << 20);
         assert_eq!(lead(near, &found), jump(near, top));
         // Within reach of the upper one alone: when that leaves, the tail could not lead to the lower one.
-        let far = bottom + (1 << 31) + 1024;
+        let far = bottom + if cfg!(target_arch = "aarch64") { 128 << 20 } else { 1 << 31 } + 1024;
         assert!(jump(far, top).is_ok() && lead(far, &found).is_err());
         assert_eq!(buffer.len(), 3 * 4096);
     }

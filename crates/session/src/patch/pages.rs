@@ -9,6 +9,7 @@
 //!             one on two pages is a jump to itself until it is complete.
 //! Checked: tests below; testkit `traces` kills controllers.
 
+use crate::arch;
 use crate::facts::error::Broken;
 use crate::find::memory::Memory;
 use std::collections::BTreeMap;
@@ -44,7 +45,7 @@ impl Page {
             match writes.last_mut() {
                 Some(last)
                     if range.start <= last.end
-                        || !self.bytes[last.end..range.start].contains(&BREAKPOINT) =>
+                        || arch::may_be_rewritten(&self.bytes[last.end..range.start]) =>
                 {
                     last.end = last.end.max(range.end);
                 }

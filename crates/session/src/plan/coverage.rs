@@ -8,8 +8,8 @@
 
 use super::calls::find_exits;
 use super::{Loaded, Pace, PlanError, codes};
+use image::Spec;
 use image::lookup::find_file;
-use image::{ElfImage, Spec};
 use insn::{Asked, Coverage, coverage_of_entries, coverage_of_instructions, place};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ pub struct FileCoverage {
 /// Counts all functions of the file that the specification's library names.
 pub fn coverage(spec: &Spec, pace: &Pace) -> Result<FileCoverage, PlanError> {
     let path = find_file(&spec.library).map_err(|e| PlanError::Lookup(Box::new(spec.clone()), e))?;
-    let loaded = Loaded::new(ElfImage::open_native(&path).map_err(PlanError::Image)?, pace)?;
+    let loaded = Loaded::new(super::images::open(&path).map_err(PlanError::Image)?, pace)?;
     let codes = codes(&loaded.image);
     let ranges = loaded.image.functions().iter().map(|f| f.range().start.0..f.range().end.0);
     let functions: Vec<Range<u64>> = ranges.filter(|r| r.end > r.start).collect();

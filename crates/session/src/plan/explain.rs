@@ -12,7 +12,7 @@ use super::{Images, Loaded, Pace, PlanError, RefusedSite, Verb, codes, name_of, 
 use crate::facts::site::{Action, SitePlan};
 use image::lookup::find_file;
 use image::select::Selected;
-use image::{ElfImage, Process, Spec, When, select};
+use image::{Process, Spec, When, select};
 use insn::{Asked, Placement, Rung, place};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -63,7 +63,7 @@ fn explain_files(specs: &[Spec], pace: &Pace) -> Result<(Vec<Explained>, Vec<Ref
     let (mut explained, mut refused) = (Vec::new(), Vec::new());
     for spec in specs {
         let path = find_file(&spec.library).map_err(|e| PlanError::Lookup(Box::new(spec.clone()), e))?;
-        let loaded = Loaded::new(ElfImage::open_native(&path).map_err(PlanError::Image)?, pace)?;
+        let loaded = Loaded::new(super::images::open(&path).map_err(PlanError::Image)?, pace)?;
         let selection = select(spec, &loaded.image);
         if selection.selected.is_empty() && selection.refused.is_empty() {
             return Err(no_match(spec, &loaded.image));

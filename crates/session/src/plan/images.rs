@@ -8,10 +8,11 @@
 
 use super::consumer::GO_GOOD_REGISTERS;
 use super::{Pace, PlanError};
-use image::{ElfImage, FileId, Module};
+use image::{ElfImage, FileId, ImageError, Machine, Module};
 use insn::Flow;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::SystemTime;
 use text::ground::{self, codes};
@@ -20,6 +21,15 @@ use text::ground::{self, codes};
 const PART_FROM_BYTES: usize = 512 << 10;
 /// For more functions all code is read.
 const PART_MAX: usize = 16;
+
+/// A file that is only looked at: for this processor, or for AArch64, of which all that is asked is known on any.
+///
+/// # Errors
+/// It cannot be read, or is for another processor.
+pub(super) fn open(path: &Path) -> Result<ElfImage, ImageError> {
+    let image = ElfImage::open(path)?;
+    if image.machine() == Machine::Aarch64 { Ok(image) } else { ElfImage::open_native(path) }
+}
 
 /// One image with all that placing needs.
 pub(super) struct Loaded {

@@ -11,7 +11,7 @@ use super::no_jump::NoJump;
 use super::{Match, Placed, Planner, Verb, codes};
 use crate::facts::site::{Action, SitePlan};
 use crate::plan::puns;
-use image::{ElfImage, ImageAddr, Module, When};
+use image::{ElfImage, ImageAddr, Machine, Module, When};
 use insn::{Asked, Code, Flow, KernelWay, Misrun, Placement, Pun, Refusal, place, place_earlier};
 use std::ops::Range;
 use text::JUMP_LEN;
@@ -167,9 +167,15 @@ impl Planner<'_> {
     }
 }
 
+/// Only of x86-64 the kernel's probes are known.
+fn is_x86(image: &ElfImage) -> bool {
+    image.machine() == Machine::X86_64
+}
+
 /// The length of the instruction there, and how the kernel gets past it.
 fn kernel_way(image: &ElfImage, addr: u64) -> Option<(u8, KernelWay)> {
-    codes(image).iter().find_map(|code| insn::kernel_way(code.from_addr(addr)))
+    let codes = codes(image);
+    is_x86(image).then(|| codes.iter().find_map(|code| insn::kernel_way(code.from_addr(addr)))).flatten()
 }
 
 /// A probe of the kernel's there, if that does no harm and nobody else is there.
@@ -185,7 +191,10 @@ pub(super) fn kernel_placement(
 
 /// What the kernel's probe would do to the instruction there.
 fn misrun(image: &ElfImage, addr: u64) -> Option<Misrun> {
-    codes(image).iter().find_map(|code| insn::kernel_misruns(code.from_addr(addr)).err())
+    let codes = codes(image);
+    is_x86(image)
+        .then(|| codes.iter().find_map(|code| insn::kernel_misruns(code.from_addr(addr)).err()))
+        .flatten()
 }
 
 /// What is left where no jump fits, and its price.
@@ -200,6 +209,9 @@ pub(super) fn by_kernel_alone(image: &ElfImage, site: u64) -> String {
 /// A refusal in words, with what is left.
 pub(super) fn refusal(image: &ElfImage, why: &Refusal) -> String {
     let Refusal::NoRung { site, .. } = why else { return why.to_string() };
+    if !is_x86(image) {
+        return why.to_string();
+    }
     match misrun(image, *site) {
         Some(misrun) => format!("{why}; {misrun}"),
         None => format!("{why} ({})", by_kernel_alone(image, *site)),

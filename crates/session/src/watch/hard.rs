@@ -15,6 +15,7 @@ use super::registers::{Claim, Others, REGISTERS, Taken, process_in_words};
 use super::{Access, Detail, Touch, Watch, WatchError, step};
 use crate::facts::descriptor::owned;
 use crate::facts::error::Broken;
+use crate::facts::ported;
 use crate::find::memory::Memory;
 use crate::find::process;
 use crate::hold::world::{Hurry, World};
@@ -54,6 +55,7 @@ impl Hard {
         with_children: bool,
         detail: Detail,
     ) -> Result<Hard, WatchError> {
+        ported::check("a watchpoint")?;
         recover(pid)?;
         let mut others = Others::default();
         others.look();

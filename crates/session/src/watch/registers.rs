@@ -17,6 +17,7 @@
 //! Linux 5.14 the kernel does not say which file a descriptor is, and no claim is believed.
 
 use super::{Access, Watch, WatchError};
+use crate::arch;
 use crate::facts::descriptor::owned;
 use crate::find::process::{self, ENGINE_NAME, Status};
 use crate::hold::world::World;
@@ -26,7 +27,6 @@ use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::OnceLock;
-use sys::ptrace;
 
 /// Its name in /proc/PID/fd.
 const NAME: &str = "nanoprobe-registers";
@@ -225,8 +225,7 @@ impl Taken {
         }
         let mut debugged = 0;
         let of_thread = |thread: &crate::hold::world::Thread| {
-            let by_debugger = ptrace::debugger_addresses(thread.tid)
-                .map_or(0, |all| all.iter().filter(|a| **a != 0).count());
+            let by_debugger = arch::debugger_registers(thread.tid);
             debugged += usize::from(by_debugger > 0);
             (thread.tid, by_debugger + by_group.get(&thread.group).copied().unwrap_or(0))
         };

@@ -22,6 +22,7 @@ use super::{Detail, Touch, Watch, WatchError};
 use crate::enter::journal::{Journal, LEN, are_restored};
 use crate::facts::descriptor;
 use crate::facts::error::Broken;
+use crate::facts::ported;
 use crate::find::memory::Memory;
 use crate::find::process;
 use crate::find::proof::Gone;
@@ -109,6 +110,7 @@ impl Soft {
     /// # Errors
     /// See [`WatchError`]; then the process is as before.
     pub fn arm(pid: i32, watches: Vec<Watch>, detail: Detail) -> Result<Soft, WatchError> {
+        ported::check("a watchpoint")?;
         descriptor::reserve()?;
         recover(pid)?;
         let began = Instant::now();
@@ -230,7 +232,7 @@ impl Soft {
             Status::Event(event::STOP, signal) if STOP_SIGNALS.contains(&signal) => ptrace::listen(tid),
             Status::Event(event::STOP, _) => {
                 let mut regs = ptrace::regs(tid)?;
-                if undo_interruption(tid, &mut regs) {
+                if undo_interruption(tid, &mut regs, None) {
                     ptrace::set_regs(tid, &regs)?;
                 }
                 ptrace::cont_to_syscall(tid, 0)

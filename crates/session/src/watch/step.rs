@@ -8,6 +8,8 @@
 
 use super::touch::{FRAMES_MAX, Stack};
 use super::{Access, Watch};
+use crate::arch::frame_pointer;
+use crate::arch::operand;
 use crate::facts::error::Broken;
 use crate::find::memory::Memory;
 use crate::hold::puppet::Puppet;
@@ -22,30 +24,21 @@ pub(super) fn value(memory: &Memory, watch: &Watch) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// The watches that the instruction at `regs.rip` will touch.
+/// The watches that the instruction at `regs.pc()` will touch.
 pub(super) fn touched(memory: &Memory, regs: &Regs, watches: &[Watch]) -> Result<Vec<usize>, Broken> {
     let mut code = [0u8; 15];
-    let to_page_end = 4096 - (regs.rip as usize & 4095);
+    let to_page_end = 4096 - (regs.pc() as usize & 4095);
     let first = to_page_end.min(15);
-    memory.read(regs.rip, &mut code[..first])?;
+    memory.read(regs.pc(), &mut code[..first])?;
     // The next page may not be there; then the instruction ends before it.
-    let _ = memory.read(regs.rip + first as u64, &mut code[first..]);
-    let accesses = memory_accesses(&code, regs.rip, |n| register(regs, n));
+    let _ = memory.read(regs.pc() + first as u64, &mut code[first..]);
+    let accesses = memory_accesses(&code, regs.pc(), |n| operand(regs, n));
     let is_meant = |watch: &Watch| {
         accesses.iter().any(|a| {
             a.meets(watch.addr, u64::from(watch.len)) && (a.is_written || watch.access == Access::ReadWrite)
         })
     };
     Ok(watches.iter().enumerate().filter(|(_, w)| is_meant(w)).map(|(n, _)| n).collect())
-}
-
-/// By hardware number; 16 and 17 are the bases of fs and gs (table).
-fn register(r: &Regs, number: u8) -> u64 {
-    let all = [
-        r.rax, r.rcx, r.rdx, r.rbx, r.rsp, r.rbp, r.rsi, r.rdi, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13,
-        r.r14, r.r15, r.fs_base, r.gs_base,
-    ];
-    all.get(usize::from(number)).copied().unwrap_or(0)
 }
 
 /// Protects pages by calls of a puppet.
@@ -58,8 +51,8 @@ pub(super) fn protect(puppet: &mut Puppet, pages: &[(u64, u64)]) -> Result<(), E
 /// What there is of a thread's stack.
 pub(super) fn stack(memory: &Memory, regs: &Regs) -> Stack {
     let mut word = [0u8; 8];
-    let top = memory.read(regs.rsp, &mut word).ok().map(|()| u64::from_le_bytes(word));
-    let (mut frame, mut found) = (regs.rbp, Vec::new());
+    let top = memory.read(regs.sp(), &mut word).ok().map(|()| u64::from_le_bytes(word));
+    let (mut frame, mut found) = (frame_pointer(regs), Vec::new());
     while found.len() < FRAMES_MAX && frame % 8 == 0 {
         let mut words = [0u8; 16];
         if memory.read(frame, &mut words).is_err() {

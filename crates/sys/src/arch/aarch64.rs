@@ -1,10 +1,12 @@
-//! AArch64: the `svc` instruction: the call and its numbers (table).
+//! AArch64: the `svc` instruction: the call and its numbers (table); a stopped thread's registers.
 //!
-//! For:     raw.rs.
+//! For:     raw.rs, ptrace.rs.
 //! State:   none.
 //! Context: hit, signal, target, control; the hit path itself makes no call.
 //! Keeps:   R1 all registers but x0 come back as they were.
 //! Checked: `a_call_returns_its_value_and_its_error`.
+
+use crate::{Errno, ptrace};
 
 /// System call numbers of AArch64 that this crate uses (table). There is no fork: clone does it.
 #[allow(missing_docs, reason = "the names are the kernel's")]
@@ -98,4 +100,77 @@ pub unsafe fn instruction(number: usize, args: [usize; 6]) -> isize {
         );
     }
     ret
+}
+
+/// The general registers of a stopped thread, in the kernel's `user_pt_regs` layout, and its thread pointer, which is read
+/// and not set.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are the processor's")]
+pub struct Regs {
+    pub x: [u64; 31],
+    pub sp: u64,
+    pub pc: u64,
+    pub pstate: u64,
+    pub tpidr: u64,
+}
+
+/// Notes of [`ptrace::register_set`].
+const NT_PRSTATUS: usize = 1;
+const NT_ARM_TLS: usize = 0x401;
+/// Without the thread pointer.
+const WORDS: usize = 34;
+
+impl Regs {
+    pub(crate) fn of(tid: i32) -> Result<Regs, Errno> {
+        let mut bytes = [0u8; 8 * WORDS];
+        ptrace::register_set(tid, NT_PRSTATUS, &mut bytes)?;
+        // The second word is there on newer processors.
+        let mut own = [0u8; 16];
+        ptrace::register_set(tid, NT_ARM_TLS, &mut own)?;
+        let word = |bytes: &[u8], i: usize| {
+            u64::from_le_bytes(bytes[8 * i..8 * i + 8].try_into().unwrap_or_default())
+        };
+        Ok(Regs {
+            x: core::array::from_fn(|i| word(&bytes, i)),
+            sp: word(&bytes, 31),
+            pc: word(&bytes, 32),
+            pstate: word(&bytes, 33),
+            tpidr: word(&own, 0),
+        })
+    }
+
+    pub(crate) fn set(&self, tid: i32) -> Result<(), Errno> {
+        let mut bytes = [0u8; 8 * WORDS];
+        let words = self.x.iter().chain([&self.sp, &self.pc, &self.pstate]);
+        bytes.chunks_exact_mut(8).zip(words).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
+        ptrace::set_register_set(tid, NT_PRSTATUS, &bytes)
+    }
+
+    /// The program counter.
+    pub fn pc(&self) -> u64 {
+        self.pc
+    }
+
+    /// The same with another program counter. What a branch by register left for the next instruction to check (BTI) does
+    /// not concern another one.
+    pub fn at(self, pc: u64) -> Regs {
+        const BTYPE: u64 = 3 << 10;
+        Regs { pc, pstate: self.pstate & !BTYPE, ..self }
+    }
+
+    /// The stack pointer.
+    pub fn sp(&self) -> u64 {
+        self.sp
+    }
+
+    /// The same with another stack pointer.
+    pub fn with_sp(self, sp: u64) -> Regs {
+        Regs { sp, ..self }
+    }
+
+    /// Where the thread's own block is.
+    pub fn thread_pointer(&self) -> u64 {
+        self.tpidr
+    }
 }

@@ -1,10 +1,12 @@
-//! x86-64: the `syscall` instruction: the call and its numbers (table).
+//! x86-64: the `syscall` instruction: the call and its numbers (table); a stopped thread's registers.
 //!
-//! For:     raw.rs.
+//! For:     raw.rs, ptrace.rs.
 //! State:   none.
 //! Context: hit, signal, target, control; the hit path itself makes no call.
 //! Keeps:   R1 all registers but rax, rcx and r11 come back as they were.
 //! Checked: `a_call_returns_its_value_and_its_error`.
+
+use crate::{Errno, ptrace};
 
 /// System call numbers of x86-64 that this crate uses (table).
 #[allow(missing_docs, reason = "the names are the kernel's")]
@@ -100,4 +102,77 @@ pub unsafe fn instruction(number: usize, args: [usize; 6]) -> isize {
         );
     }
     ret
+}
+
+/// The general registers of a stopped thread, in the kernel's `user_regs_struct` layout.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are the processor's")]
+pub struct Regs {
+    pub r15: u64,
+    pub r14: u64,
+    pub r13: u64,
+    pub r12: u64,
+    pub rbp: u64,
+    pub rbx: u64,
+    pub r11: u64,
+    pub r10: u64,
+    pub r9: u64,
+    pub r8: u64,
+    pub rax: u64,
+    pub rcx: u64,
+    pub rdx: u64,
+    pub rsi: u64,
+    pub rdi: u64,
+    pub orig_rax: u64,
+    pub rip: u64,
+    pub cs: u64,
+    pub eflags: u64,
+    pub rsp: u64,
+    pub ss: u64,
+    pub fs_base: u64,
+    pub gs_base: u64,
+    pub ds: u64,
+    pub es: u64,
+    pub fs: u64,
+    pub gs: u64,
+}
+
+impl Regs {
+    pub(crate) fn of(tid: i32) -> Result<Regs, Errno> {
+        const GETREGS: usize = 12;
+        let mut regs = Regs::default();
+        ptrace::request(GETREGS, tid, 0, &raw mut regs as usize)?;
+        Ok(regs)
+    }
+
+    pub(crate) fn set(&self, tid: i32) -> Result<(), Errno> {
+        const SETREGS: usize = 13;
+        ptrace::request(SETREGS, tid, 0, self as *const Regs as usize).map(drop)
+    }
+
+    /// The program counter.
+    pub fn pc(&self) -> u64 {
+        self.rip
+    }
+
+    /// The same with another program counter.
+    pub fn at(self, pc: u64) -> Regs {
+        Regs { rip: pc, ..self }
+    }
+
+    /// The stack pointer.
+    pub fn sp(&self) -> u64 {
+        self.rsp
+    }
+
+    /// The same with another stack pointer.
+    pub fn with_sp(self, sp: u64) -> Regs {
+        Regs { rsp: sp, ..self }
+    }
+
+    /// Where the thread's own block is.
+    pub fn thread_pointer(&self) -> u64 {
+        self.fs_base
+    }
 }

@@ -11,8 +11,9 @@
 //! Checked: testkit `watching`.
 
 use super::{Page, Soft, step};
+use crate::arch;
+use crate::arch::made_again;
 use crate::enter::journal::LEN;
-use crate::hold::interrupted::made_again;
 use crate::hold::puppet::Puppet;
 use crate::hold::reports::{self, NOHANG};
 use image::Process;
@@ -49,12 +50,15 @@ impl Soft {
             self.needs_sync = true;
             return self.make_open(tid);
         }
-        if regs.orig_rax == nr::RT_SIGACTION as u64 && regs.rdi == SIGSEGV && regs.rax == 0 {
+        if arch::call_number(&regs) == nr::RT_SIGACTION
+            && arch::arguments(&regs)[0] == SIGSEGV
+            && arch::answer(&regs) == 0
+        {
             let mut puppet = self.puppet(tid)?;
             let _ = self.learn_action(&mut puppet);
             puppet.release();
         }
-        if regs.rax as i64 != -i64::from(Errno::EFAULT.0) {
+        if arch::answer(&regs) as i64 != -i64::from(Errno::EFAULT.0) {
             return ptrace::cont_to_syscall(tid, 0);
         }
         self.receipt.calls += 1;
@@ -153,8 +157,8 @@ impl Soft {
 fn changed_by(regs: &Regs) -> [Range<u64>; 2] {
     let none = || 0..0;
     let range = |at: u64, len: u64| at..at.saturating_add(len.next_multiple_of(LEN));
-    let (a, b, c, d, e) = (regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8);
-    match regs.orig_rax as usize {
+    let [a, b, c, d, e] = arch::arguments(regs);
+    match arch::call_number(regs) {
         nr::MPROTECT | nr::PKEY_MPROTECT | nr::MUNMAP | nr::REMAP_FILE_PAGES | nr::MSEAL => {
             [range(a, b), none()]
         }
@@ -170,5 +174,5 @@ fn changed_by(regs: &Regs) -> [Range<u64>; 2] {
 
 /// Whether a page that is not there may be there afterwards.
 fn may_fill(regs: &Regs) -> bool {
-    matches!(regs.orig_rax as usize, nr::MMAP | nr::MREMAP | nr::SHMAT)
+    matches!(arch::call_number(regs), nr::MMAP | nr::MREMAP | nr::SHMAT)
 }

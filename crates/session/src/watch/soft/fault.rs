@@ -62,7 +62,7 @@ impl Soft {
                 self.close_again();
             }
             Stepped::Done => {
-                let at = At::Instruction(regs.rip);
+                let at = At::Instruction(regs.pc());
                 for (watch, before) in touched.into_iter().zip(before) {
                     self.note(Touch {
                         watch,

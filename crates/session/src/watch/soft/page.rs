@@ -99,8 +99,9 @@ impl Page {
 /// What the kernel writes to by itself for a stopped thread, by address; an empty range is a stack pointer.
 pub(super) fn taboo(tid: i32) -> Vec<Range<u64>> {
     let Ok(regs) = ptrace::regs(tid) else { return Vec::new() };
-    let block = (regs.fs_base != 0).then(|| regs.fs_base..regs.fs_base.saturating_add(THREAD_BLOCK));
+    let own = regs.thread_pointer();
+    let block = (own != 0).then(|| own..own.saturating_add(THREAD_BLOCK));
     let rseq = ptrace::rseq_config(tid).ok().filter(|r| r.area != 0);
     let rseq = rseq.map(|r| r.area..r.area + u64::from(r.size_bytes.max(32)));
-    [Some(regs.rsp..regs.rsp), block, rseq].into_iter().flatten().collect()
+    [Some(regs.sp()..regs.sp()), block, rseq].into_iter().flatten().collect()
 }

@@ -11,9 +11,9 @@
 //! Checked: tests below; testkit `kills`, where threads return to one.
 //! Source:  struct rt_sigframe and sys_rt_sigreturn in the kernel's arch/x86; `_fpx_sw_bytes` in <asm/sigcontext.h>.
 
-use crate::hold::interrupted::restarts;
+use super::{goes_on_at, restarts};
 use std::arch::x86_64::__cpuid_count;
-use sys::ptrace::Regs;
+use sys::ptrace::{self, Regs};
 
 /// Where the parts are in a frame.
 mod at {
@@ -43,11 +43,20 @@ const MAGIC2: u32 = 0x4650_5845;
 /// AMX. A thread that does not use it has no room for it, and the kernel would take none of the image then.
 const TILES: u64 = 1 << 17 | 1 << 18;
 /// No image of XSAVE is longer yet.
-pub(crate) const XSTATE_MAX: usize = 16 << 10;
+const XSTATE_MAX: usize = 16 << 10;
+
+/// The extended state of a stopped thread, as XSAVE lays it out; nothing if there is none.
+pub(crate) fn state(tid: i32) -> Vec<u8> {
+    let mut xstate = vec![0u8; XSTATE_MAX];
+    let len = ptrace::xstate(tid, &mut xstate).unwrap_or(0);
+    xstate.truncate(len);
+    xstate
+}
 
 /// Registers with which a thread goes on as if nobody had looked: a call that is to begin again stands before itself.
 fn going_on(regs: &Regs) -> Regs {
-    if restarts(regs) { Regs { rip: regs.rip - 2, rax: regs.orig_rax, ..*regs } } else { *regs }
+    let rax = if restarts(regs) { regs.orig_rax } else { regs.rax };
+    Regs { rip: goes_on_at(regs), rax, ..*regs }
 }
 
 /// Bytes that a frame takes at most with this image of XSAVE.

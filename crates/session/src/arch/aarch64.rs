@@ -1,0 +1,284 @@
+//! AArch64.
+//!
+//! For:     all rooms, by `arch`.
+//! State:   none.
+//! Context: control.
+//! Keeps:   the list of `arch`.
+//! Checked: tests below; the machine's test (docs/aarch64.md).
+//! Source:  the kernel's arch/arm64/kernel/signal.c: in a stop of ours that ends a call which will be made again, the program
+//!          counter stands at the `svc` already, and x0 is the argument.
+
+pub(crate) mod frame;
+
+use super::SleptIn;
+use sys::ptrace::Regs;
+use sys::{Errno, nr};
+
+/// Whether all exists here, and not compiled counts alone.
+pub(crate) const IS_WHOLE: bool = false;
+/// The instruction of a system call: `svc #0`.
+pub(crate) const SYSCALL: &[u8] = &0xd400_0001u32.to_le_bytes();
+/// The instruction that returns.
+pub(crate) const RETURN: &[u8] = &0xd65f_03c0u32.to_le_bytes();
+/// `mov x8, #139`: rt_sigreturn.
+pub(crate) const MOV_SIGRETURN: [&[u8]; 1] = [&0xd280_1168u32.to_le_bytes()];
+/// Instructions begin at its multiples.
+pub(crate) const ALIGN: u64 = 4;
+/// A breakpoint, at which a thread stands that has met it.
+pub(crate) const BREAKPOINT: [u8; 4] = 0xd420_0000u32.to_le_bytes();
+pub(crate) const BEHIND_BREAKPOINT: u64 = 0;
+/// Whether a branch of ours may begin at this address.
+pub(crate) fn may_be_jump(at: u64, _: u8) -> bool {
+    at.is_multiple_of(4)
+}
+
+/// There is no shorter branch.
+pub(crate) fn short_jump_target(_: u64, _: &[u8]) -> Option<u64> {
+    None
+}
+
+/// brk with any number: the kernel's uprobes have 5, debuggers 0.
+fn is_breakpoint(bytes: &[u8]) -> bool {
+    bytes.first_chunk().is_some_and(|word| u32::from_le_bytes(*word) & 0xffe0_001f == 0xd420_0000)
+}
+
+/// Whether a breakpoint stands there where the file has none.
+pub(crate) fn has_breakpoint(found: &[u8], file: &[u8]) -> bool {
+    is_breakpoint(found) && !is_breakpoint(file)
+}
+
+/// Whether bytes are the file's, or a breakpoint.
+pub(crate) fn is_but_for_breakpoints(found: &[u8], file: &[u8]) -> bool {
+    found == file || is_breakpoint(found)
+}
+
+/// Whether these bytes may be written over with what was read there: each patch is a word of its own, and is written alone.
+pub(crate) fn may_be_rewritten(_: &[u8]) -> bool {
+    false
+}
+
+/// Words behind the stack pointer in a signal frame by which it is known.
+pub(crate) const FRAME_WORDS: usize = 5;
+
+/// Bits of pstate: the thread is in 32-bit code.
+const MODE_32: u64 = 0x10;
+
+/// What tells that a thread is in code of another kind, if it is.
+pub(crate) fn foreign_code(regs: &Regs) -> Option<u64> {
+    (regs.pstate & MODE_32 != 0).then_some(regs.pstate)
+}
+
+/// Never: the kernel has set the program counter back already.
+pub(crate) fn restarts(_: &Regs) -> bool {
+    false
+}
+
+/// Where a stopped thread goes on.
+pub(crate) fn goes_on_at(regs: &Regs) -> u64 {
+    regs.pc
+}
+
+/// Registers with which a stopped thread goes on there.
+pub(crate) fn sent_to(regs: &Regs, pc: u64) -> Regs {
+    regs.at(pc)
+}
+
+/// What a call was made with is not in the registers any more when it was interrupted: it is looked for before threads are asked
+/// to stop.
+pub(crate) const FORGETS_CALLS: bool = true;
+
+/// The registers with which a thread goes on that slept in a call, and whose registers we have set meanwhile: a sleep with a time
+/// goes on by `restart_syscall`, as the kernel would have had it, since it does that itself only for a thread that it finds where
+/// it has put it. A frame of ours cannot say so: a thread that takes one sleeps for the full time again.
+pub(crate) fn sleeping_on(saved: &Regs, slept: Option<SleptIn>) -> Regs {
+    const CLOCK_NANOSLEEP: u64 = 115;
+    const NANOSLEEP: u64 = nr::NANOSLEEP as u64;
+    const FUTEX: u64 = nr::FUTEX as u64;
+    const ABSOLUTE: u64 = 1;
+    /// FUTEX_WAIT and FUTEX_WAIT_BITSET, without what is said besides.
+    const WAITS: [u64; 2] = [0, 9];
+    let Some(slept) = slept.filter(|slept| is_in(saved, slept, slept.pc - 4)) else { return *saved };
+    let has_time = match slept.number {
+        NANOSLEEP => true,
+        CLOCK_NANOSLEEP => saved.x[1] & ABSOLUTE == 0,
+        FUTEX => saved.x[3] != 0 && WAITS.contains(&(saved.x[1] & 0x7f)),
+        _ => false,
+    };
+    let mut regs = *saved;
+    if has_time {
+        regs.x[8] = nr::RESTART_SYSCALL as u64;
+    }
+    regs
+}
+
+/// Whether these registers are those of a thread that is still in that call, at this instruction.
+fn is_in(regs: &Regs, slept: &SleptIn, pc: u64) -> bool {
+    (regs.x[8], regs.sp, regs.pc) == (slept.number, slept.sp, pc)
+}
+
+/// The registers with which a call begins again that ended with EINTR, if it may.
+pub(crate) fn interrupted_call(regs: &Regs, slept: Option<SleptIn>) -> Option<Regs> {
+    let slept = slept.filter(|slept| is_in(regs, slept, slept.pc))?;
+    let is_it = regs.x[0] as i64 == -i64::from(Errno::EINTR.0) && slept.number != nr::CLOSE as u64;
+    let mut again = Regs { pc: regs.pc - 4, ..*regs };
+    again.x[0] = slept.first_argument;
+    is_it.then_some(again)
+}
+
+/// The registers with which a thread in a system call makes it once more.
+pub(crate) fn made_again(call: &Regs) -> Regs {
+    Regs { pc: call.pc - 4, ..*call }
+}
+
+/// Nothing here that a register says: `facts::ported`.
+pub(crate) fn not_made(call: &Regs) -> Regs {
+    *call
+}
+
+/// Not known: what the kernel would go on with is not seen in the registers.
+pub(crate) fn without_restart_call(_: &Regs) -> Option<Regs> {
+    None
+}
+
+/// Whether the call of a thread may be one that would begin anew, with its time, if we set its registers: one of those that the
+/// kernel goes on with by `restart_syscall`, by the number that is left in x8.
+pub(crate) fn is_sleeping(regs: &Regs) -> bool {
+    const CLOCK_NANOSLEEP: usize = 115;
+    matches!(regs.x[8] as usize, nr::NANOSLEEP | nr::FUTEX | CLOCK_NANOSLEEP)
+}
+
+/// Registers of a thread that is about to make a call by the instruction at `syscall`. With a frame it returns to that
+/// afterwards: its address is the stack pointer, and the code that takes it is returned to.
+pub(crate) fn calling(
+    saved: &Regs,
+    syscall: u64,
+    frame: Option<(u64, u64)>,
+    (number, args): (usize, [u64; 6]),
+) -> Regs {
+    let mut regs = saved.at(syscall);
+    regs.x[..6].copy_from_slice(&args);
+    regs.x[8] = number as u64;
+    if let Some((at, restorer)) = frame {
+        regs.sp = at;
+        regs.x[30] = restorer;
+    }
+    regs
+}
+
+/// What a call has returned.
+pub(crate) fn answer(regs: &Regs) -> u64 {
+    regs.x[0]
+}
+
+/// Registers of a thread that is about to run code of ours, with these arguments of a C function.
+pub(crate) fn entering(saved: &Regs, code: u64, sp: u64, args: [u64; 6]) -> Regs {
+    let mut regs = saved.at(code).with_sp(sp);
+    regs.x[..6].copy_from_slice(&args);
+    regs
+}
+
+/// What that code keeps for us: what the function has returned.
+pub(crate) fn returned(regs: &Regs) -> u64 {
+    regs.x[19]
+}
+
+/// The number of the call that a thread is in.
+pub(crate) fn call_number(regs: &Regs) -> usize {
+    regs.x[8] as usize
+}
+
+/// The first five arguments of that call.
+pub(crate) fn arguments(regs: &Regs) -> [u64; 5] {
+    [regs.x[0], regs.x[1], regs.x[2], regs.x[3], regs.x[4]]
+}
+
+/// Whether it is a system call behind which a thread may sleep until its child has another memory.
+pub(crate) fn makes_processes(call: usize) -> bool {
+    matches!(call, nr::CLONE | nr::CLONE3)
+}
+
+/// A register that a trampoline may have saved, by its number in instructions.
+pub(crate) fn register(regs: &mut Regs, number: u8) -> Option<&mut u64> {
+    regs.x.get_mut(usize::from(number))
+}
+
+/// No trampoline saves flags.
+pub(crate) fn set_flags(_: &mut Regs, _: u64) {}
+
+/// The register that compilers keep a frame's address in.
+pub(crate) fn frame_pointer(regs: &Regs) -> u64 {
+    regs.x[29]
+}
+
+/// A register by its number, for addresses of accesses.
+pub(crate) fn operand(regs: &Regs, number: u8) -> u64 {
+    regs.x.get(usize::from(number)).copied().unwrap_or(regs.sp)
+}
+
+/// Whether these words look like a signal frame's registers from the stack pointer on: behind that, the program counter, the
+/// state and what fills up stands the head of the record of the vector registers.
+pub(crate) fn is_saved_in_frame(words: &[u64]) -> bool {
+    const VECTORS: u64 = 0x0000_0210_4650_8001;
+    words[4] == VECTORS
+}
+
+/// Not an instruction of this processor.
+pub(crate) fn has_rdpid() -> bool {
+    false
+}
+
+/// Not asked: nothing is watched here yet.
+pub(crate) fn debugger_registers(_: i32) -> usize {
+    0
+}
+
+/// The counter now.
+pub(crate) fn ticks() -> u64 {
+    let ticks: u64;
+    // SAFETY: the register is a counter that Linux lets programs read; nothing else is touched.
+    unsafe { core::arch::asm!("isb", "mrs {}, cntvct_el0", out(reg) ticks, options(nostack)) };
+    ticks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slept(number: usize) -> (Regs, SleptIn) {
+        let mut regs = Regs { sp: 0x7000, pc: 0x1000, ..Regs::default() };
+        (regs.x[0], regs.x[8]) = (7, number as u64);
+        let slept = SleptIn { number: number as u64, first_argument: 7, sp: 0x7000, pc: 0x1004, sleeps: 1 };
+        (regs, slept)
+    }
+
+    #[test]
+    fn a_sleep_with_a_time_goes_on_with_the_rest_of_it() {
+        const PPOLL: usize = 73;
+        let by = |number: usize, x1: u64, x3: u64| {
+            let (mut regs, slept) = slept(number);
+            (regs.x[1], regs.x[3]) = (x1, x3);
+            sleeping_on(&regs, Some(slept)).x[8] as usize
+        };
+        assert_eq!((by(nr::NANOSLEEP, 0, 0), by(115, 0, 0)), (128, 128));
+        assert_eq!(by(115, 1, 0), 115, "until a time");
+        assert_eq!((by(nr::FUTEX, 0x80, 0x5000), by(nr::FUTEX, 0x80, 0)), (128, nr::FUTEX));
+        assert_eq!((by(nr::FUTEX, 6, 0x5000), by(PPOLL, 0, 0)), (nr::FUTEX, PPOLL));
+        let (regs, slept) = slept(nr::NANOSLEEP);
+        let elsewhere = regs.at(0x2000);
+        assert_eq!(sleeping_on(&elsewhere, Some(slept)), elsewhere);
+        assert_eq!(sleeping_on(&regs, None), regs);
+    }
+
+    #[test]
+    fn a_call_that_we_have_ended_begins_again_with_its_first_argument() {
+        const EPOLL_PWAIT: usize = 22;
+        let (regs, slept) = slept(EPOLL_PWAIT);
+        let mut ended = regs.at(0x1004);
+        ended.x[0] = -4i64 as u64;
+        assert_eq!(interrupted_call(&ended, Some(slept)), Some(regs));
+        assert_eq!(interrupted_call(&ended, None), None);
+        assert_eq!(interrupted_call(&ended, Some(SleptIn { sp: 0x6000, ..slept })), None);
+        ended.x[0] = 1;
+        assert_eq!(interrupted_call(&ended, Some(slept)), None, "an event has come");
+    }
+}

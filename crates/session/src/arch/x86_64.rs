@@ -1,0 +1,247 @@
+//! x86-64.
+//!
+//! For:     all rooms, by `arch`.
+//! State:   none.
+//! Context: control.
+//! Keeps:   the list of `arch`.
+//! Checked: tests below; testkit `waits`, `signals`, `entered`.
+
+pub(crate) mod frame;
+
+use super::SleptIn;
+use sys::ptrace::{self, Regs};
+use sys::{Errno, nr};
+
+/// Whether all exists here, and not compiled counts alone.
+pub(crate) const IS_WHOLE: bool = true;
+/// The instruction of a system call.
+pub(crate) const SYSCALL: &[u8] = &[0x0f, 0x05];
+/// The instruction that returns.
+pub(crate) const RETURN: &[u8] = &[0xc3];
+/// The two ways to write `mov $15, %eax`: 15 is rt_sigreturn.
+pub(crate) const MOV_SIGRETURN: [&[u8]; 2] = [&[0x48, 0xc7, 0xc0, 15, 0, 0, 0], &[0xb8, 15, 0, 0, 0]];
+/// Instructions begin at its multiples.
+pub(crate) const ALIGN: u64 = 1;
+/// A breakpoint, and how far behind it a thread stands that has met it.
+pub(crate) const BREAKPOINT: [u8; 1] = [0xcc];
+pub(crate) const BEHIND_BREAKPOINT: u64 = 1;
+/// Whether a jump of ours may begin at this address, by the byte there: 5 bytes long, or 2.
+pub(crate) fn may_be_jump(_: u64, first: u8) -> bool {
+    matches!(first, LONG_JUMP | SHORT_JUMP)
+}
+
+/// First byte of a 5-byte jump.
+pub(crate) const LONG_JUMP: u8 = 0xe9;
+/// First byte of a 2-byte jump.
+const SHORT_JUMP: u8 = 0xeb;
+
+/// Where a 2-byte jump there leads.
+pub(crate) fn short_jump_target(at: u64, bytes: &[u8]) -> Option<u64> {
+    match bytes {
+        [SHORT_JUMP, distance, ..] => Some((at + 2).wrapping_add_signed(i64::from(distance.cast_signed()))),
+        _ => None,
+    }
+}
+
+/// Whether a breakpoint stands in these bytes where the file has none.
+pub(crate) fn has_breakpoint(found: &[u8], file: &[u8]) -> bool {
+    let [first] = BREAKPOINT;
+    found.iter().zip(file).any(|(found, file)| *found == first && *file != first)
+}
+
+/// Whether bytes are the file's, but for breakpoints.
+pub(crate) fn is_but_for_breakpoints(found: &[u8], file: &[u8]) -> bool {
+    let [first] = BREAKPOINT;
+    found.iter().zip(file).all(|(found, file)| found == file || *found == first)
+}
+
+/// Whether these bytes may be written over with what was read there: a breakpoint among them may have gone meanwhile.
+pub(crate) fn may_be_rewritten(bytes: &[u8]) -> bool {
+    !bytes.contains(&BREAKPOINT[0])
+}
+
+/// Words behind the stack pointer in a signal frame by which it is known.
+pub(crate) const FRAME_WORDS: usize = 4;
+
+/// Selector of 64-bit user code.
+const CODE_64: u64 = 0x33;
+/// The trap flag: a thread that steps itself must not step through our call.
+const TRAP_FLAG: u64 = 0x100;
+/// What the kernel keeps in rax for calls that it will restart.
+const ERESTARTNOINTR: i64 = 513;
+/// And for one that it goes on with by `restart_syscall`.
+const ERESTART_RESTARTBLOCK: i64 = 516;
+
+/// What tells that a thread is in code of another kind, if it is.
+pub(crate) fn foreign_code(regs: &Regs) -> Option<u64> {
+    (regs.cs != CODE_64).then_some(regs.cs)
+}
+
+/// True if the kernel is about to set rip back to the system call.
+pub(crate) fn restarts(regs: &Regs) -> bool {
+    (regs.orig_rax as i64) >= 0 && matches!(-(regs.rax as i64), 512 | 513 | 514 | 516)
+}
+
+/// Where a stopped thread goes on: the system call itself, if the kernel is about to restart one.
+pub(crate) fn goes_on_at(regs: &Regs) -> u64 {
+    if restarts(regs) { regs.rip - 2 } else { regs.rip }
+}
+
+/// Registers with which a stopped thread goes on there.
+pub(crate) fn sent_to(regs: &Regs, pc: u64) -> Regs {
+    Regs { rip: if restarts(regs) { pc + 2 } else { pc }, ..*regs }
+}
+
+/// What registers say of a call that was interrupted is enough: nobody has to look at threads before they are asked to stop.
+pub(crate) const FORGETS_CALLS: bool = false;
+
+/// The registers with which a thread goes on that slept in a call, and whose registers we have set meanwhile.
+pub(crate) fn sleeping_on(saved: &Regs, _: Option<SleptIn>) -> Regs {
+    *saved
+}
+
+/// The registers with which a call begins again that ended with EINTR, if it may.
+pub(crate) fn interrupted_call(regs: &Regs, _: Option<SleptIn>) -> Option<Regs> {
+    let (call, answer) = (regs.orig_rax as i64, regs.rax as i64);
+    let is_it = call >= 0 && answer == -i64::from(Errno::EINTR.0) && call != nr::CLOSE as i64;
+    is_it.then(|| made_again(regs))
+}
+
+/// The registers with which a thread in a system call makes it once more.
+pub(crate) fn made_again(call: &Regs) -> Regs {
+    Regs { rip: call.rip - 2, rax: call.orig_rax, orig_rax: u64::MAX, ..*call }
+}
+
+/// The registers with which a thread at the entry to a system call does not make it.
+pub(crate) fn not_made(call: &Regs) -> Regs {
+    Regs { orig_rax: u64::MAX, ..*call }
+}
+
+/// The same call from its beginning, if the kernel would go on with it by `restart_syscall`.
+pub(crate) fn without_restart_call(regs: &Regs) -> Option<Regs> {
+    is_sleeping(regs).then_some(Regs { rax: (-ERESTARTNOINTR) as u64, ..*regs })
+}
+
+/// Whether the call of a thread would begin anew, with its time, if we set its registers and died.
+pub(crate) fn is_sleeping(regs: &Regs) -> bool {
+    (regs.orig_rax as i64) >= 0 && regs.rax as i64 == -ERESTART_RESTARTBLOCK
+}
+
+/// Registers of a thread that is about to make a call by the instruction at `syscall`. With a frame it returns to that
+/// afterwards: its address is the stack pointer, and the code that takes it the first word there.
+pub(crate) fn calling(
+    saved: &Regs,
+    syscall: u64,
+    frame: Option<(u64, u64)>,
+    (number, args): (usize, [u64; 6]),
+) -> Regs {
+    let [rdi, rsi, rdx, r10, r8, r9] = args;
+    Regs {
+        rip: syscall,
+        rsp: frame.map_or(saved.rsp, |(at, _)| at),
+        rax: number as u64,
+        orig_rax: u64::MAX,
+        eflags: saved.eflags & !TRAP_FLAG,
+        rdi,
+        rsi,
+        rdx,
+        r10,
+        r8,
+        r9,
+        ..*saved
+    }
+}
+
+/// What a call has returned.
+pub(crate) fn answer(regs: &Regs) -> u64 {
+    regs.rax
+}
+
+/// Registers of a thread that is about to run code of ours, with these arguments of a C function.
+pub(crate) fn entering(saved: &Regs, code: u64, sp: u64, args: [u64; 6]) -> Regs {
+    let [rdi, rsi, rdx, rcx, r8, r9] = args;
+    Regs { rip: code, rsp: sp, orig_rax: u64::MAX, rdi, rsi, rdx, rcx, r8, r9, ..*saved }
+}
+
+/// What that code keeps for us: what the function has returned.
+pub(crate) fn returned(regs: &Regs) -> u64 {
+    regs.rbx
+}
+
+/// The number of the call that a thread is in.
+pub(crate) fn call_number(regs: &Regs) -> usize {
+    regs.orig_rax as usize
+}
+
+/// The first five arguments of that call.
+pub(crate) fn arguments(regs: &Regs) -> [u64; 5] {
+    [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8]
+}
+
+/// Whether it is a system call behind which a thread may sleep until its child has another memory.
+pub(crate) fn makes_processes(call: usize) -> bool {
+    matches!(call, nr::VFORK | nr::CLONE | nr::CLONE3)
+}
+
+/// A register that a trampoline may have saved, by its number in instructions.
+pub(crate) fn register(regs: &mut Regs, number: u8) -> Option<&mut u64> {
+    Some(match number {
+        0 => &mut regs.rax,
+        1 => &mut regs.rcx,
+        2 => &mut regs.rdx,
+        6 => &mut regs.rsi,
+        7 => &mut regs.rdi,
+        8 => &mut regs.r8,
+        9 => &mut regs.r9,
+        10 => &mut regs.r10,
+        11 => &mut regs.r11,
+        _ => return None,
+    })
+}
+
+/// Sets the flags that a trampoline has saved: ah as lahf left it, al the overflow flag.
+pub(crate) fn set_flags(regs: &mut Regs, ax: u64) {
+    let (low, overflow) = ((ax >> 8) & 0xd5, ax & 1);
+    regs.eflags = (regs.eflags & !0x8d5) | low | overflow << 11;
+}
+
+/// The register that compilers keep a frame's address in.
+pub(crate) fn frame_pointer(regs: &Regs) -> u64 {
+    regs.rbp
+}
+
+/// A register by its number, for addresses of accesses; 16 and 17 are the bases of fs and gs (table).
+pub(crate) fn operand(r: &Regs, number: u8) -> u64 {
+    let all = [
+        r.rax, r.rcx, r.rdx, r.rbx, r.rsp, r.rbp, r.rsi, r.rdi, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13,
+        r.r14, r.r15, r.fs_base, r.gs_base,
+    ];
+    all.get(usize::from(number)).copied().unwrap_or(0)
+}
+
+/// Whether these words look like a signal frame's registers from the stack pointer on: behind that and the program counter
+/// stand the flags, then the selectors of 64-bit user code.
+pub(crate) fn is_saved_in_frame(words: &[u64]) -> bool {
+    /// Bits that are never set: reserved ones, and those above the processor's identification bit.
+    const NO_FLAGS: u64 = !0x3f_7fd7;
+    const ALWAYS_SET: u64 = 2;
+    let (flags, selectors) = (words[2], words[3]);
+    flags & NO_FLAGS == 0 && flags & ALWAYS_SET != 0 && selectors & 0xffff == CODE_64
+}
+
+/// Whether this processor has the `rdpid` instruction.
+pub(crate) fn has_rdpid() -> bool {
+    let leaf = std::arch::x86_64::__cpuid_count(7, 0);
+    std::arch::x86_64::__cpuid(0).eax >= 7 && leaf.ecx & (1 << 22) != 0
+}
+
+/// How many debug registers of a stopped thread a debugger has set.
+pub(crate) fn debugger_registers(tid: i32) -> usize {
+    ptrace::debugger_addresses(tid).map_or(0, |all| all.iter().filter(|a| **a != 0).count())
+}
+
+/// The time stamp counter now.
+pub(crate) fn ticks() -> u64 {
+    // SAFETY: rdtsc reads a counter and needs nothing; we have not asked Linux to trap it.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}

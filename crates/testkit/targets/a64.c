@@ -1,0 +1,130 @@
+/* An AArch64 process whose functions are called a known number of times, by eight threads.
+ *
+ * Eight more threads call idle() all the time. `run N FUNCTION` has each of eight call FUNCTION N/8 times and prints
+ * `calls FUNCTION=HITS`; `quit` ends with status 7. Each call's answer is checked: a wrong one ends the program with 99.
+ * Each function begins with an instruction that a probe has to write anew, or has a label at one inside.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define THREADS 8
+
+typedef uint64_t work_fn(uint64_t, uint64_t);
+
+#define FUNCTION(name, code)                                                                       \
+    uint64_t name(uint64_t, uint64_t);                                                             \
+    __asm__(".text\n.balign 16\n.globl " #name "\n.type " #name ", %function\n" #name ":\n" code   \
+            "\n.size " #name ", . - " #name "\n")
+
+FUNCTION(work, "bti c\nadd x0, x0, #1\nret");
+FUNCTION(work_adr, "adr x0, work_adr\nret");
+FUNCTION(work_adrp, "adrp x0, work_adrp\nadd x0, x0, :lo12:work_adrp\nret");
+FUNCTION(work_cbz, "cbz x0, 1f\nadd x0, x0, #1\nret\n1: mov x0, #9\nret");
+FUNCTION(work_tbnz, "tbnz x0, #0, 1f\nmov x0, #2\nret\n1: mov x0, #3\nret");
+FUNCTION(work_literal, "ldr x0, 1f\nret\n1: .quad 0x123456789abcdef0");
+FUNCTION(work_vector, "ldr d0, 1f\nfmov x0, d0\nret\n.balign 8\n1: .quad 0x0123456789abcdef");
+FUNCTION(work_loop, "sub x0, x0, #1\ncbnz x0, work_loop\nret");
+FUNCTION(work_branch, "b 1f\nmov x0, #0\nret\n1: add x0, x0, #5\nret");
+FUNCTION(work_frame, "stp x29, x30, [sp, #-16]!\nbl work\nldp x29, x30, [sp], #16\nret");
+/* At work_flags+4 the flags are in use, at work_below+4 the words below the stack pointer, as in Go. */
+FUNCTION(work_flags, "cmp x0, x1\nmov x2, #40\ncset x0, lo\nadd x0, x0, x2\nret");
+FUNCTION(work_below, "stp x0, x1, [sp, #-16]\nmov x0, #0\nldp x2, x3, [sp, #-16]\nadd x0, x2, x3\nret");
+/* work_pair+4 is between an exclusive load and its store: no place for a probe. */
+FUNCTION(work_pair, "ldxr x2, [x1]\nadd x2, x2, x0\nstxr w3, x2, [x1]\ncbnz w3, work_pair\nmov x0, x2\nret");
+
+__attribute__((noinline)) uint64_t idle(uint64_t x) {
+    __asm__ volatile("");
+    return x * 2654435761u + 1;
+}
+
+static void must(const char *what, uint64_t want, uint64_t got) {
+    if (want == got) return;
+    fprintf(stderr, "a64: %s returned %#lx, wanted %#lx\n", what, (unsigned long)got, (unsigned long)want);
+    _exit(99);
+}
+
+static const struct kind {
+    const char *name;
+    work_fn *call;
+} kinds[] = {
+    {"work", work},           {"work_adr", work_adr},     {"work_adrp", work_adrp},     {"work_cbz", work_cbz},
+    {"work_tbnz", work_tbnz}, {"work_literal", work_literal}, {"work_vector", work_vector}, {"work_loop", work_loop},
+    {"work_branch", work_branch}, {"work_frame", work_frame}, {"work_flags", work_flags}, {"work_below", work_below},
+};
+
+static uint64_t answer(work_fn *call, uint64_t i) {
+    if (call == work || call == work_frame) return i + 1;
+    if (call == work_adr || call == work_adrp) return (uint64_t)(uintptr_t)call;
+    if (call == work_cbz) return i ? i + 1 : 9;
+    if (call == work_tbnz) return i & 1 ? 3 : 2;
+    if (call == work_literal) return 0x123456789abcdef0;
+    if (call == work_vector) return 0x0123456789abcdef;
+    if (call == work_loop) return 0;
+    if (call == work_branch) return i + 5;
+    if (call == work_flags) return 40 + (i < 3);
+    return i + 3;
+}
+
+static pthread_barrier_t begin, end;
+static const struct kind *now;
+static uint64_t turns;
+static atomic_ulong hits;
+
+static void *worker(void *unused) {
+    for (;;) {
+        pthread_barrier_wait(&begin);
+        uint64_t made = 0;
+        for (uint64_t i = 0; i < turns; i++) {
+            uint64_t with = now->call == work_loop ? i % 5 + 1 : i % 7;
+            must(now->name, answer(now->call, with), now->call(with, 3));
+            made += now->call == work_loop ? with : 1;
+        }
+        atomic_fetch_add(&hits, made);
+        pthread_barrier_wait(&end);
+    }
+    return unused;
+}
+
+static void *idler(void *number) {
+    uint64_t x = (uintptr_t)number;
+    for (;;) {
+        for (int i = 0; i < 100000; i++) x = idle(x);
+        nanosleep(&(struct timespec){0, 1000000}, 0);
+    }
+    return 0;
+}
+
+int main(void) {
+    pthread_t thread;
+    pthread_barrier_init(&begin, 0, THREADS + 1);
+    pthread_barrier_init(&end, 0, THREADS + 1);
+    for (uintptr_t i = 0; i < THREADS; i++) {
+        pthread_create(&thread, 0, worker, 0);
+        pthread_create(&thread, 0, idler, (void *)i);
+    }
+    char line[128], name[64];
+    unsigned long calls;
+    setlinebuf(stdout);
+    puts("ready");
+    while (fgets(line, sizeof line, stdin)) {
+        if (!strcmp(line, "quit\n")) return 7;
+        if (sscanf(line, "run %lu %63s", &calls, name) != 2) return 98;
+        now = 0;
+        for (unsigned k = 0; k < sizeof kinds / sizeof *kinds; k++)
+            if (!strcmp(kinds[k].name, name)) now = &kinds[k];
+        if (!now) return 97;
+        turns = calls / THREADS;
+        atomic_store(&hits, 0);
+        pthread_barrier_wait(&begin);
+        pthread_barrier_wait(&end);
+        printf("calls %s=%lu\n", name, (unsigned long)atomic_load(&hits));
+    }
+    return 7;
+}
