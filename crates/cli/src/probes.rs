@@ -227,21 +227,22 @@ impl Probes {
         }
     }
 
-    /// Puts probes that show calls into one function, in a session of their own, which is not among [`sessions`](Self::sessions).
-    pub fn trace(&mut self, place: &Place, job: &Job) -> Result<Session, String> {
+    /// Puts probes of another kind into one function, in a session of their own, which is not among [`sessions`](Self::sessions).
+    pub fn put_beside(&mut self, place: &Place, job: &Job, verb: Verb) -> Result<Session, String> {
         let text = format!("u:{}:{}", place.module, place.name);
         let spec = Spec::parse(&text).map_err(|e| e.to_string())?;
-        let plan = session::plan_with(&mut self.images, place.pid, &[spec], Verb::Trace)
-            .map_err(|e| e.to_string())?;
+        let plan =
+            session::plan_with(&mut self.images, place.pid, &[spec], verb).map_err(|e| e.to_string())?;
         let refused = plan.refused.into_iter().next().map(|r| r.why);
         let sites: Vec<SitePlan> = plan.sites.into_iter().filter(|site| is_wanted(job, site)).collect();
-        if !sites.iter().any(|site| site.traces().is_some()) {
+        let is_there = |site: &SitePlan| verb != Verb::Trace || site.traces().is_some();
+        if !sites.iter().any(is_there) {
             return Err(refused.unwrap_or_else(|| "no jump fits all its entries and returns".into()));
         }
         Session::attach(place.pid, sites).map_err(|broken| broken.to_string())
     }
 
-    /// Takes out a session that [`trace`](Self::trace) has made; what cannot leave now goes with the others.
+    /// Takes out a session that [`put_beside`](Self::put_beside) has made; what cannot leave now goes with the others.
     pub fn leave(&mut self, mut session: Session) -> Result<(), String> {
         match session.detach() {
             Ok(receipt) => {

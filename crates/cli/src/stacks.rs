@@ -90,6 +90,11 @@ impl Stacks {
         }
     }
 
+    /// The same as folded stacks, outermost first.
+    pub fn folded(&mut self, sessions: &[Session]) -> Folded {
+        folded(&self.named(sessions))
+    }
+
     /// Writes the files that are wanted.
     ///
     /// # Errors
@@ -98,7 +103,7 @@ impl Stacks {
         if self.args.flame.is_none() && self.args.folded.is_none() {
             return Ok(());
         }
-        let folded = folded(&self.named(sessions));
+        let folded = self.folded(sessions);
         let save = |path: &Path, text: String| {
             std::fs::write(path, text).map_err(|why| format!("{} cannot be written: {why}", path.display()))
         };

@@ -12,6 +12,7 @@
 //! - [`heat`] latency of one function over time
 //! - [`health`] how the tracing itself is doing
 //! - [`tail`] the last calls of one function
+//! - [`flame`] who calls one function
 //! - [`shot`] all of it at one moment, as data and as text
 //! - [`view`] what the person has chosen, and keys
 //! - [`draw`] the picture
@@ -20,6 +21,7 @@
 //! - [`keys`] from the front to the engine
 
 mod draw;
+mod flame;
 mod health;
 mod heat;
 pub mod keys;
@@ -35,10 +37,11 @@ use crate::engine::{self, Job};
 use crate::probes::Probes;
 use crate::render::{Report, Writer};
 use crate::{front, run, talk};
+use flame::Flame;
 use health::Health;
 use heat::Heat;
-use numbers::Functions;
 pub use numbers::Place;
+use numbers::{Functions, Line};
 use screen::Screen;
 use session::Verb;
 use shot::Shot;
@@ -87,6 +90,7 @@ pub struct Top {
     heat: Heat,
     health: Health,
     tail: Option<Tail>,
+    flame: Option<Flame>,
     shot: Shot,
     report: Option<(Instant, Report)>,
     began: Instant,
@@ -123,6 +127,7 @@ impl Top {
             heat: Heat::default(),
             health: Health::of(bench::price(&[job.verb])),
             tail: None,
+            flame: None,
             shot: Shot::default(),
             report: None,
             began: now,
@@ -165,6 +170,9 @@ impl Top {
         if let Some(tail) = &mut self.tail {
             tail.look();
         }
+        if let Some(flame) = &mut self.flame {
+            flame.look(now);
+        }
         if is_due && !self.view.is_paused {
             self.take_shot(probes, job, now);
         }
@@ -199,7 +207,6 @@ impl Top {
         if is_reported && is_old {
             self.report = Some((now, Report::of(sessions, job)));
         }
-        let report = self.report.as_ref().filter(|_| is_reported).map(|(_, report)| report);
         let wanted = self.view.on_screen().to_vec();
         let is_by_detail = self.view.sort.is_detail() || self.screen.is_none();
         let lines = self.functions.lines(sessions, &wanted, is_by_detail);
@@ -208,12 +215,11 @@ impl Top {
         {
             self.heat.choose(chosen, &lines[chosen].name);
         }
-        let per_second = lines.iter().map(|line| line.per_second).sum();
-        let mut health = self.health.rows(probes, &self.functions, report, per_second);
-        if let Some(tail) = &self.tail {
-            let (written, lost) = tail.events();
-            health.push(("events", format!("of {}: {written} written, {lost} lost", tail.name)));
-        }
+        // What nobody sees is not looked for: it is at all sites.
+        let health = match is_reported {
+            true => self.health_rows(probes, &lines),
+            false => self.health.overhead_row(&lines),
+        };
         self.shot = Shot {
             target: health::title(sessions.first().map_or(job.args.pid.unwrap_or(0), |s| s.pid())),
             seconds: now.saturating_duration_since(self.began).as_secs(),
@@ -221,8 +227,19 @@ impl Top {
             heat: self.heat.clone(),
             traced: self.tail.as_ref().map(|tail| tail.name.clone()),
             events: self.tail.as_ref().map(Tail::lines).unwrap_or_default(),
+            flame: self.flame.as_ref().map(|flame| (flame.name.clone(), flame.folded())),
             health,
         };
+    }
+
+    fn health_rows(&self, probes: &Probes, lines: &[Line]) -> health::Rows {
+        let report = self.report.as_ref().map(|(_, report)| report);
+        let mut rows = self.health.rows(probes, &self.functions, report, lines);
+        if let Some(tail) = &self.tail {
+            let (written, lost) = tail.events();
+            rows.push(("events", format!("of {}: {written} written, {lost} lost", tail.name)));
+        }
+        rows
     }
 
     fn print(&mut self, writer: &mut Writer) {
@@ -247,8 +264,12 @@ impl Top {
                 self.functions.zero(probes.sessions());
                 self.view.note = "counts begin at 0 here; the closing report has all".into();
             }
-            Wish::Snapshot => self.view.note = self.snapshot(),
+            Wish::Snapshot => {
+                self.shot.health = self.health_rows(probes, &self.shot.lines);
+                self.view.note = self.snapshot();
+            }
             Wish::Trace => self.view.note = self.trace(probes, job),
+            Wish::Flame => self.view.note = self.draw_callers(probes, job),
             Wish::Switch => self.view.note = self.switch(probes),
             Wish::Redraw => {
                 if let Some(screen) = &mut self.screen {
@@ -286,7 +307,7 @@ impl Top {
         }
         let Some(chosen) = self.view.chosen() else { return "choose a function first".into() };
         let Some(place) = self.functions.place(chosen, probes.sessions()) else { return "it is gone".into() };
-        match probes.trace(&place, job) {
+        match probes.put_beside(&place, job, Verb::Trace) {
             Ok(session) => {
                 let stall = crate::render::time(session.longest_stall());
                 let note = format!("probes for calls of {} are in; longest stall {stall}", place.name);
@@ -296,6 +317,31 @@ impl Top {
                 note
             }
             Err(why) => format!("calls of {} cannot be shown: {why}", place.name),
+        }
+    }
+
+    /// Begins to draw who calls the chosen function, or ends it; what to say of it.
+    fn draw_callers(&mut self, probes: &mut Probes, job: &Job) -> String {
+        if let Some(flame) = self.flame.take() {
+            let name = flame.name.clone();
+            return match probes.leave(flame.session) {
+                Ok(()) => format!("callers of {name} are not drawn any more; the probes for that are out"),
+                Err(why) => format!("the probes that count callers of {name} will go with the others: {why}"),
+            };
+        }
+        let Some(chosen) = self.view.chosen() else { return "choose a function first".into() };
+        let Some(place) = self.functions.place(chosen, probes.sessions()) else { return "it is gone".into() };
+        match probes.put_beside(&place, job, Verb::CountStack) {
+            Ok(session) => {
+                let stall = crate::render::time(session.longest_stall());
+                let note =
+                    format!("probes that count callers of {} are in; longest stall {stall}", place.name);
+                self.view.tab = Tab::Flame;
+                self.view.selected = Some(chosen);
+                self.flame = Some(Flame::of(session, place.name));
+                note
+            }
+            Err(why) => format!("callers of {} cannot be counted: {why}", place.name),
         }
     }
 
@@ -318,13 +364,12 @@ impl Top {
     pub fn close(&mut self, probes: &mut Probes) {
         self.screen = None;
         talk::tell_kept();
-        if let Some(tail) = self.tail.take()
-            && let Err(why) = probes.leave(tail.session)
-        {
-            eprintln!(
-                "nanoprobe: the probes that show calls of {} will go with the others: {why}",
-                tail.name
-            );
+        let tail = self.tail.take().map(|tail| (tail.session, "show calls", tail.name));
+        let flame = self.flame.take().map(|flame| (flame.session, "count callers", flame.name));
+        for (session, what, name) in tail.into_iter().chain(flame) {
+            if let Err(why) = probes.leave(session) {
+                eprintln!("nanoprobe: the probes that {what} of {name} will go with the others: {why}");
+            }
         }
     }
 

@@ -235,6 +235,26 @@ fn calls_are_shown_by_probes_that_come_and_go_while_it_runs() -> Result<()> {
 }
 
 #[test]
+fn who_calls_a_function_is_drawn_by_probes_that_come_and_go() -> Result<()> {
+    let (target, mut running) = target()?;
+    let mut view = View::of(&target, &running, &[]);
+    view.shows("work");
+    view.press("f");
+    view.shows("who calls work,");
+    let made = running.run(800, "work")?;
+    view.shows(&format!("who calls work, {made} calls"));
+    let has_box = || view.text().lines().any(|line| line.starts_with("| work 100%"));
+    assert!(wait_until("the innermost box", STEP, has_box).is_ok(), "{}", view.text());
+    view.press("f");
+    view.shows("are not drawn any more");
+    view.press("q");
+    view.ends_well();
+    view.shows(&format!("Hits {0}: {0} handled, 0 skipped", 2 * made));
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
+
+#[test]
 fn what_is_switched_off_is_off_at_all_its_exits_and_keeps_its_row() -> Result<()> {
     let (target, mut running) = target()?;
     let mut view = View::start(&["top", &target.spec("work*"), "-p", &running.pid_text()]);

@@ -7,8 +7,9 @@
 //!          D2 names of the target were made harmless before (`shown`).
 //! Checked: tests below, against screens in `golden/`.
 
+use super::flame::blocks;
 use super::heat::Heat;
-use super::shot::{Shot, bound, cells, rate};
+use super::shot::{Shot, bound, cells, count, rate};
 use super::view::{Column, Tab, View};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -24,8 +25,8 @@ const CHOSEN: Style = PLAIN.add_modifier(Modifier::REVERSED);
 const ACCENT: Style = PLAIN.fg(Color::Cyan);
 const WARNING: Style = PLAIN.fg(Color::Yellow);
 
-const HELP: [&str; 16] = [
-    "1 to 4, Tab     functions, latency over time, events, health",
+const HELP: [&str; 17] = [
+    "1 to 5, Tab     functions, latency over time, events, health, flame graph",
     "up down j k     choose a function; PgUp PgDn Home End",
     "Enter           latency of the chosen function over time, and back",
     "< >, left right sort by another column;  r  the other way round",
@@ -33,6 +34,7 @@ const HELP: [&str; 16] = [
     "p, space        pause: what is shown stays, counting goes on",
     "z               counts begin at 0 here; the closing report has all",
     "t               show calls of the chosen function as they happen",
+    "f               draw who calls the chosen function",
     "o               switch the probes of the chosen function off, or on again",
     "s               write all that is shown to a file",
     "q, Ctrl-C       leave; the probes go, the closing report is printed",
@@ -64,6 +66,7 @@ pub fn draw(frame: &mut Frame<'_>, shot: &Shot, view: &View) {
         Tab::Heat => heat(frame, body, &shot.heat, view.is_utf8),
         Tab::Events => events(frame, body, shot),
         Tab::Health => health(frame, body, shot),
+        Tab::Flame => flame(frame, body, shot),
     }
     frame.render_widget(Paragraph::new(last_line(view)), foot);
 }
@@ -96,7 +99,7 @@ fn last_line(view: &View) -> Text<'static> {
     if !view.note.is_empty() {
         return Text::styled(view.note.clone(), WARNING);
     }
-    Text::styled("? help  q quit  < > sort  / filter  p pause  z zero  t trace  o off", DIM)
+    Text::styled("? help  q quit  < > sort  / filter  p pause  z zero  t trace  f flame  o off", DIM)
 }
 
 fn functions(frame: &mut Frame<'_>, area: Rect, shot: &Shot, view: &View) {
@@ -206,6 +209,33 @@ fn health(frame: &mut Frame<'_>, area: Rect, shot: &Shot) {
         .collect();
     let wrap = ratatui::widgets::Wrap { trim: false };
     frame.render_widget(Paragraph::new(lines).wrap(wrap), area);
+}
+
+/// The outermost calls above; each function as wide as its share.
+fn flame(frame: &mut Frame<'_>, area: Rect, shot: &Shot) {
+    const COLOURS: [Color; 4] = [Color::Yellow, Color::LightRed, Color::LightYellow, Color::Red];
+    let Some((name, stacks)) = &shot.flame else {
+        return note(
+            frame,
+            area,
+            0,
+            "f draws who calls the chosen function; for that its threads stop, twice",
+        );
+    };
+    let all: u64 = stacks.values().fold(0, |sum, n| sum.saturating_add(*n));
+    note(frame, area, 0, &format!("who calls {name}, {} calls; f ends this", count(all)));
+    for block in blocks(stacks, area.width, area.height.saturating_sub(1)) {
+        let at = Rect { x: area.x + block.x, y: area.y + 1 + block.y, width: block.width, height: 1 };
+        // The same name has the same colour, whoever is beside it.
+        let colour = block.name.bytes().fold(7usize, |sum, byte| sum.wrapping_mul(31) + usize::from(byte));
+        let style = PLAIN.fg(Color::Black).bg(COLOURS[colour % COLOURS.len()]);
+        let share = block.count as f64 / all.max(1) as f64 * 100.0;
+        let text = format!(" {} {share:.0}%", block.name);
+        frame.render_widget(Paragraph::new(text).style(style), at.intersection(area));
+        // Where one ends and the next begins.
+        let edge = Rect { width: 1, ..at }.intersection(area);
+        frame.render_widget(Paragraph::new("|").style(style), edge);
+    }
 }
 
 fn help(frame: &mut Frame<'_>, area: Rect) {

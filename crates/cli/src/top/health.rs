@@ -7,7 +7,7 @@
 //!          B2 hits = handled + skipped, up to those that are inside at this moment.
 //! Checked: testkit `view`.
 
-use super::numbers::Functions;
+use super::numbers::{Functions, Line};
 use super::shot::{count, rate};
 use crate::args::Format;
 use crate::probes::Probes;
@@ -67,10 +67,10 @@ impl Health {
         probes: &Probes,
         functions: &Functions,
         report: Option<&Report>,
-        per_second: f64,
+        lines: &[Line],
     ) -> Rows {
         let sessions = probes.sessions();
-        let mut rows: Rows = vec![("price", self.price_of_a_call()), ("overhead", self.overhead(per_second))];
+        let mut rows: Rows = vec![("price", self.price_of_a_call()), ("overhead", self.overhead(lines))];
         if let Some((target, own)) = self.used {
             rows.push((
                 "processor",
@@ -96,6 +96,11 @@ impl Health {
 }
 
 impl Health {
+    /// What the first line of the screen has of all that.
+    pub fn overhead_row(&self, lines: &[Line]) -> Rows {
+        vec![("overhead", self.overhead(lines))]
+    }
+
     fn price_of_a_call(&self) -> String {
         match &self.price {
             Some(price) => format!(
@@ -107,10 +112,14 @@ impl Health {
     }
 
     /// Of the processor time that the process would use without us.
-    fn overhead(&self, per_second: f64) -> String {
+    fn overhead(&self, lines: &[Line]) -> String {
         let Some((price, (target, _))) = self.price.as_ref().zip(self.used) else {
             return "not known".into();
         };
+        let per_second: f64 = lines.iter().map(|line| line.per_second).sum();
+        if lines.iter().any(|line| line.is_by_kernel && line.per_second > 0.0) {
+            return "not known: some functions have the kernel's probes, whose price is not measured".into();
+        }
         let cost = per_second * price.ns / 1e9;
         match render::overhead_percent(cost, target) {
             _ if per_second <= 0.0 => "0 %".into(),
@@ -141,7 +150,7 @@ fn hits(sessions: &[Session], report: Option<&Report>) -> String {
 
 /// What became of timed calls that did not return; `None` if none is timed.
 fn calls(sessions: &[Session], functions: &Functions) -> Option<String> {
-    if !functions.is_timed(sessions) {
+    if !functions.is_timed() {
         return None;
     }
     let all = sessions.iter().map(Session::not_returned);

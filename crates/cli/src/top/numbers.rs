@@ -11,7 +11,7 @@ use crate::args::Format;
 use crate::probes::Probes;
 use crate::render::{Key, Timed, key, names, rows_of};
 use crate::shown::shown;
-use session::{Calls, Session};
+use session::{Calls, Rung, Session, Tally};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -41,8 +41,11 @@ pub struct Functions {
 struct Function {
     key: Key,
     name: Rc<str>,
-    /// Session and site.
-    sites: Vec<(usize, usize)>,
+    /// Session and site, and where its calls are counted: a look at the site itself is one at cold memory.
+    sites: Vec<(usize, usize, Option<Tally>)>,
+    is_timed: bool,
+    /// Some of its hits trap: they cost a hundred times as much.
+    is_by_kernel: bool,
     zero: Calls,
     /// With how many calls it was read.
     detail: Option<(u64, Detail)>,
@@ -78,6 +81,8 @@ pub struct Line {
     pub detail: Option<Detail>,
     /// Its probes are switched off.
     pub is_off: bool,
+    /// The kernel's probes are in it.
+    pub is_by_kernel: bool,
     /// Its place among all names: who is called equally often is sorted by it, which is most of them.
     pub rank: u32,
 }
@@ -132,7 +137,7 @@ impl Functions {
         let mut known: HashMap<Key, usize> = HashMap::new();
         let places = sessions.iter().enumerate().flat_map(|(s, session)| {
             let rows = session.sites().enumerate().filter(|(_, site)| !site.plan.is_exit());
-            rows.map(move |(i, _)| (s, i))
+            rows.map(move |(i, site)| (s, i, site.tally()))
         });
         for ((site, name), place) in rows_of(sessions).zip(names(sessions)).zip(places) {
             let key = key(&site);
@@ -141,10 +146,17 @@ impl Functions {
                 let name = Rc::from(shown(&name, Format::Text));
                 let (zero, detail, is_off) =
                     before.remove(&key).map_or_else(Default::default, |f| (f.zero, f.detail, f.is_off));
-                let (sites, rank, idle) = (Vec::new(), 0, 0);
-                self.functions.push(Function { key, name, sites, zero, detail, is_off, rank, idle });
+                let (sites, is_timed, is_by_kernel, rank, idle) = (Vec::new(), false, false, 0, 0);
+                let function =
+                    Function { key, name, sites, is_timed, is_by_kernel, zero, detail, is_off, rank, idle };
+                self.functions.push(function);
             }
-            self.functions[at].sites.push(place);
+            let function = &mut self.functions[at];
+            if let Some(site) = sessions.get(place.0).and_then(|session| session.site(place.1)) {
+                function.is_timed |= function.sites.is_empty() && site.plan.opens().is_some();
+                function.is_by_kernel |= site.plan.placement.rung == Rung::Kernel;
+            }
+            function.sites.push(place);
         }
         let mut by_name: Vec<usize> = (0..self.functions.len()).collect();
         by_name.sort_by(|a, b| self.functions[*a].name.cmp(&self.functions[*b].name));
@@ -180,12 +192,11 @@ impl Functions {
                 name: function.name.clone(),
                 calls,
                 per_second: if seconds > 0.0 { more as f64 / seconds } else { 0.0 },
-                total_ns: function
-                    .is_timed(sessions)
-                    .then(|| now.total_ns.saturating_sub(function.zero.total_ns)),
+                total_ns: function.is_timed.then(|| now.total_ns.saturating_sub(function.zero.total_ns)),
                 share: 0.0,
                 detail: function.detail.filter(|_| calls > 0).map(|(_, detail)| detail),
                 is_off: function.is_off,
+                is_by_kernel: function.is_by_kernel,
                 rank: function.rank,
             });
         }
@@ -199,7 +210,7 @@ impl Functions {
         let Some(new) = self.samples.back() else { return };
         let read = |function: &mut Function, calls: u64| {
             let is_new = function.detail.is_none_or(|(at, _)| at != calls);
-            let is_due = is_new && calls > function.zero.entries && function.is_timed(sessions);
+            let is_due = is_new && calls > function.zero.entries && function.is_timed;
             if is_due {
                 let since = less(&function.calls(sessions), &function.zero);
                 function.detail = Detail::of(since).map(|detail| (calls, detail));
@@ -224,12 +235,12 @@ impl Functions {
     /// All calls of a function so far, with their buckets, whatever was zeroed; `None` if they are not timed.
     pub fn calls(&self, function: usize, sessions: &[Session]) -> Option<Calls> {
         let function = self.functions.get(function)?;
-        function.is_timed(sessions).then(|| function.calls(sessions))
+        function.is_timed.then(|| function.calls(sessions))
     }
 
     /// Where a function is; the first place, where it is in several.
     pub fn place(&self, function: usize, sessions: &[Session]) -> Option<Place> {
-        let (session, site) = *self.functions.get(function)?.sites.first()?;
+        let (session, site, _) = *self.functions.get(function)?.sites.first()?;
         let session = sessions.get(session)?;
         let plan = session.site(site)?.plan.clone();
         Some(Place { pid: session.pid(), name: plan.name, module: plan.module })
@@ -239,7 +250,7 @@ impl Functions {
     pub fn switch(&mut self, function: usize, probes: &mut Probes) -> Result<bool, String> {
         let function = self.functions.get_mut(function).ok_or("it is gone")?;
         let is_on = function.is_off;
-        for (session, site) in &function.sites {
+        for (session, site, _) in &function.sites {
             let addr = probes.sessions().get(*session).and_then(|s| Some(s.site(*site)?.plan.addr()));
             probes.switch(*session, addr.ok_or("it is gone")?, is_on)?;
         }
@@ -257,8 +268,8 @@ impl Functions {
     }
 
     /// Whether calls have a duration.
-    pub fn is_timed(&self, sessions: &[Session]) -> bool {
-        self.functions.iter().any(|function| function.is_timed(sessions))
+    pub fn is_timed(&self) -> bool {
+        self.functions.iter().any(|function| function.is_timed)
     }
 
     /// Counts are those since the attach again.
@@ -281,23 +292,22 @@ pub struct Place {
 impl Function {
     fn counts(&self, sessions: &[Session]) -> Counts {
         let mut sum = Counts::default();
-        for (session, site) in &self.sites {
-            let Some(site) = sessions.get(*session).and_then(|s| s.site(*site)) else { continue };
-            let (calls, total) = site.timed().unwrap_or_else(|| (site.hits(), 0));
+        for (session, site, tally) in &self.sites {
+            let Some(session) = sessions.get(*session) else { continue };
+            let counted = match tally {
+                Some(tally) => Some(session.tallied(*tally)),
+                None => session.site(*site).map(|site| site.timed().unwrap_or_else(|| (site.hits(), 0))),
+            };
+            let Some((calls, total)) = counted else { continue };
             sum.calls = sum.calls.saturating_add(calls);
             sum.total_ns = sum.total_ns.saturating_add(total);
         }
         sum
     }
 
-    fn is_timed(&self, sessions: &[Session]) -> bool {
-        let site = |(session, site): &(usize, usize)| sessions.get(*session)?.site(*site);
-        self.sites.first().and_then(site).is_some_and(|site| site.plan.opens().is_some())
-    }
-
     fn calls(&self, sessions: &[Session]) -> Calls {
         let mut sum = Calls { buckets: vec![0; BUCKETS_LEN as usize], ..Calls::default() };
-        for (session, site) in &self.sites {
+        for (session, site, _) in &self.sites {
             let Some(site) = sessions.get(*session).and_then(|s| s.site(*site)) else { continue };
             let one = site.calls().unwrap_or_else(|| Calls { entries: site.hits(), ..Calls::default() });
             sum.entries = sum.entries.saturating_add(one.entries);

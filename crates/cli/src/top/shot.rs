@@ -10,7 +10,9 @@ use super::heat::Heat;
 use super::numbers::Line;
 use super::view::{Column, View};
 use crate::render::time_of;
+use report::Folded;
 use serde_json::{Value, json};
+use std::rc::Rc;
 
 /// All that is known at one moment. While the display is paused, one is kept.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +27,8 @@ pub struct Shot {
     pub traced: Option<String>,
     /// The last of them.
     pub events: Vec<String>,
+    /// Whose callers are drawn, and its stacks.
+    pub flame: Option<(String, Rc<Folded>)>,
     /// What, and how it is.
     pub health: Vec<(&'static str, String)>,
 }
@@ -71,6 +75,10 @@ impl Shot {
         if !self.events.is_empty() {
             all.push(String::new());
             all.extend(self.events.iter().cloned());
+        }
+        if let Some((name, stacks)) = &self.flame {
+            all.extend([String::new(), format!("who calls {name}, outermost first:")]);
+            all.extend(stacks.iter().map(|(stack, n)| format!("{} {n}", stack.join(";"))));
         }
         all
     }

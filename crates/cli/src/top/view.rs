@@ -18,14 +18,16 @@ pub enum Tab {
     Heat,
     Events,
     Health,
+    Flame,
 }
 
 impl Tab {
-    pub const ALL: [(Tab, &str); 4] = [
+    pub const ALL: [(Tab, &str); 5] = [
         (Tab::Functions, "1 functions"),
         (Tab::Heat, "2 latency"),
         (Tab::Events, "3 events"),
         (Tab::Health, "4 health"),
+        (Tab::Flame, "5 flame"),
     ];
 
     pub fn number(self) -> usize {
@@ -103,6 +105,8 @@ pub enum Wish {
     Snapshot,
     /// Calls of the selected function are shown as they happen, or not any more.
     Trace,
+    /// Who calls the selected function is drawn, or not any more.
+    Flame,
     /// The probes of the selected function are switched off, or on again.
     Switch,
     /// All of the screen anew.
@@ -133,6 +137,8 @@ pub struct View {
     pub order: Vec<usize>,
     /// Functions that keep their row, whatever they count, until somebody asks for another order.
     pub pinned: BTreeMap<usize, usize>,
+    /// Whether `order` is from behind.
+    pub was_reversed: bool,
     /// What the pins are of.
     pub pinned_by: (Column, bool, String),
 }
@@ -142,7 +148,15 @@ impl View {
     pub fn arrange(&mut self, lines: &[Line], height: usize) {
         let wanted = self.filter.to_lowercase();
         let fits = |i: &usize| wanted.is_empty() || lines[*i].name.to_lowercase().contains(&wanted);
-        self.order = (0..lines.len()).filter(fits).collect();
+        // What was in order is nearly so again, which sorts at the price of a look.
+        if wanted.is_empty() && self.order.len() == lines.len() {
+            if self.was_reversed {
+                self.order.reverse();
+            }
+        } else {
+            self.order = (0..lines.len()).filter(fits).collect();
+        }
+        self.was_reversed = self.is_reversed;
         let sort = self.sort;
         self.order.sort_by(|a, b| {
             sort.compare(&lines[*a], &lines[*b]).then_with(|| by_name(&lines[*a], &lines[*b]))
@@ -227,6 +241,7 @@ impl View {
             'z' => return Some(Wish::Zero),
             's' => return Some(Wish::Snapshot),
             't' => return Some(Wish::Trace),
+            'f' => return Some(Wish::Flame),
             'o' => return Some(Wish::Switch),
             'p' | ' ' => self.is_paused = !self.is_paused,
             'r' => self.is_reversed = !self.is_reversed,
@@ -236,7 +251,7 @@ impl View {
             '>' => self.sort = self.sort.step(1),
             'k' => self.select(|at, _| at.saturating_sub(1)),
             'j' => self.select(|at, _| at + 1),
-            '1'..='4' => self.go(Tab::by_number(c as usize - '1' as usize)),
+            '1'..='5' => self.go(Tab::by_number(c as usize - '1' as usize)),
             _ => self.note = format!("no key '{c}': ? shows all"),
         }
         None

@@ -20,7 +20,7 @@ const WRONG_IN_100_000: usize = 5;
 /// Stacks that end early, in a thousand: what starts programs, and longjmp.
 const SHORT_IN_1000: usize = 4;
 /// The same in Go, whose runtime goes over to another stack to allocate and to collect.
-const SHORT_IN_GO: usize = 400;
+const SHORT_IN_GO: usize = 700;
 
 fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)

@@ -18,6 +18,7 @@ fn shot() -> Shot {
             p99_ns: average_ns * 30,
         }),
         is_off: name == "malloc",
+        is_by_kernel: false,
         rank: 0,
     };
     let mut heat = Heat::default();
@@ -47,7 +48,15 @@ fn shot() -> Shot {
         .map(|i| format!("{:>12.6}   20724 handle_put({i}) = 0 <287 ns>", f64::from(i) / 1000.0))
         .collect();
     let traced = Some("handle_put".to_owned());
-    Shot { target: "server (20724)".into(), seconds: 10, lines, heat, traced, events, health }
+    let stack = |names: &str, n| (names.split(';').map(str::to_owned).collect(), n);
+    let stacks = [
+        stack("_start;main;serve;handle_get;malloc", 700),
+        stack("_start;main;serve;handle_put;copy;malloc", 250),
+        stack("_start;main;log;malloc", 48),
+        stack("_start;main;rare;malloc", 2),
+    ];
+    let flame = Some(("malloc".to_owned(), std::rc::Rc::new(stacks.into_iter().collect())));
+    Shot { target: "server (20724)".into(), seconds: 10, lines, heat, traced, events, flame, health }
 }
 
 /// The screen after these keys.
@@ -103,9 +112,15 @@ fn events_health_and_help_are_screens_too() {
 }
 
 #[test]
+fn callers_are_boxes_as_wide_as_their_share() {
+    is_golden("flame-80x24", &screen(SMALL, true, &[Key::Char('5')]));
+    is_golden("flame-200x50", &screen(LARGE, true, &[Key::Char('5')]));
+}
+
+#[test]
 fn any_size_is_drawn() {
     for (width, height) in [(1, 1), (1, 50), (80, 1), (3, 3), (20, 4), (79, 2), (500, 200)] {
-        for key in ['1', '2', '3', '4', '?', '/'] {
+        for key in ['1', '2', '3', '4', '5', '?', '/'] {
             screen((width, height), false, &[Key::Char(key)]);
         }
     }
