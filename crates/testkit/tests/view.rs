@@ -243,7 +243,7 @@ fn who_calls_a_function_is_drawn_by_probes_that_come_and_go() -> Result<()> {
     view.shows("who calls work,");
     let made = running.run(800, "work")?;
     view.shows(&format!("who calls work, {made} calls"));
-    let has_box = || view.text().lines().any(|line| line.starts_with("| work 100%"));
+    let has_box = || view.text().lines().any(|line| line.starts_with("|work 100%"));
     assert!(wait_until("the innermost box", STEP, has_box).is_ok(), "{}", view.text());
     view.press("f");
     view.shows("are not drawn any more");
