@@ -31,7 +31,8 @@ impl Started {
     /// # Errors
     /// Why it cannot be listened to, in words.
     pub fn listen(&mut self, images: &mut Images, pid: i32) -> Result<(), String> {
-        Execs::listen(images, pid).map(|execs| self.execs.push(execs))
+        self.execs.extend(Execs::listen(images, pid)?);
+        Ok(())
     }
 
     /// True if nobody is listened to.

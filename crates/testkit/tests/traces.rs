@@ -40,7 +40,9 @@ fn comes_back(link: Link, end: End) -> Result<()> {
     let probes = tracing.attached()?.probes;
     assert!(probes > 10, "{probes}");
     running.run(8_000, "work")?;
-    assert!(!before.difference_now()?.is_empty(), "nothing was attached");
+    // The given time may be over by now.
+    let is_attached = || before.difference_now().map(|difference| !difference.is_empty());
+    assert!(matches!(end, End::AfterAWhile) || is_attached()?, "nothing was attached");
     match end {
         End::Interrupt => drop(tracing.interrupt_and_finish()?.success()?),
         End::AfterAWhile => drop(tracing.finish()?.success()?),

@@ -53,11 +53,18 @@ pub struct Execs {
 }
 
 impl Execs {
-    /// Begins to listen.
+    /// Begins to listen; `None`: the process has ended.
     ///
     /// # Errors
     /// Why that cannot be: in words.
-    pub fn listen(images: &mut Images, pid: i32) -> Result<Execs, String> {
+    pub fn listen(images: &mut Images, pid: i32) -> Result<Option<Execs>, String> {
+        let execs = Execs::begin(images, pid);
+        // Whatever is not found in a process that ends is no fault of its own.
+        let has_ended = || !Process::of(pid).is_ok_and(|now| now.is_some_and(|now| now.has_memory));
+        if execs.is_err() && has_ended() { Ok(None) } else { execs.map(Some) }
+    }
+
+    fn begin(images: &mut Images, pid: i32) -> Result<Execs, String> {
         if !process::has_capability(CAP_SYS_PTRACE) {
             return Err(
                 "going into set-user-id programs takes CAP_SYS_PTRACE, and they must stay what they are"
@@ -293,4 +300,22 @@ fn next_stop(tid: i32, pid: i32) -> Option<Option<(i32, Status)>> {
 fn begins_exec(tid: i32) -> bool {
     ptrace::is_at_entry(tid) == Ok(true)
         && ptrace::regs(tid).is_ok_and(|r| matches!(arch::call_number(&r), nr::EXECVE | nr::EXECVEAT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_has_ended_is_not_listened_to_and_that_is_no_error() {
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        let pid = ended.id().cast_signed();
+        let is_zombie = || Process::of(pid).unwrap().is_some_and(|now| now.state == 'Z');
+        while !is_zombie() {
+            std::thread::yield_now();
+        }
+        assert!(Execs::listen(&mut Images::default(), pid).unwrap().is_none());
+        ended.wait().unwrap();
+        assert!(Execs::listen(&mut Images::default(), pid).unwrap().is_none());
+    }
 }

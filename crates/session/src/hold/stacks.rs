@@ -9,9 +9,11 @@
 //!             heap, `DEPTH` bytes are searched.
 //!          K2 so is one on another stack that such a frame leads to: a handler on an alternate stack may have
 //!             interrupted another handler on the thread's own.
-//!          K3 other words are not: each hit of the general path leaves an address of ours below the stack pointer,
+//!          K3 of a thread of Go's the stack ends where its runtime says: what lies above are stacks of others, and among them
+//!             those on which handlers of threads that are asleep ran long ago.
+//!          K4 other words are not: each hit of the general path leaves an address of ours below the stack pointer,
 //!             which lies inside some later frame for as long as that lasts.
-//! Checked: tests below, with a frame that the kernel made; testkit `signals`.
+//! Checked: tests below, with a frame that the kernel made; testkit `signals` (K3: a detach among a million of SIGURG).
 //!
 //! Not seen: a context that a handler moved elsewhere, as schedulers that preempt by signal may do.
 
@@ -43,15 +45,21 @@ pub(crate) fn find(
     wanted: impl Fn(u64) -> bool,
 ) -> Vec<ComeBack> {
     let mut found = Vec::new();
-    let standing = world.threads().map(|t| (t.tid, t.regs.sp()));
-    for (tid, sp) in standing.chain(world.sleepers().map(|s| (s.tid, s.at.sp))) {
+    let standing = world.threads().map(|t| (t.tid, t.regs.sp(), Some(t.regs.thread_pointer())));
+    let asleep = world.sleepers().map(|s| (s.tid, s.at.sp, s.fs_base));
+    let word = |at: u64| {
+        let mut bytes = [0; 8];
+        memory.read(at, &mut bytes).ok().map(|()| u64::from_le_bytes(bytes))
+    };
+    for (tid, sp, base) in standing.chain(asleep) {
         let mut seen: Vec<Range<u64>> = Vec::new();
         let mut stacks = vec![sp & !7];
         while let Some(from) = stacks.pop() {
             if seen.len() == STACKS || seen.iter().any(|s| s.contains(&from)) {
                 continue;
             }
-            let stack = stack_above(mappings, from);
+            let go = base.and_then(|base| end_by_go(base, from, word));
+            let stack = go.map_or_else(|| stack_above(mappings, from), |end| from..end);
             seen.push(from..stack.end.max(from + 8));
             for (at, frame) in frames_in(memory, stack) {
                 if bounds.contains(&frame.pc) && wanted(frame.pc) {
@@ -71,6 +79,24 @@ fn stack_above(mappings: &[Mapping], from: u64) -> Range<u64> {
     let end = mapping.range.end.0;
     let is_stack = mapping.path.as_os_str() == "[stack]" || end - from <= STACK_MAX;
     from..if is_stack { end } else { from + DEPTH }
+}
+
+/// Where the stack with this stack pointer ends, by the runtime of Go; `None`: no thread of Go's, or one between two stacks.
+///
+/// A thread's word for its goroutine lies just below its thread pointer, or where C code has such words too a few further. A
+/// goroutine begins with the bounds of its stack and names its thread's record, which begins with the thread's own
+/// goroutine, which names it again. Handlers run on a goroutine of their own. (AArch64 keeps the word elsewhere.)
+fn end_by_go(thread_pointer: u64, sp: u64, word: impl Fn(u64) -> Option<u64>) -> Option<u64> {
+    const THREAD: u64 = 6 * 8;
+    const WORDS: u64 = 8;
+    let end = |goroutine: u64| {
+        let thread = word(goroutine.checked_add(THREAD)?).filter(|thread| *thread != 0)?;
+        let own = word(thread)?;
+        let is_one = word(own.checked_add(THREAD)?)? == thread;
+        let stack = word(goroutine)?..word(goroutine.checked_add(8)?)?;
+        (is_one && stack.contains(&sp) && stack.end - sp <= STACK_MAX).then_some(stack.end)
+    };
+    (1..=WORDS).find_map(|i| end(word(thread_pointer.checked_sub(i * 8)?)?))
 }
 
 /// All that looks like a signal frame in there, each with the address of its program counter.
@@ -115,7 +141,8 @@ fn saved_in_frames(words: &[u64]) -> impl Iterator<Item = Saved> + '_ {
 
 #[cfg(test)]
 mod tests {
-    use super::saved_in_frames;
+    use super::{end_by_go, saved_in_frames};
+    use std::collections::BTreeMap;
     use std::sync::Mutex;
 
     /// Words of a frame; the stack pointer and the program counter in it.
@@ -165,5 +192,35 @@ mod tests {
             [0x5555_5555_1234, 0x7fff_1234_5678, 0x33, 0x5555_5555_1234, 0x246, 0x7ffe_0000_0033_0033];
         assert_eq!(saved_in_frames(&words[..3]).count(), 0);
         assert_eq!(saved_in_frames(&words[2..]).count(), 1);
+    }
+
+    #[test]
+    fn a_stack_of_go_ends_where_its_goroutine_says_and_only_if_all_words_agree() {
+        const FS_BASE: u64 = 0x10_0000;
+        let good = [
+            (FS_BASE - 8, 0x5000),
+            (0x5000, 0x8000),
+            (0x5008, 0x9000),
+            (0x5030, 0x6000),
+            (0x6000, 0x7000),
+            (0x7030, 0x6000),
+        ];
+        let of = |changes: &[(u64, u64)], sp| {
+            let words: BTreeMap<u64, u64> = good.iter().chain(changes).copied().collect();
+            end_by_go(FS_BASE, sp, |at| words.get(&at).copied())
+        };
+        assert_eq!(of(&[], 0x8100), Some(0x9000));
+        assert_eq!(of(&[(FS_BASE - 8, 1), (FS_BASE - 24, 0x5000)], 0x8100), Some(0x9000));
+        for (changes, sp) in [
+            (&[][..], 0x7fff),
+            (&[], 0x9000),
+            (&[(0x7030, 0x6008)], 0x8100),
+            (&[(0x5030, 0)], 0x8100),
+            (&[(0x5008, 0x7000)], 0x8100),
+            (&[(0x5008, u64::MAX)], 0x8100),
+            (&[(FS_BASE - 8, u64::MAX - 3)], 0x8100),
+        ] {
+            assert_eq!(of(changes, sp), None, "{changes:x?} {sp:x}");
+        }
     }
 }
