@@ -13,7 +13,7 @@
 //!             those on which handlers of threads that are asleep ran long ago.
 //!          K4 other words are not: each hit of the general path leaves an address of ours below the stack pointer,
 //!             which lies inside some later frame for as long as that lasts.
-//! Checked: tests below, with a frame that the kernel made; testkit `signals` (K3: a detach among a million of SIGURG).
+//! Checked: tests below, with a frame that the kernel made; testkit `signals` (K3: `frames_of_handlers_that_have_ended`).
 //!
 //! Not seen: a context that a handler moved elsewhere, as schedulers that preempt by signal may do.
 
@@ -32,6 +32,8 @@ const DEPTH: u64 = 4 << 20;
 const CHUNK: u64 = 256 << 10;
 /// Words of one chunk that are searched again with the next: a frame may lie across.
 const OVERLAP: u64 = (FRAME_WORDS as u64 - 1) * 8;
+/// After so many stacks that are not Go's nobody is asked any more: the process stands still meanwhile.
+const GO_TRIES: usize = 16;
 /// How many stacks of one thread we look at: its own, and those that its handlers run on.
 const STACKS: usize = 8;
 
@@ -51,6 +53,7 @@ pub(crate) fn find(
         let mut bytes = [0; 8];
         memory.read(at, &mut bytes).ok().map(|()| u64::from_le_bytes(bytes))
     };
+    let mut tries = GO_TRIES;
     for (tid, sp, base) in standing.chain(asleep) {
         let mut seen: Vec<Range<u64>> = Vec::new();
         let mut stacks = vec![sp & !7];
@@ -58,7 +61,8 @@ pub(crate) fn find(
             if seen.len() == STACKS || seen.iter().any(|s| s.contains(&from)) {
                 continue;
             }
-            let go = base.and_then(|base| end_by_go(base, from, word));
+            let go = base.filter(|_| tries > 0).and_then(|base| end_by_go(base, from, word));
+            tries = if go.is_some() { usize::MAX } else { tries.saturating_sub(1) };
             let stack = go.map_or_else(|| stack_above(mappings, from), |end| from..end);
             seen.push(from..stack.end.max(from + 8));
             for (at, frame) in frames_in(memory, stack) {
