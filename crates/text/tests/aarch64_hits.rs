@@ -19,6 +19,8 @@ use text::arch::aarch64::{
 };
 use text::slots::Binding;
 
+/// `ldp x16, x17, [sp], #32`: what an island pushes.
+const POP_SCRATCH: u32 = 0xa8c2_47f0;
 const PAGE: usize = 4096;
 const RET: u32 = 0xd65f_03c0;
 const SITES: usize = 200;
@@ -254,7 +256,7 @@ fn an_island_leads_to_a_far_trampoline_and_every_register_comes_back() {
     // The trampoline: its count, in x17 by x16, which the island has brought here; then x16 and x17 back, the copy,
     // and the way back by the gate.
     let counter = FAR + 0x800;
-    let [load, add, store, pop] = [0xf944_0211, 0x9100_0631, 0xf904_0211, 0xa8c1_47f0];
+    let [load, add, store, pop] = [0xf944_0211, 0x9100_0631, 0xf904_0211, POP_SCRATCH];
     put(&far, FAR, &[load, add, store, pop]);
     let copy_at = FAR + 16;
     let copied = relocate(mov, NEAR, copy_at, &mut |_| Some(gate_at)).unwrap();
@@ -415,7 +417,7 @@ fn in_guarded_pages_a_landing_pad_may_become_a_trap_and_no_branch_and_gates_lead
     let Diverted { new, way: Way::Island { words, .. }, .. } = divert(&site).unwrap() else { panic!() };
     put(&near, island_at, &words);
     put(&near, gate_at, &gate(gate_at, GUARDED + 8).unwrap());
-    put(&far, FAR, &[0xa8c1_47f0]);
+    put(&far, FAR, &[POP_SCRATCH]);
     let copied = relocate(ADD, GUARDED + 4, FAR + 4, &mut |_| Some(gate_at)).unwrap();
     put(&far, FAR + 4, copied.words());
     assert_eq!(run(&[BTI_C, new, RET]), Ok(6));
