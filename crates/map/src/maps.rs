@@ -259,7 +259,6 @@ impl Maps {
     ///
     /// # Context
     /// Control. Costs a dozen calls of the kernel, and sleeps for 10 ms if the maps were made just before.
-    #[cfg(target_arch = "x86_64")]
     pub fn keep_clock(&mut self) {
         if !clock::is_clock_by_counter() {
             return self.drop_clock();
@@ -301,7 +300,6 @@ impl Maps {
     }
 
     /// Has programs ask the kernel: the counter is not its clock any more.
-    #[cfg(target_arch = "x86_64")]
     fn drop_clock(&mut self) {
         let Some(last) = self.keeper.last() else { return };
         let (ns, ns_per_tick) = (last.at(last.until), 0);
@@ -310,7 +308,6 @@ impl Maps {
     }
 
     /// The monotonic clock as programs at hits find it now, if they go by the counter.
-    #[cfg(target_arch = "x86_64")]
     pub fn clock(&self) -> Option<u64> {
         self.keeper.at(clock::ticks())
     }
