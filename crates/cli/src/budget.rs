@@ -332,14 +332,17 @@ impl Budget {
         const SHOWN: usize = 3;
         let asked = self.share * 100.0;
         let used = self.percent().map_or("an unknown part".to_owned(), |percent| format!("{percent:.2} %"));
-        let mut text = format!("budget {asked} %: {used} used, by hits x price and {} stops", self.stops);
+        let mut text = format!(
+            "budget {asked} %: {used} used, by hits x price and {}",
+            many(self.stops as usize, "stop")
+        );
         let sampled = self.sampled();
         match sampled.len() {
             0 => text += "; all hits were counted",
             n => {
                 let off = sampled.values().filter(|s| s.is_off).count();
                 let of = self.sites.values().map(|seen| &seen.name).collect::<BTreeSet<_>>().len();
-                text += &format!("; of {of} functions {} sampled, {off} switched off: ", n - off);
+                text += &format!("; of {} {} sampled, {off} switched off: ", many(of, "function"), n - off);
                 let mut all: Vec<_> = sampled.into_iter().collect();
                 all.sort_by_key(|row| std::cmp::Reverse(row.1.estimated));
                 let words: Vec<String> =
@@ -444,9 +447,19 @@ fn processor_time(pid: i32) -> Option<f64> {
     Some(now.tv_sec as f64 * 1e9 + now.tv_nsec as f64)
 }
 
+/// So many, in words.
+fn many(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_is_one_and_not_many() {
+        assert_eq!([0, 1, 2].map(|n| many(n, "stop")), ["0 stops", "1 stop", "2 stops"]);
+    }
 
     fn budget(sites: &[(&str, u64, f64, bool)]) -> Budget {
         let seen = |(name, hits, inside, is_out): &(&str, u64, f64, bool)| Seen {
