@@ -159,9 +159,16 @@ fn passes_calls(code: &[u8]) -> bool {
     })
 }
 
+/// Whether one of the names stands there, between NULs. They are looked for without: what looks for them has them among its own constants.
 fn names_calls(names: &[u8]) -> bool {
-    const NAMES: [&[u8]; 3] = [b"\0clone\0", b"\0__clone\0", b"\0arch_prctl\0"];
-    NAMES.iter().any(|name| memmem::find(names, name).is_some())
+    let stands = |name: &[u8], at: usize| {
+        let before = names[..at].strip_suffix(b"__").filter(|_| name == b"clone");
+        let ends = names.get(at + name.len()) == Some(&0);
+        ends && (names[..at].ends_with(&[0]) || before.is_some_and(|before| before.ends_with(&[0])))
+    };
+    [b"clone".as_slice(), b"arch_prctl"]
+        .iter()
+        .any(|name| memmem::find_iter(names, name).any(|at| stands(name, at)))
 }
 
 #[cfg(test)]
@@ -209,5 +216,9 @@ mod tests {
         ];
         assert!(!passes_calls(&allocates));
         assert!(names_calls(b"\0malloc\0clone\0free\0") && !names_calls(b"\0cyclone\0clone3x\0"));
+        assert!(names_calls(b"\0__clone\0") && names_calls(b"\0arch_prctl\0"));
+        assert!(
+            !names_calls(b"\0___clone\0") && !names_calls(b"\0__arch_prctl\0") && !names_calls(b"clone\0")
+        );
     }
 }
