@@ -35,6 +35,7 @@ pub use images::Images;
 pub use pace::Pace;
 
 use crate::facts::error::Broken;
+use crate::facts::ported;
 use crate::facts::site::SitePlan;
 use crate::find::memory::Memory;
 use crate::find::process;
@@ -177,6 +178,11 @@ pub fn plan_each(images: &mut Images, pid: i32, asked: &[(&Spec, Verb)]) -> Resu
 }
 
 fn plan_here(images: &mut Images, pid: i32, asked: &[(&Spec, Verb)]) -> Result<Plan, PlanError> {
+    let is_count = |(spec, verb): &(&Spec, Verb)| *verb == Verb::Count && spec.when == When::Before;
+    if !asked.iter().all(is_count) {
+        ported::check("what is done at a function's return, or by a handler (hist, lat, trace, a program)")
+            .map_err(PlanError::Process)?;
+    }
     let process = Process::read(pid as u32).map_err(PlanError::Image)?;
     let memory = Memory::open(pid).map_err(PlanError::Process)?;
     let mut planner = Planner { process: &process, memory: &memory, known: images, images: BTreeMap::new() };
