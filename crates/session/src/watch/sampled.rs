@@ -186,12 +186,13 @@ impl Sampler {
                     sample.comm = self.name(sample.pid, sample.tid);
                     samples.push(*sample);
                 }
-                Told::Named(tid, name) => drop(self.names.insert(tid, name)),
+                Told::Named(tid, name) => self.note(tid, name),
                 Told::Started(tid, by) => {
                     // It has the name of who started it, and perhaps the number of one that has ended.
-                    let inherited = self.names.get(&by).cloned();
-                    self.names.remove(&tid);
-                    self.names.extend(inherited.map(|name| (tid, name)));
+                    match self.names.get(&by).cloned() {
+                        Some(name) => self.note(tid, name),
+                        None => drop(self.names.remove(&tid)),
+                    }
                 }
             }
         }
@@ -203,10 +204,18 @@ impl Sampler {
             return known.clone();
         }
         let found = name(pid, tid).unwrap_or_default();
-        if !found.is_empty() && self.names.len() < NAMES_MAX {
-            self.names.insert(tid, found.clone());
+        if !found.is_empty() {
+            self.note(tid, found.clone());
         }
         found
+    }
+
+    /// Where there is no room, an old name must not stand for a new one: of those who come and go all are forgotten.
+    fn note(&mut self, tid: i32, name: String) {
+        if self.names.len() >= NAMES_MAX && !self.names.contains_key(&tid) {
+            self.names.clear();
+        }
+        self.names.insert(tid, name);
     }
 
     /// Samples that found no room.
