@@ -147,7 +147,9 @@ fn every_benchmark_is_listed_and_every_one_that_is_listed_answers() {
     }
     let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/../bench/src");
     let exported = std::fs::read_to_string(format!("{sources}/lib.rs")).unwrap();
-    let mains = exported.matches("_main").count();
+    // What stands in for them on other machines is none.
+    let here = exported.lines().filter(|line| !line.contains("elsewhere"));
+    let mains: usize = here.map(|line| line.matches("_main").count()).sum();
     // All but the entry point itself and that of the trig- benchmarks.
     assert_eq!(listed.iter().filter(|n| !n.starts_with("trig-")).count(), mains - 2, "{exported}");
 }
