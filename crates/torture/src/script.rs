@@ -3,7 +3,8 @@
 //! For:     crate `lang`, with what it makes: parser, types, lowering, the checks of `bpf`, the compiler, the machine.
 //! State:   one script at a time.
 //! Context: control.
-//! Keeps:   L1 no text makes it panic, run on without end or take memory without bound: each script has a minute, the process 4 GiB.
+//! Keeps:   L1 no text makes it panic, run on without end or take memory without bound: each script has a minute of
+//!             CPU time, the process 4 GiB.
 //!          L2 no accepted script gives a program that crate `bpf` or the compiler's gate refuses, or one that faults.
 //!          L3 a program that calls nothing gives the same in the interpreter and compiled, in four ways.
 //! Checked: `tests/lang.rs`.

@@ -9,8 +9,10 @@
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Most scripts take less than a millisecond.
-const SECONDS: u32 = 60;
+/// Of the processor's time; most scripts take less than a millisecond.
+const CPU_SECONDS: i64 = 60;
+/// Until one that waits is given up. A process that gets no processor is no script that does not end.
+const SECONDS: u32 = 1200;
 /// Of everything that is mapped.
 const MEMORY_BYTES: u64 = 4 << 30;
 
@@ -22,7 +24,7 @@ pub fn set() {
     let limit = libc::rlimit { rlim_cur: MEMORY_BYTES, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: the call reads the struct, which lives until it is back.
     unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) };
-    for signal in [libc::SIGALRM, libc::SIGABRT] {
+    for signal in [libc::SIGALRM, libc::SIGPROF, libc::SIGABRT] {
         // SAFETY: the handler makes system calls alone and does not come back.
         unsafe { libc::signal(signal, too_much as *const () as libc::sighandler_t) };
     }
@@ -32,18 +34,27 @@ pub fn set() {
 pub fn begin(seed: u64, number: u64) {
     SEED.store(seed, Ordering::Relaxed);
     NUMBER.store(number, Ordering::Relaxed);
-    // SAFETY: the handler stands.
-    unsafe { libc::alarm(SECONDS) };
+    limit(CPU_SECONDS, SECONDS);
 }
 
 /// The last one is over.
 pub fn end() {
-    // SAFETY: no alarm comes any more.
-    unsafe { libc::alarm(0) };
+    limit(0, 0);
+}
+
+/// Sets both alarms anew; 0 is none.
+fn limit(cpu_seconds: i64, seconds: u32) {
+    // SAFETY: a struct of numbers, for which zeros are values.
+    let mut timer: libc::itimerval = unsafe { std::mem::zeroed() };
+    timer.it_value.tv_sec = cpu_seconds;
+    // SAFETY: the call reads the struct, which lives until it is back; the handler stands.
+    unsafe { libc::setitimer(libc::ITIMER_PROF, &raw const timer, std::ptr::null_mut()) };
+    // SAFETY: the handler stands.
+    unsafe { libc::alarm(seconds) };
 }
 
 extern "C" fn too_much(signal: libc::c_int) {
-    let what = if signal == libc::SIGALRM { "does not end" } else { "aborted: out of memory?" };
+    let what = if signal == libc::SIGABRT { "aborted: out of memory?" } else { "does not end" };
     let (seed, number) = (SEED.load(Ordering::Relaxed), NUMBER.load(Ordering::Relaxed));
     let mut line = [0u8; 160];
     let mut rest = &mut line[..];
