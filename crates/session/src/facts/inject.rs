@@ -95,7 +95,16 @@ pub(crate) mod tests {
         injected_long(x.wrapping_add(3)) | 1
     }
 
-    /// Nobody calls it.
+    /// Nobody calls it. Its first instruction is as long as a jump: whether a jump fits must not be a matter of what the compiler
+    /// made and where it lies.
+    #[cfg(target_arch = "x86_64")]
+    #[unsafe(no_mangle)]
+    #[unsafe(naked)]
+    extern "C" fn injected_idle(x: u64) -> u64 {
+        core::arch::naked_asm!("mov eax, 5", "imul rax, rdi", "ret")
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
     #[unsafe(no_mangle)]
     #[inline(never)]
     extern "C" fn injected_idle(x: u64) -> u64 {
