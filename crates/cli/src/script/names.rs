@@ -10,6 +10,8 @@ use crate::names::{Files, Frame, Names as Addresses};
 use lang::run::{self, Symbols};
 use session::SeenStacks;
 use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
 
 /// The processes of a run.
 #[derive(Default)]
@@ -18,9 +20,14 @@ pub struct Names {
     processes: RefCell<Vec<(i32, Known)>>,
     files: Files,
     has_lines: bool,
-    /// Stacks of samples, and whose.
-    kept: RefCell<Vec<(u32, Vec<u64>)>>,
+    /// Stacks of samples, and whose, by number.
+    kept: RefCell<Vec<Rc<Kept>>>,
+    /// The number of each: a sample must not look at all.
+    numbers: RefCell<HashMap<Rc<Kept>, usize>>,
 }
+
+/// A process and a stack.
+type Kept = (u32, Vec<u64>);
 
 /// Numbers of stacks of samples have this above them: no family has it.
 const SAMPLED: u64 = 0xffff_ffff;
@@ -63,13 +70,11 @@ impl Names {
         answers.dedup();
         answers.pop().filter(|_| answers.is_empty())
     }
-}
 
-impl Names {
     /// The frames of a stack that was kept.
     fn sampled(&self, number: usize) -> Vec<run::Frame> {
         let kept = self.kept.borrow();
-        let Some((pid, stack)) = kept.get(number) else { return Vec::new() };
+        let Some((pid, stack)) = kept.get(number).map(Rc::as_ref) else { return Vec::new() };
         let mut processes = self.processes.borrow_mut();
         let known = processes.iter_mut().find(|(known, _)| *known == *pid as i32);
         let of = |(_, known): &mut (i32, Known)| {
@@ -89,9 +94,9 @@ impl Symbols for Names {
     fn keep(&self, pid: u32, frames: &[u64]) -> u64 {
         self.meet(pid);
         let mut kept = self.kept.borrow_mut();
-        let known = kept.iter().position(|(of, known)| *of == pid && known == frames);
-        let number = known.unwrap_or_else(|| {
-            kept.push((pid, frames.to_vec()));
+        let stack = Rc::new((pid, frames.to_vec()));
+        let number = *self.numbers.borrow_mut().entry(stack).or_insert_with_key(|stack| {
+            kept.push(stack.clone());
             kept.len() - 1
         });
         SAMPLED << 32 | number as u64

@@ -91,9 +91,7 @@ pub(crate) fn lower(memory: &Memory, entry: u64) -> Result<(), Broken> {
 
 /// The semaphore of which the trampoline at `entry` has a note, if that can be read.
 pub(crate) fn whose(memory: &Memory, entry: u64) -> Option<u64> {
-    let mut word = [0; 8];
-    memory.read(place(entry), &mut word).ok()?;
-    noted(u64::from_le_bytes(word))
+    noted(memory.word(place(entry))?)
 }
 
 fn raise_by(memory: &Memory, place: u64, at: u64) -> Result<(), Broken> {

@@ -58,6 +58,12 @@ impl Memory {
         read.map_err(|e| self.failed("read of the target's memory", &e))
     }
 
+    /// The word at an address, if it can be read.
+    pub fn word(&self, addr: u64) -> Option<u64> {
+        let mut bytes = [0; 8];
+        self.file.read_exact_at(&mut bytes, addr).ok().map(|()| u64::from_le_bytes(bytes))
+    }
+
     pub fn read_vec(&self, addr: u64, len: usize) -> Result<Vec<u8>, Broken> {
         let mut bytes = vec![0; len];
         self.read(addr, &mut bytes)?;

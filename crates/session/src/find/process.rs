@@ -130,6 +130,11 @@ pub(crate) fn by_living<T>(pid: i32, read: impl Fn(i32) -> T) -> T {
         .map_or_else(|_| read(pid), |pid| image::maps::by_living(pid, |tid| read(tid.cast_signed())))
 }
 
+/// Whether what was asked for is there and goes on: it has memory.
+pub(crate) fn lives(found: Result<Option<Status>, Broken>) -> bool {
+    found.is_ok_and(|status| status.is_some_and(|status| status.has_memory))
+}
+
 /// Whether a thread has memory: one that is ending has none any more, and the kernel's have none.
 pub(crate) fn has_memory(tid: i32) -> bool {
     fs::read(format!("/proc/{tid}/maps")).is_ok_and(|maps| !maps.is_empty())
@@ -429,8 +434,7 @@ fn check_tracer(pid: i32, look: impl Fn() -> Result<Option<Status>, Broken>) -> 
 
 /// The children of a process that live.
 pub fn living_children(pid: i32) -> Vec<i32> {
-    let lives = |child: &i32| Status::of(*child).ok().flatten().is_some_and(|s| s.has_memory);
-    children(pid).into_iter().filter(lives).collect()
+    children(pid).into_iter().filter(|child| lives(Status::of(*child))).collect()
 }
 
 /// The children of all threads of a process.

@@ -24,16 +24,11 @@ use sys::nr;
 pub(crate) fn self_offset(memory: &Memory, fs_base: u64) -> Option<i32> {
     if cfg!(target_arch = "aarch64") {
         // A block begins with the address of glibc's table of modules; it has no address of its own.
-        let mut table = [0; 8];
-        let is_block = fs_base != 0 && memory.read(fs_base, &mut table).is_ok() && table != [0; 8];
+        let is_block = fs_base != 0 && memory.word(fs_base).is_some_and(|table| table != 0);
         return is_block.then_some(0);
     }
     const GLIBC: i32 = 0x10;
-    let word = |offset: i32| {
-        let mut word = [0; 8];
-        let read = memory.read(fs_base.wrapping_add_signed(i64::from(offset)), &mut word);
-        read.is_ok().then_some(u64::from_le_bytes(word))
-    };
+    let word = |offset: i32| memory.word(fs_base.wrapping_add_signed(i64::from(offset)));
     // The trampolines' check; the second word is glibc's table of modules.
     let is_block = [0, GLIBC].into_iter().all(|at| word(at) == Some(fs_base)) && word(8) != Some(fs_base);
     is_block.then_some(GLIBC)

@@ -60,8 +60,7 @@ impl Execs {
     pub fn listen(images: &mut Images, pid: i32) -> Result<Option<Execs>, String> {
         let execs = Execs::begin(images, pid);
         // Whatever is not found in a process that ends is no fault of its own.
-        let has_ended = || !Process::of(pid).is_ok_and(|now| now.is_some_and(|now| now.has_memory));
-        if execs.is_err() && has_ended() { Ok(None) } else { execs.map(Some) }
+        if execs.is_err() && !process::lives(Process::of(pid)) { Ok(None) } else { execs.map(Some) }
     }
 
     fn begin(images: &mut Images, pid: i32) -> Result<Execs, String> {
@@ -117,7 +116,7 @@ impl Execs {
         }
         ptrace::seize(tid, ptrace::O_TRACESYSGOOD | ptrace::O_TRACEEXEC).ok()?;
         if !is_stopped_soon(tid) {
-            self.late += u64::from(Process::of_any(tid).is_ok_and(|now| now.is_some_and(|s| s.has_memory)));
+            self.late += u64::from(process::lives(Process::of_any(tid)));
             reports::let_go(tid, 0);
             return None;
         }
@@ -142,8 +141,7 @@ impl Execs {
     fn is_ours(&mut self, tid: i32) -> bool {
         let is_ours = self.bell.session.is_inherited_by(tid);
         // One that is about to end has no memory any more.
-        self.forged +=
-            u64::from(!is_ours && Process::of_any(tid).is_ok_and(|now| now.is_some_and(|s| s.has_memory)));
+        self.forged += u64::from(!is_ours && process::lives(Process::of_any(tid)));
         is_ours
     }
 

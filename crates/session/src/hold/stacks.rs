@@ -49,10 +49,6 @@ pub(crate) fn find(
     let mut found = Vec::new();
     let standing = world.threads().map(|t| (t.tid, t.regs.sp(), Some(t.regs.thread_pointer())));
     let asleep = world.sleepers().map(|s| (s.tid, s.at.sp, s.fs_base));
-    let word = |at: u64| {
-        let mut bytes = [0; 8];
-        memory.read(at, &mut bytes).ok().map(|()| u64::from_le_bytes(bytes))
-    };
     let mut tries = GO_TRIES;
     for (tid, sp, base) in standing.chain(asleep) {
         let mut seen: Vec<Range<u64>> = Vec::new();
@@ -61,7 +57,7 @@ pub(crate) fn find(
             if seen.len() == STACKS || seen.iter().any(|s| s.contains(&from)) {
                 continue;
             }
-            let go = base.filter(|_| tries > 0).and_then(|base| end_by_go(base, from, word));
+            let go = base.filter(|_| tries > 0).and_then(|base| end_by_go(base, from, |at| memory.word(at)));
             tries = if go.is_some() { usize::MAX } else { tries.saturating_sub(1) };
             let stack = go.map_or_else(|| stack_above(mappings, from), |end| from..end);
             seen.push(from..stack.end.max(from + 8));

@@ -248,11 +248,7 @@ fn move_out(memory: &Memory, thread: &mut Thread, link: &Link<'_>) {
 /// The registers at the site, from what the trampoline has saved by now.
 fn rolled_back(memory: &Memory, regs: &Regs, rollback: &Rollback) -> Option<Regs> {
     let mut out = *regs;
-    let load = |slot: u16| {
-        let mut word = [0u8; 8];
-        memory.read(regs.sp() + u64::from(slot), &mut word).ok()?;
-        Some(u64::from_le_bytes(word))
-    };
+    let load = |slot: u16| memory.word(regs.sp() + u64::from(slot));
     for saved in &rollback.saved {
         *arch::register(&mut out, saved.number)? = load(saved.slot)?;
     }
@@ -292,8 +288,7 @@ pub(crate) fn forget_rseq(memory: &Memory, world: &World, footing: &Footing) -> 
     let outside = world.threads().filter(|t| !footing.contains(t.pc())).map(|t| t.regs.thread_pointer());
     for base in outside.chain(world.sleepers().filter_map(|s| s.fs_base)) {
         let at = base.wrapping_add_signed(i64::from(offset) + RSEQ_CS);
-        let mut word = [0u8; 8];
-        if memory.read(at, &mut word).is_ok() && footing.contains(u64::from_le_bytes(word)) {
+        if memory.word(at).is_some_and(|named| footing.contains(named)) {
             // Left there, it would be the thread's death as soon as our memory is gone.
             memory.write(at, &[0; 8])?;
         }

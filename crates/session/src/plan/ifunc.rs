@@ -26,11 +26,7 @@ impl Planner<'_> {
             .filter_map(|(_, m)| Some((m, m.open(self.process.pid).ok()?)))
             .collect();
         let others: Vec<(&Module, &ElfImage)> = others.iter().map(|(m, i)| (*m, i)).collect();
-        let read = |at: image::Addr| {
-            let mut word = [0u8; 8];
-            self.memory.read(at.0, &mut word).ok()?;
-            Some(u64::from_le_bytes(word))
-        };
+        let read = |at: image::Addr| self.memory.word(at.0);
         for resolver in resolvers {
             let Some(ifunc) = image.function_at(ImageAddr(*resolver)) else { continue };
             if let Some(chosen) = chosen_implementation(ifunc, (module, image), &others, read) {

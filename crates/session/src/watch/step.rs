@@ -50,8 +50,7 @@ pub(super) fn protect(puppet: &mut Puppet, pages: &[(u64, u64)]) -> Result<(), E
 
 /// What there is of a thread's stack.
 pub(super) fn stack(memory: &Memory, regs: &Regs) -> Stack {
-    let mut word = [0u8; 8];
-    let top = memory.read(regs.sp(), &mut word).ok().map(|()| u64::from_le_bytes(word));
+    let top = memory.word(regs.sp());
     let (mut frame, mut found) = (frame_pointer(regs), Vec::new());
     while found.len() < FRAMES_MAX && frame % 8 == 0 {
         let mut words = [0u8; 16];
