@@ -10,8 +10,12 @@
 use crate::facts::error::Broken;
 use crate::find::process;
 use crate::find::threads::is_libc;
-use image::{ElfImage, ImageAddr, ModuleKind, Process};
+use image::maps::ExecMapping;
+use image::{ElfImage, ImageAddr, Module, ModuleKind, Process};
+use memchr::memmem;
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 
 const PR_SET_TSC: u32 = 26;
 const PR_TSC_SIGSEGV: u32 = 2;
@@ -33,11 +37,31 @@ pub(crate) fn may_be_taken_away(pid: i32) -> Result<Option<String>, Broken> {
     let own = process.modules.iter().filter(|m| m.kind != ModuleKind::Vdso && !is_libc(&m.path));
     for module in own {
         // One that cannot be opened has no sites either; others of its kind are named by the plan.
-        if module.open(process.pid).is_ok_and(|image| asks(&image)) {
+        let Ok(file) = module.open_file(process.pid) else { continue };
+        if has_requests(&file, module)
+            && ElfImage::from_file(&file, &module.path).is_ok_and(|image| asks(&image))
+        {
             return Ok(Some(module.path.display().to_string()));
         }
     }
     Ok(None)
+}
+
+/// Whether the constants of a request stand in the code of a module: of most, nothing else is read. True if it cannot be read.
+fn has_requests(file: &File, module: &Module) -> bool {
+    /// No code is longer by far; what is, is read as an image, which has bounds of its own.
+    const CODE_MAX: u64 = 1 << 30;
+    let has_any = |part: &ExecMapping| {
+        let len = part.range.end.0 - part.range.start.0;
+        if len > CODE_MAX {
+            return true;
+        }
+        let (mut file, mut code) = (file, Vec::new());
+        let read =
+            file.seek(SeekFrom::Start(part.offset.0)).and_then(|_| file.take(len).read_to_end(&mut code));
+        read.is_err() || requests(&code).next().is_some()
+    };
+    module.exec.is_empty() || module.exec.iter().any(has_any)
 }
 
 fn asks(image: &ElfImage) -> bool {
@@ -71,8 +95,10 @@ const EDX: u8 = 0xba;
 const EAX: u8 = 0xb8;
 
 fn requests(code: &[u8]) -> impl Iterator<Item = Request> + '_ {
-    let loads = (0..code.len().saturating_sub(5)).filter(|at| code[*at] == EDI);
-    loads.filter_map(|at| {
+    /// Loads of what is asked of prctl(2), and of its own number, which syscall(2) takes.
+    const LOADS: [[u8; 5]; 3] =
+        [[EDI, PR_SET_TSC as u8, 0, 0, 0], [EDI, PR_SET_SECCOMP as u8, 0, 0, 0], [EDI, PRCTL as u8, 0, 0, 0]];
+    LOADS.iter().flat_map(|load| memmem::find_iter(code, load)).filter_map(|at| {
         let first = u32::from_le_bytes(code[at + 1..at + 5].try_into().ok()?);
         let near = &code[at.saturating_sub(NEAR)..(at + NEAR).min(code.len())];
         let is_loaded = |register: u8, value: u32| {
