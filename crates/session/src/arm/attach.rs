@@ -385,9 +385,9 @@ impl Session {
     fn first_lists(&mut self, region: usize, list: &[Consumer], numbers: &mut Numbers) -> HookLists {
         let placed = self.placed[region].clone();
         let region = &self.regions.regions[region];
-        let (agent, clobbers) = match self.rseq_offset {
-            Some(_) => (&region.agent.rseq, &region.clobbers.rseq),
-            None => (&region.agent.locked, &region.clobbers.locked),
+        let agent = match self.rseq_offset {
+            Some(_) => &region.agent.rseq,
+            None => &region.agent.locked,
         };
         let place = numbers.consumer as u32..(numbers.consumer + list.len()) as u32;
         numbers.consumer += list.len();
@@ -397,11 +397,10 @@ impl Session {
             Member { id: self.lists.new_id(), consumer: *consumer, cells, is_first: true }
         };
         let members: Vec<Member> = list.iter().map(member).collect();
-        let (handlers, clobbers) = (agent.handlers, *clobbers);
         let mut lists = HookLists {
-            handlers,
+            handlers: agent.handlers,
             programs: placed,
-            clobbers,
+            clobbers: region.clobbers.counting(self.rseq_offset.is_some()),
             saved: RegSet::default(),
             members,
             is_guarded: false,

@@ -30,10 +30,10 @@ impl Session {
         // Of one thread there is one place, whichever region it is in.
         let inside = self.regions.regions.first().map_or(0, Region::inside);
         for (number, region) in self.regions.regions.iter().enumerate() {
-            let clobbers = &region.clobbers;
-            let (helpers, handlers, by_helpers) = match self.rseq_offset {
-                Some(_) => (&region.agent.rseq.helpers, &clobbers.rseq, &clobbers.helpers_rseq),
-                None => (&region.agent.locked.helpers, &clobbers.locked, &clobbers.helpers_locked),
+            let clobbers = region.clobbers.counting(self.rseq_offset.is_some());
+            let helpers = match self.rseq_offset {
+                Some(_) => &region.agent.rseq.helpers,
+                None => &region.agent.locked.helpers,
             };
             let mut at = region.programs;
             let mut of_region = Vec::with_capacity(self.programs.len());
@@ -53,9 +53,9 @@ impl Session {
                     false => HandlerKind::Program,
                 };
                 let called = program.code.helpers().into_iter().filter_map(Helper::of);
-                let by_helpers = called.fold(0, |bits, helper| bits | by_helpers[helper as usize].bits());
+                let by_helpers = called.fold(0, |bits, helper| bits | clobbers.helper(helper).bits());
                 let writes =
-                    handlers[handler as usize].bits() | program.code.passed.clobbers.bits() | by_helpers;
+                    clobbers.handler(handler).bits() | program.code.passed.clobbers.bits() | by_helpers;
                 let uses = RegSet::from(writes & SAVED_ON_WISH | program.reads());
                 let desc = self.regions.arena.remote + desc as u64;
                 of_region.push(ProgramAt { desc, arg, handler, uses });

@@ -14,7 +14,8 @@ use insn::{Code, RegSet};
 use object::elf::{PT_LOAD, R_X86_64_RELATIVE};
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, Rela};
 use object::{Endianness, Object, ObjectSymbol};
-use wire::{AgentExports, AgentTable, HANDLERS_LEN, HELPERS_LEN, HandlerKind};
+use std::sync::{Arc, OnceLock};
+use wire::{AgentExports, AgentTable, HANDLERS_LEN, HELPERS_LEN, HandlerKind, Helper};
 
 /// Words of an [`AgentTable`].
 const TABLE_LEN: usize = HANDLERS_LEN + HELPERS_LEN;
@@ -30,17 +31,80 @@ pub(crate) struct AgentImage {
     bytes: Vec<u8>,
     relative: Vec<Relative>,
     exports: usize,
-    clobbers: Clobbers,
+    clobbers: OnceLock<Clobbers>,
 }
 
-/// What each handler writes of the registers that are saved for it alone: with rseq and without, by [`wire::HandlerKind`].
-#[derive(Clone, Copy, Debug)]
+/// What handlers and helpers write of the registers that are saved for them alone, read from the code of each when it is first asked
+/// for: most are never called.
+#[derive(Clone, Debug)]
 pub(crate) struct Clobbers {
-    pub rseq: [RegSet; HANDLERS_LEN],
-    pub locked: [RegSet; HANDLERS_LEN],
-    /// What each helper writes: with rseq and without, by [`wire::Helper`].
-    pub helpers_rseq: [RegSet; HELPERS_LEN],
-    pub helpers_locked: [RegSet; HELPERS_LEN],
+    known: Arc<Known>,
+    is_rseq: bool,
+}
+
+/// The agent as it stands at address 0, and what was read of it.
+#[derive(Debug)]
+struct Known {
+    bytes: Vec<u8>,
+    exports: AgentExports,
+    /// With rseq and without.
+    read: [Table; 2],
+}
+
+/// Of one way to count: by [`wire::HandlerKind`], by [`wire::Helper`].
+#[derive(Debug)]
+struct Table {
+    handlers: [OnceLock<RegSet>; HANDLERS_LEN],
+    helpers: [OnceLock<RegSet>; HELPERS_LEN],
+}
+
+impl Clobbers {
+    fn of(bytes: Vec<u8>, exports: AgentExports) -> Clobbers {
+        let nothing = || Table {
+            handlers: std::array::from_fn(|_| OnceLock::new()),
+            helpers: std::array::from_fn(|_| OnceLock::new()),
+        };
+        let known = Known { bytes, exports, read: [nothing(), nothing()] };
+        Clobbers { known: Arc::new(known), is_rseq: false }
+    }
+
+    /// The same for hits that count by restartable sequences, or by locked adds.
+    pub fn counting(&self, is_rseq: bool) -> Clobbers {
+        Clobbers { known: self.known.clone(), is_rseq }
+    }
+
+    /// Of a handler, by its kind.
+    pub fn handler(&self, kind: HandlerKind) -> RegSet {
+        let (exports, read) = self.table();
+        let entry = exports.handlers[kind as usize];
+        let code = self.code();
+        *read.handlers[kind as usize].get_or_init(|| match kind {
+            // What the program writes is known of each by itself.
+            HandlerKind::Program | HandlerKind::ProgramInSpace => {
+                insn::written_apart_from_computed_calls(&code, entry)
+            }
+            _ => insn::written(&code, entry),
+        })
+    }
+
+    /// Of a helper.
+    pub fn helper(&self, helper: Helper) -> RegSet {
+        let (exports, read) = self.table();
+        let entry = exports.helpers[helper as usize];
+        *read.helpers[helper as usize].get_or_init(|| insn::written(&self.code(), entry))
+    }
+
+    fn code(&self) -> Code<'_> {
+        Code { base: 0, bytes: &self.known.bytes }
+    }
+
+    fn table(&self) -> (&AgentTable, &Table) {
+        let [locked, rseq] = &self.known.read;
+        match self.is_rseq {
+            true => (&self.known.exports.rseq, rseq),
+            false => (&self.known.exports.locked, locked),
+        }
+    }
 }
 
 impl AgentImage {
@@ -53,15 +117,16 @@ impl AgentImage {
 
     /// Where no handler exists: one word, which nobody calls.
     fn none() -> AgentImage {
-        let (handlers, helpers) = ([RegSet::default(); HANDLERS_LEN], [RegSet::default(); HELPERS_LEN]);
-        let clobbers =
-            Clobbers { rseq: handlers, locked: handlers, helpers_rseq: helpers, helpers_locked: helpers };
         let words = 1 + 2 * TABLE_LEN;
-        AgentImage { bytes: vec![0; 8 * words], relative: Vec::new(), exports: 0, clobbers }
+        AgentImage { bytes: vec![0; 8 * words], relative: Vec::new(), exports: 0, clobbers: OnceLock::new() }
     }
 
     pub fn clobbers(&self) -> Clobbers {
-        self.clobbers
+        let read = || {
+            let (bytes, exports) = self.at(0);
+            Clobbers::of(bytes, exports)
+        };
+        self.clobbers.get_or_init(read).clone()
     }
 
     pub fn len(&self) -> usize {
@@ -110,29 +175,7 @@ fn parse() -> Result<AgentImage, object::Error> {
     }
     let exports = elf.symbols().find(|s| s.name() == Ok("NANOPROBE_EXPORTS"));
     let exports = exports.map_or(0, |s| s.address() as usize);
-    let none = [RegSet::default(); HANDLERS_LEN];
-    let helpers = [RegSet::default(); HELPERS_LEN];
-    let clobbers = Clobbers { rseq: none, locked: none, helpers_rseq: helpers, helpers_locked: helpers };
-    let mut image = AgentImage { bytes, relative, exports, clobbers };
-    let (at_zero, exports) = image.at(0);
-    let code = Code { base: 0, bytes: &at_zero };
-    let of = |table: &AgentTable| {
-        std::array::from_fn(|kind| {
-            match kind == HandlerKind::Program as usize || kind == HandlerKind::ProgramInSpace as usize {
-                // What the program writes is known of each by itself.
-                true => insn::written_apart_from_computed_calls(&code, table.handlers[kind]),
-                false => insn::written(&code, table.handlers[kind]),
-            }
-        })
-    };
-    let of_helpers = |table: &AgentTable| table.helpers.map(|entry| insn::written(&code, entry));
-    image.clobbers = Clobbers {
-        rseq: of(&exports.rseq),
-        locked: of(&exports.locked),
-        helpers_rseq: of_helpers(&exports.rseq),
-        helpers_locked: of_helpers(&exports.locked),
-    };
-    Ok(image)
+    Ok(AgentImage { bytes, relative, exports, clobbers: OnceLock::new() })
 }
 
 #[cfg(all(test, target_arch = "x86_64"))]
@@ -177,11 +220,13 @@ mod tests {
     fn handlers_that_only_count_write_none_of_the_registers_that_need_not_be_saved() {
         let clobbers = AgentImage::load().unwrap().clobbers();
         let apart = |set: RegSet| set.iter().filter(|r| (8..12).contains(r)).count();
-        for of in [clobbers.rseq, clobbers.locked] {
-            assert_eq!(apart(of[HandlerKind::Count as usize]), 0, "{:?}", of[0]);
-            assert!(apart(of[HandlerKind::Ring as usize]) >= 1, "it makes system calls, which write r11");
+        for of in [clobbers.counting(true), clobbers.counting(false)] {
+            assert_eq!(apart(of.handler(HandlerKind::Count)), 0, "{:?}", of.handler(HandlerKind::Count));
+            assert!(apart(of.handler(HandlerKind::Ring)) >= 1, "it makes system calls, which write r11");
             // What a call keeps comes back; the stack pointer is written by every return.
-            assert!(of.iter().all(|set| set.contains(0)), "{of:?}");
+            let kinds =
+                [HandlerKind::Count, HandlerKind::Leave, HandlerKind::Ring, HandlerKind::ProgramInSpace];
+            assert!(kinds.iter().all(|kind| of.handler(*kind).contains(0)));
         }
     }
 

@@ -11,6 +11,7 @@
 
 use super::runs::run_of;
 use super::slots::Slots;
+use crate::enter::agent_image::Clobbers;
 use crate::enter::arena::Arena;
 use crate::facts::site::{Armed, Consumer};
 use insn::RegSet;
@@ -68,7 +69,7 @@ pub(crate) struct HookLists {
     /// The session's programs where its region has them.
     pub programs: Arc<[ProgramAt]>,
     /// What each handler writes of the registers that are saved only where that is asked for.
-    pub clobbers: [RegSet; HANDLERS_LEN],
+    pub clobbers: Clobbers,
     /// Those of them that the trampoline saves.
     pub saved: RegSet,
     pub members: Vec<Member>,
@@ -84,7 +85,7 @@ impl HookLists {
         if let Some((number, _)) = consumer.program() {
             return self.programs.get(number as usize).map_or(0, |program| program.uses.bits());
         }
-        self.clobbers[consumer.handler().0 as usize].bits() | consumer.reads()
+        self.clobbers.handler(consumer.handler().0).bits() | consumer.reads()
     }
 
     /// Writes a list, from one descriptor on.
