@@ -30,7 +30,7 @@ const FOLLOWED_MAX: usize = 300;
 const LOOKS_FOR_CHILDREN: usize = 20;
 
 /// Path and lowest address of each module.
-type Modules = BTreeSet<(String, u64)>;
+pub type Modules = BTreeSet<(String, u64)>;
 
 /// What is in the process.
 pub struct Probes {
@@ -543,7 +543,8 @@ fn cannot_listen(deaf: &Deaf) -> i32 {
     }
 }
 
-fn modules(process: &Process) -> Modules {
+/// The modules of a process.
+pub fn modules(process: &Process) -> Modules {
     let mut all = Modules::new();
     for module in &process.modules {
         let own = process.mappings.iter().filter(|m| m.file.is_some() && m.file == module.file);

@@ -9,6 +9,7 @@
 mod command;
 mod family;
 mod kernel;
+mod later;
 mod live;
 mod names;
 mod native;
@@ -117,7 +118,12 @@ fn run(options: &Options) -> Result<i32, String> {
     let out = output(options, format, buffering)?;
     let has_targets = script.probes.iter().any(|probe| matches!(probe.event, Event::Target(_)));
     let is_live = options.command.is_some() || has_targets || sampled::has_any(&script);
-    let is_by_kernel = options.backend == Backend::Kernel;
+    let everywhere = libraries(options, &script, &targets);
+    let is_for_all = !everywhere.is_empty() && settings.mode == Mode::Trace && !sampled::has_any(&script);
+    let is_by_kernel = match options.backend {
+        Backend::Auto => is_for_all,
+        backend => backend == Backend::Kernel,
+    };
     if is_by_kernel && sampled::has_any(&script) {
         return Err("ERROR: profile, software, hardware and watchpoint probes run in the controller: not with --backend kernel".into());
     }
@@ -144,13 +150,13 @@ fn run(options: &Options) -> Result<i32, String> {
         };
         return Err(format!("ERROR: --follow: {why}"));
     }
+    let says = !options.is_quiet && !options.no_warnings;
+    if says && !everywhere.is_empty() {
+        eprintln!("WARNING: {}: {}", everywhere.join(", "), in_all_processes(is_by_kernel));
+    }
     let names = Rc::new(Names::new(checked.config.show_debug_info));
     script.symbols = Some(Named(names.clone()));
-    let how = How {
-        follows: options.follows,
-        says: !options.is_quiet && !options.no_warnings,
-        is_verbose: options.is_verbose,
-    };
+    let how = How { follows: options.follows, says, is_verbose: options.is_verbose };
     Ok(front::run(pid, None, move |stop, _, guard| {
         let err = Box::new(std::io::stderr());
         let done = if is_by_kernel {
@@ -171,6 +177,25 @@ fn run(options: &Options) -> Result<i32, String> {
             1
         })
     }))
+}
+
+/// Libraries that a script has places in, if no process is named: any process may load them, at any time.
+fn libraries(options: &Options, script: &Script, targets: &Targets) -> Vec<String> {
+    if options.command.is_some() || !options.pids.is_empty() {
+        return Vec::new();
+    }
+    let wanted = place::wanted(script, targets);
+    let files = targets.files().iter().filter(|file| wanted.contains(&file.path) && file.image.is_library());
+    files.map(|file| file.path.display().to_string()).collect()
+}
+
+/// What becomes of libraries of all processes, and what would be better.
+fn in_all_processes(is_by_kernel: bool) -> &'static str {
+    if is_by_kernel {
+        "a library of any process: the kernel's probes see all of them, for a trap a hit; name a process with -p, or a command with -c, for probes without one"
+    } else {
+        "a library of any process: name one that uses it with -p, or a command with -c"
+    }
 }
 
 /// The exit code of a run that has ended.

@@ -10,8 +10,9 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::time::SystemTime;
 
-use crate::{FileOffset, ImageAddr, ImageError};
+use crate::{FileId, FileOffset, ImageAddr, ImageError};
 
 mod bounds;
 mod debug;
@@ -91,6 +92,7 @@ pub struct Section {
 #[derive(Debug)]
 pub struct ElfImage {
     path: PathBuf,
+    file: Option<(FileId, SystemTime)>,
     data: Vec<u8>,
     head: header::Head,
     debug_root: PathBuf,
@@ -144,7 +146,15 @@ impl ElfImage {
     /// # Errors
     /// As [`ElfImage::open`].
     pub fn from_file(file: &std::fs::File, path: &Path) -> Result<ElfImage, ImageError> {
-        ElfImage::from_data(read::needed_parts(file, path)?, path)
+        let as_it_was = file.metadata().ok();
+        let image = ElfImage::from_data(read::needed_parts(file, path)?, path)?;
+        let file = as_it_was.and_then(|m| Some((crate::maps::id_of(&m), m.modified().ok()?)));
+        Ok(ElfImage { file, ..image })
+    }
+
+    /// The file that it was read from, and when that had been changed last; `None` for bytes of no file.
+    pub fn file(&self) -> Option<(FileId, SystemTime)> {
+        self.file
     }
 
     /// The image in `data`, a whole ELF file (a vdso read from a process, for example).
@@ -159,6 +169,7 @@ impl ElfImage {
         let head = header::Head::parse(&data, path)?;
         Ok(ElfImage {
             path: path.to_owned(),
+            file: None,
             data,
             head,
             debug_root: PathBuf::from("/usr/lib/debug"),
@@ -267,6 +278,12 @@ impl ElfImage {
     pub fn is_static(&self) -> bool {
         let asks_for_nothing = self.head.interpreter.is_none() && self.head.needed.is_empty();
         asks_for_nothing && self.head.soname.is_none() && self.entry().is_some()
+    }
+
+    /// Whether it is loaded by programs and is none itself. The C library is both, and meant as a library.
+    pub fn is_library(&self) -> bool {
+        let is_program = self.head.interpreter.is_some() || self.is_fixed() || self.is_static();
+        self.head.soname.is_some() || !is_program
     }
 
     /// Whether the Go tool chain made it.

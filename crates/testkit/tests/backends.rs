@@ -110,3 +110,28 @@ fn what_the_kernel_does_not_run_is_refused_by_name() -> Result<()> {
     assert!(outcome.stderr.contains("no backend nowhere"), "{outcome}");
     Ok(())
 }
+
+#[test]
+fn a_library_of_any_process_is_the_kernels_to_probe_and_that_is_told() -> Result<()> {
+    let target = Target::build(Program::Loader, Link::Pie)?;
+    if !kernel_takes_programs(&target)? {
+        return Ok(());
+    }
+    let mut running = target.spawn()?;
+    let script = format!("uprobe:libm:cbrt /pid == {}/ {{ @ = count(); }}", running.pid_text());
+    let mut tracing = Nanoprobe::find()?.start(["-e", &script])?;
+    tracing.attached()?;
+    running.command("load 7")?;
+    running.expect("calls ")?;
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    assert!(outcome.stdout.contains("@: 7"), "{outcome}");
+    assert!(outcome.stderr.contains("a library of any process: the kernel's probes see all"), "{outcome}");
+    assert!(outcome.stderr.contains("The kernel's probes are out."), "{outcome}");
+    assert_eq!(running.end()?.code(), Some(7));
+    // Where the kernel is not wanted, programs are found by their own file, and that is told too.
+    let outcome = Nanoprobe::find()?
+        .run(["--backend", "inproc", "-e", "uprobe:libm:cbrt { @ = count(); } interval:ms:1 { exit(); }"])?
+        .success()?;
+    assert!(outcome.stderr.contains("name one that uses it with -p"), "{outcome}");
+    Ok(())
+}

@@ -57,6 +57,35 @@ fn library_that_is_loaded_later_is_probed_before_its_first_call_each_time() -> R
 }
 
 #[test]
+fn a_script_has_the_library_that_is_loaded_later_each_time_and_is_told_that_it_waits() -> Result<()> {
+    let target = Target::build(Program::Loader, Link::Pie)?;
+    let mut running = target.spawn()?;
+    let script =
+        "uprobe:libm:cbrt { @ = count(); @by[pid] = count(); } uretprobe:libm:cbrt { @left = count(); }";
+    let mut tracing = Nanoprobe::find()?.start(["-e", script, "-p", &running.pid_text()])?;
+    tracing.attached()?;
+    let mut calls = 0;
+    for turn in 1..=20 {
+        running.command(&format!("load {turn}"))?;
+        running.expect("calls ")?;
+        calls += turn;
+        running.command("unload")?;
+        running.expect("unloaded")?;
+    }
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    for map in
+        [format!("@: {calls}"), format!("@by[{}]: {calls}", running.pid_text()), format!("@left: {calls}")]
+    {
+        assert!(outcome.stdout.contains(&map), "{map}: {outcome}");
+    }
+    assert!(outcome.stderr.contains("probed when it does") && outcome.says_detach_verified(), "{outcome}");
+    running.command("load 10")?;
+    running.expect("calls ")?;
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
+
+#[test]
 fn nobody_waits_for_a_nanoprobe_that_was_killed() -> Result<()> {
     let target = Target::build(Program::Loader, Link::Pie)?;
     let mut running = target.spawn()?;

@@ -9,11 +9,12 @@
 
 use super::command;
 use super::family::{Family, PROCESSES_MAX};
+use super::later::Later;
 use super::names::Names;
-use super::place::{Placing, wanted};
+use super::place::{Placing, missing, names_in, wanted};
 use super::sampled::{Sampled, has_any};
 use crate::guard::Guard;
-use crate::probes::{TAIL_CALL, tail_calls};
+use crate::probes::{Modules, TAIL_CALL, modules, tail_calls};
 use crate::render;
 use crate::started::{Started, descendants};
 use crate::stop::Stop;
@@ -35,7 +36,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::maps::MapsHead;
 
-/// How often it is looked whether somebody is about to exec, and waits for us.
+/// How often it is looked whether somebody is about to exec or has loaded a library, and waits for us.
 const EXECS: Duration = Duration::from_millis(1);
 /// How long one look at the doorbells may take, and what came of the last.
 const EXECS_LOOK: Duration = Duration::from_millis(50);
@@ -76,6 +77,9 @@ pub struct Live<'g> {
     /// The maps of all of them, if there can be more than one.
     together: Option<FamilyMaps>,
     started: Started,
+    /// Whether processes may load what a probe is to be in, and who does.
+    awaits: bool,
+    later: Later,
     launched: Option<Launched>,
     births: Option<Births>,
     /// When it was looked last whether anybody is there, and whether nobody was.
@@ -101,15 +105,18 @@ impl<'g> Live<'g> {
         stop: Stop,
         guard: &'g mut Guard,
     ) -> Live<'g> {
+        let images = Images::with_opened(targets.files().iter().map(|file| file.image.clone()));
         Live {
             which,
             how,
             targets,
             programs: None,
-            images: Images::default(),
+            images,
             family: Family::default(),
             together: None,
             started: Started::default(),
+            awaits: false,
+            later: Later::default(),
             launched: None,
             births: None,
             looked: (Instant::now(), false),
@@ -123,11 +130,11 @@ impl<'g> Live<'g> {
         }
     }
 
-    /// True if more than one process may be traced.
+    /// True if more than one process may be traced, or one more than once.
     fn is_many(&self) -> bool {
         let is_one = matches!(&self.which, Which::Command(_))
             || matches!(&self.which, Which::Pids(pids) if pids.len() == 1);
-        self.how.follows || !is_one
+        self.how.follows || !is_one || self.awaits
     }
 
     /// Machine code of the programs that run at hits, and the maps as they are now.
@@ -169,8 +176,10 @@ impl<'g> Live<'g> {
             return Err(format!("{PROCESSES_MAX} processes are traced already"));
         }
         check_process(pid).map_err(|broken| broken.to_string())?;
-        let process = Process::read(pid as u32).map_err(|why| why.to_string())?;
-        let placing = Placing::of(script, &self.targets, &process);
+        let process = self.listened(pid, script)?;
+        let now = if self.later.is_listening(pid) { modules(&process) } else { Modules::new() };
+        let known = self.later.swap(pid, now);
+        let placing = Placing::of(script, &self.targets, &process, &known);
         if placing.is_empty() {
             return Ok(());
         }
@@ -180,7 +189,7 @@ impl<'g> Live<'g> {
         let (sites, natives, left_out) = placing.put(plan);
         self.left_out.extend(left_out.iter().cloned());
         if let Some(names) = tail_calls(&sites).filter(|_| self.how.says) {
-            eprintln!("WARNING: {names}: {TAIL_CALL}");
+            eprintln!("WARNING: {names}: {TAIL_CALL}; --backend kernel sees them whole");
         }
         if sites.is_empty() {
             return Err("nothing of it can be probed".into());
@@ -210,6 +219,52 @@ impl<'g> Live<'g> {
         Ok(())
     }
 
+    /// A process as it is, of which it is heard from then on if it loads what it has not: where that can be, and if it was named.
+    fn listened(&mut self, pid: i32, script: &Script) -> Result<Process, String> {
+        let read = || Process::read(pid as u32).map_err(|why| why.to_string());
+        let process = read()?;
+        if !self.awaits || self.later.is_listening(pid) || !self.named().contains(&pid) {
+            return Ok(process);
+        }
+        let missing = missing(script, &self.targets, &process);
+        if missing.is_empty() {
+            return Ok(process);
+        }
+        let files: Vec<String> = missing.iter().map(|path| path.display().to_string()).collect();
+        let files = files.join(", ");
+        match self.later.listen(&mut self.images, pid) {
+            Ok(()) if self.how.says => {
+                eprintln!("WARNING: process {pid} has not loaded {files}: probed when it does")
+            }
+            Ok(()) => {}
+            Err(why) => {
+                let why = format!("process {pid} has not loaded {files}, and cannot be waited for: {why}");
+                let names = names_in(script, &self.targets, &missing);
+                self.left_out.extend(names.map(|name| (name, why.clone())));
+            }
+        }
+        // What it has loaded in between is not missed.
+        read()
+    }
+
+    /// The processes that were named, or the command's.
+    fn named(&self) -> Vec<i32> {
+        match &self.which {
+            Which::Pids(pids) => pids.clone(),
+            Which::Command(_) => self.launched.iter().map(Launched::pid).collect(),
+            Which::All => Vec::new(),
+        }
+    }
+
+    /// Whether a process that was named has not loaded one of the files.
+    fn has_missing(&self, script: &Script) -> bool {
+        let has = |pid: &i32| {
+            let process = Process::read(*pid as u32);
+            process.is_ok_and(|process| !missing(script, &self.targets, &process).is_empty())
+        };
+        self.named().iter().any(has)
+    }
+
     /// What helpers ask of the world.
     fn tell(&self, maps: &Shared) {
         let mut maps = maps.borrow_mut();
@@ -224,13 +279,6 @@ impl<'g> Live<'g> {
         let files = wanted(script, &self.targets);
         for path in &files {
             births.watch(path).map_err(|why| format!("ERROR: {why}"))?;
-            let file = self.targets.files().iter().find(|file| file.path == *path);
-            if self.how.says && file.is_some_and(|file| file.image.soname().is_some()) {
-                eprintln!(
-                    "WARNING: {} is a library: name a process that uses it with -p, or a command with -c",
-                    path.display()
-                );
-            }
         }
         self.births = Some(births);
         for pid in running(&files) {
@@ -301,6 +349,10 @@ impl<'g> Live<'g> {
             self.enter_or_say(born.pid(), script, maps);
             drop(born);
         }
+        for (pid, rung) in self.later.rung() {
+            self.enter_or_say(pid, script, maps);
+            self.later.answer(pid, rung);
+        }
         // Whoever rings all the time must not keep us from looking at anything else.
         let end = Instant::now() + EXECS_LOOK;
         loop {
@@ -319,20 +371,6 @@ impl<'g> Live<'g> {
             Some(causes) => eprintln!("WARNING: {} places are left out: {causes}; -v shows each", all.len()),
             None => all.iter().for_each(|(name, why)| eprintln!("WARNING: {name} is left out: {why}")),
         }
-        let pids = match &self.which {
-            Which::Pids(pids) => pids.clone(),
-            Which::Command(_) => self.launched.iter().map(Launched::pid).collect(),
-            Which::All => return,
-        };
-        // What is started later may have them.
-        if self.family.is_empty() && !self.how.follows {
-            let files: Vec<String> =
-                self.targets.files().iter().map(|f| f.path.display().to_string()).collect();
-            let files = files.join(", ");
-            for pid in pids {
-                eprintln!("WARNING: process {pid} has none of these files mapped, and no probe: {files}");
-            }
-        }
     }
 
     /// Whether a followed process is there, or a child of one that is traced.
@@ -341,8 +379,10 @@ impl<'g> Live<'g> {
         if at.elapsed() < OVER {
             return !was_nobody;
         }
-        let is_anyone =
-            self.family.is_alive() || self.started.is_alive() || self.how.follows && self.family.has_heirs();
+        let is_anyone = self.family.is_alive()
+            || self.started.is_alive()
+            || self.later.is_alive()
+            || self.how.follows && self.family.has_heirs();
         self.looked = (Instant::now(), !is_anyone);
         is_anyone
     }
@@ -387,6 +427,7 @@ impl Traced for Live<'_> {
         let has_targets = script.probes.iter().any(|probe| matches!(probe.event, Event::Target(_)));
         let compiled = if has_targets { self.compile(script, maps).map(Some) } else { Ok(None) };
         let compiled = compiled.map(|programs| self.programs = programs);
+        self.awaits = has_targets && self.has_missing(script);
         let shared = match compiled {
             Ok(()) if has_targets && self.is_many() => self.share(maps),
             compiled => compiled,
@@ -427,7 +468,7 @@ impl Traced for Live<'_> {
     }
 
     fn pause(&self) -> Option<Duration> {
-        self.how.follows.then_some(EXECS)
+        (self.how.follows || !self.later.is_empty()).then_some(EXECS)
     }
 
     fn watched(&self) -> Vec<i32> {
@@ -443,7 +484,9 @@ impl Traced for Live<'_> {
         }
         let is_over = match &self.which {
             Which::Command(_) => self.launched.as_ref().is_some_and(|launched| launched.ended().is_some()),
-            Which::Pids(pids) if self.family.is_empty() && self.started.is_empty() => {
+            Which::Pids(pids)
+                if self.family.is_empty() && self.started.is_empty() && self.later.is_empty() =>
+            {
                 !pids.iter().any(|pid| Path::new(&format!("/proc/{pid}")).exists())
             }
             Which::Pids(_) => !self.is_anyone_there(),
@@ -469,6 +512,7 @@ impl Traced for Live<'_> {
             );
         }
         self.started.close().iter_mut().for_each(|session| self.family.detach(session));
+        self.later.close().iter_mut().for_each(|session| self.family.detach(session));
         self.family.leave_all();
         let (unheard, forged) = (self.started.unheard(), self.started.forged());
         if unheard > 0 && self.how.says {

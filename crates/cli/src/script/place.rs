@@ -7,11 +7,12 @@
 //! Checked: testkit `scripts`.
 
 use super::native::Natives;
-use image::lookup::find_module;
+use crate::probes::{Modules, modules};
+use image::lookup::{LookupError, find_module};
 use image::spec::{Library, Place as At};
 use image::{Process, Spec, When};
 use lang::program::{Event, Native, Script};
-use lang::{ProbedPlace, Targets};
+use lang::{ProbedPlace, Targets, TracedFile};
 use session::{Action, Consumer, Plan, SitePlan, Verb};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -38,15 +39,18 @@ pub struct Placing<'a> {
 }
 
 impl<'a> Placing<'a> {
-    /// The places of a script that a process has.
-    pub fn of(script: &Script, targets: &'a Targets, process: &Process) -> Placing<'a> {
+    /// The places of a script that a process has, but for those in modules that are `known`.
+    pub fn of(script: &Script, targets: &'a Targets, process: &Process, known: &Modules) -> Placing<'a> {
+        let modules = modules(process);
         let files: Vec<Option<(String, u64)>> = targets
             .files()
             .iter()
             .map(|file| {
-                let library = Library::Named(file.path.display().to_string());
-                let module = find_module(&library, process).ok()?;
-                Some((module.path.display().to_string(), module.bias.0))
+                let module = find_module(&library(file), process).ok()?;
+                let path = module.path.display().to_string();
+                let is_known = |it: &&(String, u64)| it.0 == path && !known.contains(it);
+                modules.iter().find(is_known)?;
+                Some((path, module.bias.0))
             })
             .collect();
         let mut placing = Placing {
@@ -191,6 +195,38 @@ impl<'a> Placing<'a> {
         let left_out = missing.map(|((addr, _), (_, name))| (name.clone(), why(addr))).collect();
         (sites, natives, left_out)
     }
+}
+
+fn library(file: &TracedFile) -> Library {
+    Library::Named(file.path.display().to_string())
+}
+
+/// The files that a script has places in and a process has not mapped.
+pub fn missing(script: &Script, targets: &Targets, process: &Process) -> Vec<PathBuf> {
+    let mut wanted = wanted(script, targets);
+    wanted.retain(|path| {
+        let library = Library::Named(path.display().to_string());
+        matches!(find_module(&library, process), Err(LookupError::NotMapped { .. }))
+    });
+    wanted
+}
+
+/// Names of the places that a script has in some files.
+pub fn names_in<'a>(
+    script: &'a Script,
+    targets: &'a Targets,
+    files: &'a [PathBuf],
+) -> impl Iterator<Item = String> + 'a {
+    let sites = script.probes.iter().filter_map(|probe| match &probe.event {
+        Event::Target(target) => Some(&target.sites),
+        _ => None,
+    });
+    let is_there = |(place, _): &&(u32, u64)| {
+        let place = targets.places().get(*place as usize);
+        place.is_some_and(|place| files.contains(&targets.files()[place.file].path))
+    };
+    let names = sites.flatten().filter(is_there);
+    names.filter_map(|(_, cookie)| script.names.get(*cookie as usize).map(ToString::to_string))
 }
 
 /// The files that a script has places in.

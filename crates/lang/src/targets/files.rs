@@ -16,6 +16,7 @@ use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 /// Most files that one glob may mean.
 const FILES_MAX: usize = 4096;
@@ -30,7 +31,7 @@ pub struct TracedFile {
     /// Where it is.
     pub path: PathBuf,
     /// Its contents.
-    pub image: ElfImage,
+    pub image: Rc<ElfImage>,
     debug: OnceCell<Option<DebugInfo>>,
 }
 
@@ -135,6 +136,7 @@ impl Targets {
     }
 
     fn keep(&mut self, shown: String, path: PathBuf, image: ElfImage) -> usize {
+        let image = Rc::new(image);
         self.files.push(TracedFile { shown, path, image, debug: OnceCell::new() });
         self.files.len() - 1
     }

@@ -82,26 +82,37 @@ fn whole(image: &ElfImage, pace: &Pace) -> Result<Flow, PlanError> {
 pub struct Images {
     /// By file and the time of its last change.
     known: BTreeMap<(FileId, SystemTime), Rc<Loaded>>,
+    /// Images that somebody else has opened, by the same.
+    opened: BTreeMap<(FileId, SystemTime), Rc<ElfImage>>,
     pub(super) pace: Pace,
 }
 
 impl Images {
     /// None yet; who waits for them is told by `pace`, and may end it.
     pub fn with_pace(pace: Pace) -> Images {
-        Images { known: BTreeMap::new(), pace }
+        Images { pace, ..Images::default() }
+    }
+
+    /// None planned yet; of these the names need not be read again.
+    pub fn with_opened(images: impl IntoIterator<Item = Rc<ElfImage>>) -> Images {
+        let opened = images.into_iter().filter_map(|image| Some((image.file()?, image))).collect();
+        Images { opened, ..Images::default() }
     }
 
     /// The file of a module, with as much of its code read as was wanted up to now.
     pub(super) fn load(&mut self, pid: u32, module: &Module) -> Result<Rc<Loaded>, PlanError> {
-        let known = key(module).and_then(|key| self.known.get(&key));
-        if let Some(loaded) = known {
+        let key = key(module);
+        if let Some(loaded) = key.and_then(|key| self.known.get(&key)) {
             return Ok(loaded.clone());
         }
-        let image = module.open(pid).map_err(PlanError::Image)?;
+        let image = match key.and_then(|key| self.opened.get(&key)) {
+            Some(image) => image.clone(),
+            None => Rc::new(module.open(pid).map_err(PlanError::Image)?),
+        };
         if let Some(unread) = image.unread_symbols() {
             self.pace.tell(&format!("{}: {unread}", image.path().display()));
         }
-        let loaded = Loaded::of(Rc::new(image), Some(Vec::new()), &self.pace)?;
+        let loaded = Loaded::of(image, Some(Vec::new()), &self.pace)?;
         Ok(self.keep(module, loaded))
     }
 
