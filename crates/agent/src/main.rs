@@ -12,7 +12,7 @@ mod blob {
     use runtime::{
         Adder, Function, Locked, PtRegs, Rseq, count, count_stack, enter, enter_go, helpers, leave, leave_go,
         log2_histogram, program_in_space_locked, program_in_space_rseq, program_locked, program_rseq, ring,
-        ring_before_exec, trace_enter, trace_leave,
+        ring_before_exec, trace_enter, trace_enter_stack, trace_leave,
     };
     use wire::{AgentExports, AgentTable, ConsumerDesc, HANDLERS_LEN, HELPERS_LEN, SiteDesc, VERSION};
 
@@ -50,6 +50,7 @@ mod blob {
             programs[0],
             programs[1],
             count_stack::<A>,
+            trace_enter_stack::<A>,
         ]
     }
 

@@ -55,6 +55,7 @@ Examples:
   nanoprobe hist 'u:libc:malloc' arg0 -p 4242 --for 10s
   nanoprobe hist 'ur:libc:read' retval -p 4242      what calls return
   nanoprobe trace 'u:libc:getaddrinfo' -p 4242       each call as it happens
+  nanoprobe trace --stack 'u:libc:getaddrinfo' -p 4242   by whom
   nanoprobe trace --tree 'u::*' --over 10ms -p 4242   slow calls, inside of one another
   nanoprobe lat 'u:libsqlite3:sqlite3_step' -p 4242   how long calls take
   nanoprobe top 'u:libc:*' -p 4242                   what its functions do, live
@@ -206,6 +207,12 @@ pub struct TraceArgs {
     /// Show only calls that took at least so long, for example 10ms; in a tree with those that they are inside of
     #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "graph")]
     pub over: Option<Duration>,
+    /// Show with each call the calls that led to it
+    #[arg(long, conflicts_with_all = ["tree", "graph"])]
+    pub stack: bool,
+    /// Show source lines and inlined functions in stacks, from debug information (implies --stack)
+    #[arg(long, conflicts_with_all = ["tree", "graph"])]
+    pub lines: bool,
     #[command(flatten)]
     pub run: RunArgs,
 }
@@ -239,6 +246,10 @@ pub struct Shown {
     pub over: Option<Duration>,
     /// With the time of day.
     pub has_times: bool,
+    /// With stacks.
+    pub has_stacks: bool,
+    /// And their source lines.
+    pub has_lines: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -281,7 +292,7 @@ pub struct WatchArgs {
     /// Print each access: value before and after, thread, place in the code
     #[arg(long)]
     pub values: bool,
-    /// Print with each access its callers too, as far as frame pointers lead (implies --values)
+    /// Print with each access its callers too (implies --values)
     #[arg(long)]
     pub stack: bool,
     /// Count forked children's accesses too (not with --soft)
@@ -505,7 +516,7 @@ mod tests {
             Cli::try_parse_from(line.split_whitespace()).unwrap_or_else(|e| panic!("{line}: {e}"));
             seen += 1;
         }
-        assert_eq!(seen, 23);
+        assert_eq!(seen, 24);
     }
 
     #[test]

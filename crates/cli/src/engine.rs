@@ -176,6 +176,8 @@ impl Engine<'_> {
         if let Some(budget) = &mut self.budget {
             budget.begin(&self.probes);
         }
+        // Before it can go: what it is called, and what it takes.
+        self.show_calls(false);
         if let Some(launched) = &self.launched {
             launched.go();
         }
@@ -246,11 +248,8 @@ impl Engine<'_> {
             }
             if let Some(stacks) = self.stacks.as_mut().filter(|_| self.job.verb == Verb::CountStack) {
                 stacks.hold_all(self.probes.sessions());
-                self.probes.look_for_tables();
             }
-            if self.job.args.recorded.is_some() {
-                self.probes.look_for_tables();
-            }
+            self.look_for_tables();
             session::tidy();
             self.show_calls(false);
             if let Some(top) = &mut self.top
@@ -276,8 +275,17 @@ impl Engine<'_> {
         match self.job.verb {
             _ if self.job.args.follow => EXEC_LOOK,
             _ if self.job.args.recorded.is_some_and(|r| r.has_calls) => trace::LOOK,
-            Verb::Trace => trace::LOOK,
+            Verb::Trace { .. } => trace::LOOK,
             _ => LOOK,
+        }
+    }
+
+    /// For stacks: tables of what was loaded since, names of what was made.
+    fn look_for_tables(&mut self) {
+        let has_stacks = self.stacks.is_some() || self.job.args.shown.has_stacks;
+        if has_stacks && self.probes.look_for_tables() {
+            self.stacks.iter_mut().for_each(Stacks::look_for_names);
+            self.calls.iter_mut().for_each(Calls::look_for_names);
         }
     }
 
@@ -335,7 +343,7 @@ impl Engine<'_> {
     /// Prints calls that have ended since the last time.
     fn show_calls(&mut self, is_last: bool) {
         let is_recorded = self.job.args.recorded.is_some_and(|r| r.has_calls);
-        if self.job.verb != Verb::Trace && !is_recorded {
+        if !matches!(self.job.verb, Verb::Trace { .. }) && !is_recorded {
             return;
         }
         let (shown, format) = (self.job.args.shown, self.job.args.format);

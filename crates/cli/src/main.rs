@@ -15,6 +15,7 @@ mod filtered;
 mod front;
 mod guard;
 mod look;
+mod made;
 mod manual;
 mod names;
 mod out;

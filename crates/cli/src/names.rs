@@ -8,18 +8,14 @@
 //!          N2 what has no name is told by its file and offset, or as a number.
 //! Checked: tests below; testkit `stacks`.
 
+use crate::made::{MadeFunctions, cut};
 use image::dwarf::DebugInfo;
 use image::{Addr, ElfImage, FileId, ImageAddr, Module, Process};
 use std::cell::{OnceCell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
-
-/// Longer names are cut: templates can have kilobytes.
-const NAME_MAX: usize = 400;
-/// A map of names that a program has written is not longer.
-const PERF_MAP_MAX: u64 = 256 << 20;
 
 /// One frame of a stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,7 +50,7 @@ pub struct Names {
     pid: i32,
     modules: Vec<Held>,
     /// Functions that a program has made at run time and told of.
-    made: BTreeMap<u64, (u64, String)>,
+    made: MadeFunctions,
     known: HashMap<Place, Vec<Frame>>,
     files: Files,
 }
@@ -126,14 +122,16 @@ fn vdso(pid: i32, ranges: &[Range<u64>]) -> Option<ElfImage> {
 impl Names {
     /// What there is now.
     pub fn hold(pid: i32, files: &Files) -> Names {
-        let (modules, made, known) = (Vec::new(), BTreeMap::new(), HashMap::new());
+        let (modules, made, known) = (Vec::new(), MadeFunctions::hold(pid), HashMap::new());
         let mut names = Names { pid, modules, made, known, files: files.clone() };
         names.look();
         names
     }
 
-    /// Takes what has come since; what has gone is kept, behind what has come in its place.
-    fn look(&mut self) {
+    /// Takes what has come since, modules and what the program says of code that it has made; what has gone is kept, behind what has
+    /// come in its place. To be called when a walk has met something new: files may be replaced, and the process may go.
+    pub fn look(&mut self) {
+        self.made.look(self.pid);
         let Ok(process) = Process::read(self.pid.cast_unsigned()) else { return };
         for module in process.modules {
             if self.modules.iter().any(|held| held.module == module) {
@@ -143,7 +141,6 @@ impl Names {
             let ranges = module.exec.iter().map(|part| part.range.start.0..part.range.end.0).collect();
             self.modules.insert(0, Held { module, ranges, opened });
         }
-        self.made.extend(perf_map(self.pid));
     }
 
     fn holder(&self, addr: u64) -> Option<&Held> {
@@ -164,6 +161,7 @@ impl Names {
         }
         for place in &new {
             let frame = self.frame(*place);
+            let frame = Frame { source: frame.source.filter(|_| has_lines), ..frame };
             self.known.insert(*place, vec![frame]);
         }
         if has_lines {
@@ -172,7 +170,7 @@ impl Names {
     }
 
     fn is_placed(&self, addr: u64) -> bool {
-        self.holder(addr).is_some() || self.made_at(addr).is_some()
+        self.holder(addr).is_some() || self.made.at(addr).is_some()
     }
 
     /// The function that has the instruction there, and how far behind its beginning that is.
@@ -195,8 +193,9 @@ impl Names {
     fn frame(&self, (addr, is_own): Place) -> Frame {
         let inside = if is_own { addr } else { addr.wrapping_sub(1) };
         let bare = |name: String, offset| Frame { name, offset: Some(offset), ..Frame::default() };
-        if let Some((start, name)) = self.made_at(inside) {
-            return bare(name.to_owned(), addr - start);
+        if let Some((start, made)) = self.made.at(inside) {
+            let source = made.source(inside);
+            return Frame { source, ..bare(made.name.clone(), addr - start) };
         }
         if !is_own && self.is_signal_return(addr) {
             return Frame { name: "[signal]".into(), ..Frame::default() };
@@ -215,11 +214,6 @@ impl Names {
                 Frame { is_file: true, ..frame }
             }
         }
-    }
-
-    fn made_at(&self, addr: u64) -> Option<(u64, &str)> {
-        let (start, (len, name)) = self.made.range(..=addr).next_back()?;
-        (addr - start < *len).then_some((*start, name.as_str()))
     }
 
     /// Source lines and inlined functions, from debug information, one file after the other.
@@ -295,35 +289,6 @@ impl Names {
 /// Where in its file an address of a process is.
 fn place_in_file(image: &ElfImage, held: &Held, addr: u64) -> Option<u64> {
     Some(image.file_offset(held.module.image_addr(Addr(addr)))?.0)
-}
-
-fn cut(name: &str) -> String {
-    match name.char_indices().nth(NAME_MAX) {
-        Some((at, _)) => format!("{}...", &name[..at]),
-        None => name.to_owned(),
-    }
-}
-
-/// What a program has written down of functions that it made, as perf(1) wants it: node with `--perf-basic-prof`, java with
-/// an agent.
-fn perf_map(pid: i32) -> BTreeMap<u64, (u64, String)> {
-    let mut found = BTreeMap::new();
-    // Its own number for itself, in its own file system.
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let inner = status.lines().find_map(|line| line.strip_prefix("NSpid:")?.split_whitespace().last());
-    let inner = inner.map_or_else(|| pid.to_string(), str::to_owned);
-    let path = format!("/proc/{pid}/root/tmp/perf-{inner}.map");
-    let is_short = std::fs::metadata(&path).is_ok_and(|m| m.is_file() && m.len() <= PERF_MAP_MAX);
-    let Some(bytes) = is_short.then(|| std::fs::read(&path).ok()).flatten() else { return found };
-    for line in String::from_utf8_lossy(&bytes).lines() {
-        let mut words = line.splitn(3, ' ');
-        let mut number = || u64::from_str_radix(words.next()?.trim_start_matches("0x"), 16).ok();
-        let (Some(start), Some(len)) = (number(), number()) else { continue };
-        if let Some(name) = words.next() {
-            found.insert(start, (len, cut(name)));
-        }
-    }
-    found
 }
 
 #[cfg(test)]

@@ -75,9 +75,12 @@ impl Probes {
         }
     }
 
-    /// Makes tables of what was loaded since, for walks of stacks.
-    pub fn look_for_tables(&mut self) {
-        self.sessions.iter_mut().chain(&mut self.beside).for_each(Session::look_for_tables);
+    /// Makes tables of what was loaded since, for walks of stacks; true if they have met such, or code that
+    /// programs have made.
+    pub fn look_for_tables(&mut self) -> bool {
+        let all = self.sessions.iter_mut().chain(&mut self.beside);
+        // Each is looked at.
+        all.filter_map(|session| session.look_for_tables().then_some(())).count() > 0
     }
 
     fn attach_first(&mut self, job: &Job, writer: &mut Writer) -> Result<(), i32> {
@@ -109,7 +112,7 @@ impl Probes {
 
     fn add(&mut self, mut session: Session, job: &Job) {
         // Calls of forked children are counted, but nobody times or shows them: they must not look as if.
-        if job.args.follow && !matches!(job.verb, Verb::Latency | Verb::Trace) {
+        if job.args.follow && !matches!(job.verb, Verb::Latency | Verb::Trace { .. }) {
             session.follow_forks();
         }
         self.sessions.push(session);
@@ -235,7 +238,7 @@ impl Probes {
             session::plan_with(&mut self.images, place.pid, &[spec], verb).map_err(|e| e.to_string())?;
         let refused = plan.refused.into_iter().next().map(|r| r.why);
         let sites: Vec<SitePlan> = plan.sites.into_iter().filter(|site| is_wanted(job, site)).collect();
-        let is_there = |site: &SitePlan| verb != Verb::Trace || site.traces().is_some();
+        let is_there = |site: &SitePlan| !matches!(verb, Verb::Trace { .. }) || site.traces().is_some();
         if !sites.iter().any(is_there) {
             return Err(refused.unwrap_or_else(|| "no jump fits all its entries and returns".into()));
         }
@@ -356,7 +359,7 @@ impl Probes {
         self.started.forget_ended();
         let is_of_use = |s: &Session| {
             s.is_alive()
-                || matches!(verb, Verb::Trace | Verb::CountStack)
+                || matches!(verb, Verb::Trace { .. } | Verb::CountStack)
                 || s.sites().any(|site| site.hits() > 0)
         };
         self.sessions.retain(is_of_use);

@@ -108,7 +108,7 @@ pub fn say_begun(job: &Job) {
 /// What is done at each call; the last is closest to it.
 pub fn verbs(job: &Job) -> Vec<Verb> {
     let of = job.args.recorded.unwrap_or_default();
-    let more = [(of.has_stacks, Verb::CountStack), (of.has_calls, Verb::Trace)];
+    let more = [(of.has_stacks, Verb::CountStack), (of.has_calls, Verb::Trace { has_stacks: false })];
     std::iter::once(job.verb).chain(more.into_iter().filter(|(is, _)| *is).map(|(_, verb)| verb)).collect()
 }
 

@@ -115,7 +115,7 @@ impl Report {
         let events: Vec<(u64, u64)> = sessions.iter().map(Session::events).collect();
         let (written, lost) = (sum(events.iter().map(|e| e.0)), sum(events.iter().map(|e| e.1)));
         let handled = match verb {
-            Verb::Trace => written,
+            Verb::Trace { .. } => written,
             Verb::CountStack => {
                 let hits = sum(rows.iter().map(|r| r.hits));
                 hits.saturating_sub(crate::stacks::losses(sessions).0.skipped())
@@ -545,7 +545,7 @@ impl Writer {
         match report.verb {
             Verb::Latency => return self.latencies(report, part),
             // What there is to see was shown when it happened.
-            Verb::Trace => return,
+            Verb::Trace { .. } => return,
             _ => {}
         }
         match (self.format, report.what()) {
@@ -649,7 +649,7 @@ impl Writer {
             let n = report.children;
             let what = match report.verb {
                 Verb::Latency => "calls in forked children were not timed, and are not counted above",
-                Verb::Trace => "calls in forked children are not shown",
+                Verb::Trace { .. } => "calls in forked children are not shown",
                 _ => "hits in forked children are not counted above; --follow counts them",
             };
             eprintln!("nanoprobe: {n} {what}");

@@ -51,9 +51,11 @@ pub fn trace(args: TraceArgs) -> i32 {
         shape,
         over: args.over,
         has_times: args.run.timestamps,
+        has_stacks: args.stack || args.lines,
+        has_lines: args.lines,
     };
     let run_args = RunArgs { shown, ..args.run };
-    run(&args.specs, Verb::Trace, run_args)
+    run(&args.specs, Verb::Trace { has_stacks: shown.has_stacks }, run_args)
 }
 
 pub fn run(specs: &[String], verb: Verb, args: RunArgs) -> i32 {
@@ -68,7 +70,7 @@ pub fn run(specs: &[String], verb: Verb, args: RunArgs) -> i32 {
         return code;
     }
     let budgetless = match verb {
-        Verb::Trace => Some("trace"),
+        Verb::Trace { .. } => Some("trace"),
         _ => args.recorded.map(|_| "record"),
     };
     if let Some(Err(code)) = budgetless.map(|what| check_budget(&args, what)) {

@@ -53,6 +53,11 @@ impl Stacks {
         self.names.extend(new);
     }
 
+    /// A walk has met something new: files are opened while they are there.
+    pub fn look_for_names(&mut self) {
+        self.names.iter_mut().for_each(Names::look);
+    }
+
     /// The stacks so far, by count.
     fn named(&mut self, sessions: &[Session]) -> Vec<Named> {
         self.hold_all(sessions);

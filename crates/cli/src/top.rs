@@ -307,7 +307,7 @@ impl Top {
         }
         let Some(chosen) = self.view.chosen() else { return "choose a function first".into() };
         let Some(place) = self.functions.place(chosen, probes.sessions()) else { return "it is gone".into() };
-        match probes.put_beside(&place, job, Verb::Trace) {
+        match probes.put_beside(&place, job, Verb::Trace { has_stacks: false }) {
             Ok(session) => {
                 let stall = crate::render::time(session.longest_stall());
                 let note = format!("probes for calls of {} are in; longest stall {stall}", place.name);

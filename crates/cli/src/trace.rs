@@ -8,6 +8,7 @@
 //! Checked: tests below; testkit `tracing`.
 
 use crate::args::{Format, Shape, Shown};
+use crate::names::{Files, Frame, Names};
 use crate::render::nanoseconds;
 use image::{Addr, ImageAddr, Kind, Process, Signature};
 use serde_json::{Value, json};
@@ -47,6 +48,8 @@ pub struct Calls {
     /// Shorter calls are not shown.
     over: u64,
     nest: Nest,
+    /// For stacks, if they are wanted.
+    callers: Option<Names>,
     format: Format,
     /// Calls whose beginning was not kept.
     not_kept: u64,
@@ -68,10 +71,16 @@ impl Calls {
             shown,
             over,
             nest: Nest::new(session.ticks(over)),
+            callers: shown.has_stacks.then(|| Names::hold(session.pid(), &Files::default())),
             format,
             not_kept: 0,
             shorter: 0,
         }
+    }
+
+    /// A walk has met something new: files are opened while they are there.
+    pub fn look_for_names(&mut self) {
+        self.callers.iter_mut().for_each(Names::look);
     }
 
     /// Calls that `--over` left out: those that took less, and those of which no end was seen.
@@ -122,7 +131,7 @@ impl Calls {
         match (self.format, step.what) {
             (Format::Json, What::Opens) => None,
             (Format::Json, What::Closes(exit) | What::Leaf(exit)) => {
-                Some(self.json(session, entry, exit.as_ref(), Some(depth)))
+                Some(self.json(session, entry, exit.as_ref(), Some(depth)).to_string())
             }
             (Format::Text, What::Opens) => {
                 let call = self.call(entry);
@@ -165,15 +174,14 @@ impl Calls {
         }
         if !event.is_exit {
             let before = self.begun.insert(key, *event);
-            return before.iter().filter_map(|entry| self.line(session, entry, None)).collect();
+            return before.map_or_else(Vec::new, |entry| self.line(session, &entry, None));
         }
         match self.begun.remove(&key) {
-            Some(entry) if entry.stamp == event.values[1] => {
-                self.line(session, &entry, Some(event)).into_iter().collect()
-            }
+            Some(entry) if entry.stamp == event.values[1] => self.line(session, &entry, Some(event)),
             other => {
-                let before = other.and_then(|entry| self.line(session, &entry, None));
-                before.into_iter().chain(self.line(session, event, Some(event))).collect()
+                let mut lines = other.map_or_else(Vec::new, |entry| self.line(session, &entry, None));
+                lines.extend(self.line(session, event, Some(event)));
+                lines
             }
         }
     }
@@ -184,7 +192,7 @@ impl Calls {
         let mut lines = self.lines_of(session, &ready);
         let mut open: Vec<Event> = std::mem::take(&mut self.begun).into_values().collect();
         open.sort_by_key(|e| e.stamp);
-        lines.extend(open.iter().filter_map(|entry| self.line(session, entry, None)));
+        lines.extend(open.iter().flat_map(|entry| self.line(session, entry, None)));
         let mut steps = Vec::new();
         self.nest.rest(|step| steps.push(step));
         lines.extend(steps.iter().filter_map(|step| self.step(session, step)));
@@ -194,18 +202,37 @@ impl Calls {
         lines
     }
 
-    /// `entry` is the exit itself if the entry was not seen; without an exit the call has not returned. `None` for one that is
-    /// too short to be shown.
-    fn line(&mut self, session: &Session, entry: &Event, exit: Option<&Event>) -> Option<String> {
+    /// The line of a call, and those of its stack; `entry` is the exit itself if the entry was not seen; without an exit the call has
+    /// not returned. None for one that is too short to be shown.
+    fn line(&mut self, session: &Session, entry: &Event, exit: Option<&Event>) -> Vec<String> {
         if self.over > 0 && self.took(session, entry, exit).is_none_or(|took| took < self.over) {
             self.shorter += 1;
-            return None;
+            return Vec::new();
         }
         if self.format == Format::Json {
-            return Some(self.json(session, entry, exit, None));
+            let mut line = self.json(session, entry, exit, None);
+            if let Some((frames, lacks)) = self.stack(session, entry) {
+                line["data"]["stack"] = json!({"frames": frames, "lacks": lacks});
+            }
+            return vec![line.to_string()];
         }
         let (call, end) = (self.call(entry), self.ending(session, entry, exit));
-        Some(self.text(session, entry, 0, &format!("{call}{end}")))
+        let mut lines = vec![self.text(session, entry, 0, &format!("{call}{end}"))];
+        if let Some((frames, lacks)) = self.stack(session, entry) {
+            lines.extend(frames.iter().map(|frame| format!("    {frame}")));
+            lines.extend(lacks.map(|why| format!("    [no more is known: {why}]")));
+        }
+        lines
+    }
+
+    /// What led to a call, from its caller on; and why no more is known.
+    fn stack(&mut self, session: &Session, entry: &Event) -> Option<(Vec<String>, Option<&'static str>)> {
+        let names = self.callers.as_mut().filter(|_| !entry.is_exit)?;
+        let stack = session.call_stack(entry)?;
+        names.learn(std::iter::once(&stack.frames), self.shown.has_lines);
+        // The first is the function itself.
+        let frames = names.stack(&stack.frames);
+        Some((frames.iter().skip(1).map(Frame::to_string).collect(), stack.lacks))
     }
 
     /// Nanoseconds; `None` if not both ends were seen.
@@ -223,7 +250,7 @@ impl Calls {
         session.nanoseconds(event.stamp.saturating_sub(self.first.unwrap_or(0)))
     }
 
-    fn json(&self, session: &Session, entry: &Event, exit: Option<&Event>, depth: Option<usize>) -> String {
+    fn json(&self, session: &Session, entry: &Event, exit: Option<&Event>, depth: Option<usize>) -> Value {
         let arguments = self.arguments_of(entry);
         let returns = self.signatures.get(&entry.function).map(|s| s.returns);
         let mut data = json!({
@@ -238,7 +265,7 @@ impl Calls {
         if let Some(depth) = depth {
             data["depth"] = json!(depth);
         }
-        json!({"type": "call", "data": data}).to_string()
+        json!({"type": "call", "data": data})
     }
 
     /// A line of text: when, in which thread, so far inside.

@@ -10,6 +10,7 @@
 use crate::args::{Format, WatchArgs};
 use crate::engine::subject;
 use crate::guard::Guard;
+use crate::names::{Files, Frame, Names};
 use crate::render::{Writer, time};
 use crate::run::{check_budget, check_subject};
 use crate::stop::{Due, Stop, Woke};
@@ -53,7 +54,9 @@ fn run(args: &WatchArgs, specs: &[WatchSpec], mut stop: Stop, guard: &mut Guard)
     guard.tell(pid);
     match arm(args, specs, pid) {
         Ok(subject) => {
-            Run { args, stop, writer, subject, launched, pid, places: Places::new(pid), shown: 0 }.run()
+            let callers = args.stack.then(|| Names::hold(pid, &Files::default()));
+            let places = Places::new(pid);
+            Run { args, stop, writer, subject, launched, pid, places, callers, shown: 0 }.run()
         }
         Err(code) => {
             if let Some(launched) = launched {
@@ -102,6 +105,8 @@ struct Run<'a> {
     pid: i32,
     /// For names of places in the code.
     places: Places,
+    /// For those of callers, if they are wanted.
+    callers: Option<Names>,
     /// Accesses that were printed.
     shown: u64,
 }
@@ -212,9 +217,13 @@ impl Run<'_> {
         };
         let name = watch.map_or("?", |w| &w.name).to_owned();
         let (ip, place) = self.places.of_access(touch.at);
-        let callers = match self.args.stack {
-            true => self.places.callers(ip, &touch.stack),
-            false => Vec::new(),
+        let callers: Vec<String> = match &mut self.callers {
+            Some(names) => {
+                let stack = [&[ip][..], &touch.stack.frames].concat();
+                names.learn(std::iter::once(&stack), false);
+                names.stack(&stack).iter().skip(1).map(Frame::to_string).collect()
+            }
+            None => Vec::new(),
         };
         let Touch { pid, tid, before, after, .. } = touch;
         if self.writer.format == Format::Json {
@@ -223,6 +232,7 @@ impl Run<'_> {
             });
             if self.args.stack {
                 data["callers"] = json!(callers);
+                data["has_more_callers"] = json!(touch.stack.is_cut);
             }
             return vec![json!({"type": "access", "data": data}).to_string()];
         }
@@ -231,7 +241,8 @@ impl Run<'_> {
         let process = if *pid == self.pid { String::new() } else { format!("process {pid}  ") };
         let line = format!("{name}: {before} -> {after}  {process}thread {tid}  {place}");
         let callers = callers.iter().map(|caller| format!("    {caller}"));
-        std::iter::once(line).chain(callers).collect()
+        let more = (self.args.stack && touch.stack.is_cut).then(|| "    [no more is known]".to_owned());
+        std::iter::once(line).chain(callers).chain(more).collect()
     }
 
     fn is_target_there(&mut self) -> bool {

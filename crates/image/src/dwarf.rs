@@ -8,7 +8,7 @@
 //! Checked: dwarf/tests.rs, on programs that gcc builds with several options; `broken_debug_information_is_no_harm`.
 //!
 //! Found in this order: the file itself, the debug file of its build id, that of its debug link, beside it or below the
-//! root of debug files. Split units (`.dwo`) are read from where the file says. Compressed sections are not read.
+//! root of debug files. Split units (`.dwo`) are read from where the file says. Compressed sections (zlib, zstd) are.
 
 mod index;
 mod lines;

@@ -21,8 +21,8 @@ pub use arch::x86_64::{
     At, Emulation, NoSlot, RELEASE_FRAME_BYTES, RSP, Registers, Resume, SLOT_CODE_BYTES, SlotCode, Store,
 };
 pub use arch::x86_64::{
-    KernelWay, MemoryAccess, Misrun, RegSet, accessor_before, has_plain_stack, kernel_misruns, kernel_way,
-    memory_accesses, written, written_apart_from_computed_calls,
+    KernelWay, MemoryAccess, Misrun, RegSet, accessor_before, kernel_misruns, kernel_way, memory_accesses,
+    written, written_apart_from_computed_calls,
 };
 pub use code::{Code, Insn};
 pub use coverage::{Coverage, coverage_of_entries, coverage_of_instructions, instructions};

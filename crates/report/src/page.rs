@@ -119,12 +119,12 @@ fn cards(run: &Run, out: &mut String) {
     }
     if let Some(price) = &run.price {
         if let Some(ns) = price["ns"].as_f64() {
-            cards.push((format!("at least {ns:.1} ns"), "price of a hit, measured beside the run"));
+            cards.push((format!("\u{2265} {ns:.1} ns"), "price of a hit at least, measured beside the run"));
         }
         if let Some(percent) = price["overhead_percent"].as_f64() {
             cards.push((
-                format!("at least {percent:.2} %"),
-                "overhead: hits times price, of the process's CPU time",
+                format!("\u{2265} {percent:.2} %"),
+                "overhead at least: hits times price, of the process's CPU time",
             ));
         }
     }

@@ -22,4 +22,4 @@ pub use handler::{PtRegs, count, log2_histogram};
 pub use helper::{Function, table as helpers};
 pub use program::{program_in_space_locked, program_in_space_rseq, program_locked, program_rseq};
 pub use stack::count_stack;
-pub use trace::{trace_enter, trace_leave};
+pub use trace::{trace_enter, trace_enter_stack, trace_leave};

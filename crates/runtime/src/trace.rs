@@ -1,6 +1,6 @@
 //! Handlers that report calls: one at the entry, one before each exit.
 //!
-//! For:     `trace`.
+//! For:     `trace`, with stacks or without.
 //! State:   the rings, the table of open calls, and two cells: written and lost; all in the arena.
 //! Context: hit, between the reader's two counts; signal included: a handler that interrupts a write takes the next record.
 //! Keeps:   T1 each hit adds to the written events or to the lost ones.
@@ -12,9 +12,14 @@
 use crate::calls::{call_in_go, frames};
 use crate::cell::Adder;
 use crate::handler::PtRegs;
+use crate::stack::Walker;
+use core::marker::PhantomData;
 use core::ptr::NonNull;
 use map::{Call, Ring};
-use wire::{ConsumerDesc, Event, SiteDesc, TRACE_GO, TRACE_JUMP, TRACE_LOST};
+use wire::{
+    ConsumerDesc, Event, STACK_FRAMES, SiteDesc, TRACE_GO, TRACE_JUMP, TRACE_LOST, WALK_AT_ENTRY, WALK_IN_GO,
+    WalkDesc,
+};
 
 /// Where the first arguments are in the saved registers, in C and in Go.
 const ARGUMENTS: [u32; 3] = [112, 104, 96];
@@ -39,7 +44,43 @@ pub unsafe extern "C" fn trace_enter<A: Adder>(
     let is_go = consumer.arg & TRACE_GO != 0;
     let values = read_all(regs, if is_go { GO_ARGUMENTS } else { ARGUMENTS });
     // SAFETY: passed on from the caller.
-    unsafe { report::<A>(regs, site, consumer, copy, Event::ENTRY, values) };
+    unsafe { report::<A, false>(regs, site, consumer, copy, Event::ENTRY, values) };
+}
+
+/// Handler: a call begins, and who has made it. Saves the registers that calls keep beside those that the trampoline has saved.
+///
+/// # Safety
+/// As for [`trace_enter`] and [`crate::count_stack`], but for the cells.
+#[unsafe(naked)]
+pub unsafe extern "C" fn trace_enter_stack<A: Adder>(
+    regs: &PtRegs,
+    site: &SiteDesc,
+    consumer: &ConsumerDesc,
+    copy: u64,
+) {
+    core::arch::naked_asm!(
+        "mov [rdi], r15",
+        "mov [rdi + 8], r14",
+        "mov [rdi + 16], r13",
+        "mov [rdi + 24], r12",
+        "mov [rdi + 32], rbp",
+        "jmp {handler}",
+        handler = sym enter_with_stack::<A>,
+    )
+}
+
+/// # Safety
+/// As for [`trace_enter_stack`], with all these registers saved.
+unsafe extern "C" fn enter_with_stack<A: Adder>(
+    regs: &PtRegs,
+    site: &SiteDesc,
+    consumer: &ConsumerDesc,
+    copy: u64,
+) {
+    let is_go = consumer.arg & TRACE_GO != 0;
+    let values = read_all(regs, if is_go { GO_ARGUMENTS } else { ARGUMENTS });
+    // SAFETY: passed on from the caller.
+    unsafe { report::<A, true>(regs, site, consumer, copy, Event::ENTRY, values) };
 }
 
 /// Handler: a call ends.
@@ -53,7 +94,7 @@ pub unsafe extern "C" fn trace_leave<A: Adder>(
     copy: u64,
 ) {
     // SAFETY: passed on from the caller.
-    unsafe { report::<A>(regs, site, consumer, copy, Event::EXIT, [regs.at(RESULT), 0, 0]) };
+    unsafe { report::<A, false>(regs, site, consumer, copy, Event::EXIT, [regs.at(RESULT), 0, 0]) };
 }
 
 #[inline(always)]
@@ -61,10 +102,29 @@ fn read_all(regs: &PtRegs, registers: [u32; 3]) -> [u64; 3] {
     [regs.at(registers[0]), regs.at(registers[1]), regs.at(registers[2])]
 }
 
+/// The stack of the hit, as an event has it.
+///
 /// # Safety
-/// As for [`trace_enter`].
+/// As for [`trace_enter_stack`], of the hit that runs.
+#[inline(never)]
+unsafe fn stack<A: Adder>(regs: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc, copy: u64) -> u64 {
+    // SAFETY: a description in the arena, which lives as long as this code (contract).
+    let desc = unsafe { &*(consumer.walk as *const WalkDesc) };
+    let in_go = if consumer.arg & TRACE_GO != 0 { WALK_IN_GO } else { 0 };
+    let walker = Walker::<A> { regs, site, flags: WALK_AT_ENTRY | in_go, copy, desc, adder: PhantomData };
+    // SAFETY: passed on from the caller.
+    let (number, stop) = unsafe { walker.number(STACK_FRAMES) };
+    let (number, why) = match number {
+        Ok((number, _)) => (number + 1, stop as u32),
+        Err(cell) => (0, cell),
+    };
+    u64::from(number | why << Event::WHY_SHIFT) << Event::STACK_SHIFT
+}
+
+/// # Safety
+/// As for [`trace_enter`]; with `WALKS` as for [`trace_enter_stack`].
 #[inline(always)]
-unsafe fn report<A: Adder>(
+unsafe fn report<A: Adder, const WALKS: bool>(
     regs: &PtRegs,
     site: &SiteDesc,
     consumer: &ConsumerDesc,
@@ -78,6 +138,8 @@ unsafe fn report<A: Adder>(
         // SAFETY: passed on from the caller; the cell is one of the consumer's two.
         return unsafe { A::add(copy, site, consumer.cell + 8 * TRACE_LOST, 1) };
     };
+    // SAFETY: passed on from the caller.
+    let stack = if WALKS { unsafe { stack::<A>(regs, site, consumer, copy) } } else { 0 };
     let (stamp, cpu) = ticks_and_cpu();
     let function = consumer.arg & !(TRACE_GO | TRACE_JUMP);
     let call = match consumer.arg & TRACE_GO {
@@ -91,8 +153,13 @@ unsafe fn report<A: Adder>(
     }
     // SAFETY: passed on from the caller.
     let tid = if A::is_known(copy, site) { unsafe { tid(site) } } else { 0 };
-    let event =
-        Event { stamp, place: call.key(), what: kind | u64::from(consumer.arg & !TRACE_GO), tid, values };
+    let event = Event {
+        stamp,
+        place: call.key(),
+        what: kind | u64::from(consumer.arg & !TRACE_GO),
+        tid: tid | stack,
+        values,
+    };
     // SAFETY: passed on from the caller.
     let is_written = unsafe { ring(site, cpu) }.is_some_and(|ring| ring.output_words(event.words()).is_ok());
     if kind == Event::ENTRY {

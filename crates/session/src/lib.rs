@@ -46,7 +46,7 @@ pub use live::lists::{ConsumerId, HookId};
 pub use live::readers::{Late, LiveBroken};
 pub use live::session::Session;
 pub use live::site::{Calls, SiteView, Tally};
-pub use live::stacks::{StackCount, StackLosses};
+pub use live::stacks::{CallStack, StackCount, StackLosses};
 pub use plan::{
     Explained, FileCoverage, Images, Listed, Pace, Plan, PlanError, RefusedSite, Verb, coverage, explain,
     list, plan, plan_each, plan_with,

@@ -107,7 +107,10 @@ pub enum Verb {
     /// Durations of calls.
     Latency,
     /// Each call as it happens.
-    Trace,
+    Trace {
+        /// With the stack that led to it.
+        has_stacks: bool,
+    },
     /// Each hit waits for us; for the dynamic linker's mark.
     Ring,
     /// Each hit says which thread it is and waits for us; for execve.
@@ -356,7 +359,7 @@ impl<'p> Planner<'p> {
     fn read(&mut self, found: &[(Match, When, Verb)]) -> Result<(), PlanError> {
         let mut functions: BTreeMap<usize, Option<Vec<Range<u64>>>> = BTreeMap::new();
         for (wanted, when, verb) in found {
-            let is_one = *when == When::Before && !matches!(verb, Verb::Latency | Verb::Trace);
+            let is_one = *when == When::Before && !matches!(verb, Verb::Latency | Verb::Trace { .. });
             let function = wanted.function.clone().filter(|f| is_one && f.contains(&wanted.addr));
             let known = functions.entry(wanted.module).or_insert_with(|| Some(Vec::new()));
             *known = known.take().zip(function).map(|(mut known, function)| {
@@ -444,8 +447,8 @@ impl<'p> Planner<'p> {
             return;
         }
         let sites = match (verb, when) {
-            (Verb::Latency | Verb::Trace, When::Before) => self.calls(wanted, verb, placed),
-            (Verb::Latency | Verb::Trace, When::Return) => {
+            (Verb::Latency | Verb::Trace { .. }, When::Before) => self.calls(wanted, verb, placed),
+            (Verb::Latency | Verb::Trace { .. }, When::Return) => {
                 Err("a call is seen from its entry to its return: write u: and not ur:".into())
             }
             (_, When::Return) => self.returns(wanted, verb, placed),

@@ -13,10 +13,12 @@
 //! - [`soft`] by page protection
 //! - [`sampled`] samples of time, events and accesses, with registers
 //! - [`step`] what an instruction will touch
+//! - [`callers`] who called
 //! - [`touch`] one access
 //! - [`places`] names for places in code
 //! - [`error`] why nothing is watched
 
+mod callers;
 mod error;
 mod hard;
 mod places;

@@ -60,6 +60,8 @@ pub enum Program {
     Forger,
     /// One function, called in ways whose stacks are known.
     Stacked,
+    /// A function that is called by code which the program has made, and told of.
+    Made,
     /// A function whose name is replaced in a copy of the file.
     Named,
     /// Goroutines that are stopped by signals at any instruction, in Go.
@@ -104,7 +106,8 @@ pub(crate) struct Compiler {
 
 impl Program {
     /// Every program.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
+        Self::Made,
         Self::Tight,
         Self::Scribbler,
         Self::Forger,
@@ -145,6 +148,7 @@ impl Program {
             Self::Forger => &["forger.c"],
             Self::Named => &["named.c"],
             Self::Stacked => &["stacked.c"],
+            Self::Made => &["made.c"],
             Self::Counted => &["counted.c", "counted_x86_64.S", "counted.h"],
             Self::CountedGo => &["counted.go"],
             Self::CountedRust => &["counted.rs"],

@@ -150,3 +150,77 @@ fn with_musl_the_caller_at_a_functions_first_instruction_is_never_missing() -> R
     }
     Ok(())
 }
+
+/// Without the lines that the program itself has printed.
+fn without_its_own_words(outcome: Outcome) -> Outcome {
+    let ours = outcome.stdout.lines().filter(|line| *line != "done").map(|line| format!("{line}\n"));
+    Outcome { stdout: ours.collect(), ..outcome }
+}
+
+/// Two functions that the program has made call the probed one so often each.
+#[test]
+fn functions_that_a_program_has_made_are_named_also_when_it_has_gone() -> Result<()> {
+    let target = Target::build(Program::Made, Link::Pie)?;
+    let (spec, path) = (target.spec("site"), target.path().display().to_string());
+    for how in ["map", "dump"] {
+        let folded = std::env::temp_dir().join(format!("np-made-{}-{how}", std::process::id()));
+        let to = folded.display().to_string();
+        let words = ["count", "--folded", &to, "--lines", "-f", "json", &spec, "--", &path, how, "50"];
+        let outcome = without_its_own_words(Nanoprobe::find()?.run(words)?);
+        assert_eq!(outcome.code(), Some(7), "{outcome}");
+        let stacks = read(&folded);
+        std::fs::remove_file(&folded).expect("the file is ours");
+        let pid = &outcome.json_data("attached_probes")?[0]["pid"];
+        // The program leaves its map; its dump it takes away.
+        let _ = std::fs::remove_file(format!("/tmp/perf-{pid}.map"));
+        for name in ["made one /app/x.js:3", "made two"] {
+            let found = ending(&stacks, &["main", name, "site"]);
+            let sum: u64 = found.iter().map(|(_, n)| n).sum();
+            assert_eq!(sum, 50, "{how} {name}: {stacks:?}\n{outcome}");
+        }
+        let has_lines = outcome.stdout.contains("made two+0x6@script.js:11");
+        assert_eq!(has_lines, how == "dump", "a map has no lines: {outcome}");
+    }
+    Ok(())
+}
+
+/// A traced call has the stack that a count has, and each its own.
+#[test]
+fn a_traced_call_has_its_own_stack() -> Result<()> {
+    let target = Target::build(Program::Stacked, Link::Pie)?;
+    let (spec, path) = (target.spec("site"), target.path().display().to_string());
+    let outcome = Nanoprobe::find()?.run(["trace", "--stack", "-f", "json", &spec, "--", &path, "20"])?;
+    let outcome = without_its_own_words(outcome);
+    assert_eq!(outcome.code(), Some(7), "{outcome}");
+    let calls = outcome.json_data("call")?;
+    assert_eq!(calls.len(), 200, "{outcome}");
+    let names = |call: &serde_json::Value| -> Vec<String> {
+        let frames = call["stack"]["frames"].as_array().expect("frames");
+        let name = |f: &serde_json::Value| f.as_str().map(|f| f.split('+').next().unwrap_or(f).to_owned());
+        frames.iter().filter_map(name).collect()
+    };
+    let mut by_caller: BTreeMap<String, u64> = BTreeMap::new();
+    for call in &calls {
+        let frames = names(call);
+        let caller = frames.first().expect("a caller").clone();
+        let is_cut = !call["stack"]["lacks"].is_null();
+        assert_eq!(is_cut, caller == "by_other_stack", "{call}");
+        let outermost = frames.last().map(String::as_str);
+        let is_of_thread = caller == "by_two";
+        assert!(is_cut || is_of_thread || outermost == Some("_start"), "{call}");
+        if caller == "deep" {
+            assert_eq!(frames.iter().filter(|f| *f == "deep").count(), 21, "{call}");
+        }
+        *by_caller.entry(caller).or_default() += 1;
+    }
+    let all = ["aligned", "by_handler", "by_one", "by_other_stack", "by_two", "deep", "with_alloca"];
+    let wanted = all.map(|name| (name.to_owned(), if name == "by_two" { 80 } else { 20 }));
+    assert_eq!(by_caller, BTreeMap::from(wanted), "{outcome}");
+    // As text: under each call who called.
+    let outcome = Nanoprobe::find()?.run(["trace", "--stack", &spec, "--", &path, "1"])?;
+    assert!(
+        outcome.stdout.contains("\n    by_one+0x") && outcome.stdout.contains("\n    [no more is known:"),
+        "{outcome}"
+    );
+    Ok(())
+}

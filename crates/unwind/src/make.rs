@@ -48,7 +48,10 @@ impl Table {
 pub fn make(image: &ElfImage) -> Option<Table> {
     let mut builder = Builder::default();
     let go = image.go_frames();
-    let covered = rows::of_eh_frame(image, &mut builder);
+    let mut covered = rows::of_eh_frame(image, &mut builder);
+    if go.is_empty() && !is_mostly_covered(image, covered.as_deref().unwrap_or_default()) {
+        covered = rows::of_debug_frame(image, &mut builder, covered);
+    }
     if covered.is_none() && go.is_empty() {
         return None;
     }
@@ -70,6 +73,13 @@ pub fn make(image: &ElfImage) -> Option<Table> {
         builder.signal_returns(image, &gap);
     }
     Some(builder.table())
+}
+
+/// Whether there are entries for half of the code or more: then debug information is not looked for.
+fn is_mostly_covered(image: &ElfImage, covered: &[Range<u64>]) -> bool {
+    let sum = |ranges: &mut dyn Iterator<Item = u64>| ranges.fold(0u64, u64::saturating_add);
+    let code = sum(&mut image.code_ranges().iter().map(|code| code.end.0 - code.start.0));
+    sum(&mut covered.iter().map(|range| range.end - range.start)) >= code / 2
 }
 
 fn rule_of_gap(image: &ElfImage, gap: &Range<u64>) -> Rule {

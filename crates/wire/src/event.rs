@@ -17,7 +17,7 @@ pub struct Event {
     pub place: u64,
     /// Number of the function, with [`TRACE_JUMP`] or without, and above it 1 for an entry, 2 for an exit.
     pub what: u64,
-    /// Thread, 0 if it cannot be told.
+    /// Thread, 0 if it cannot be told; above it, from [`Event::STACK_SHIFT`] on, the stack of an entry ([`Event::stack`]).
     pub tid: u64,
     /// First arguments; at an exit what is returned, and the stamp of the entry, 0 if that was not written.
     pub values: [u64; 3],
@@ -30,6 +30,10 @@ impl Event {
     pub const ENTRY: u64 = 1 << 32;
     /// The same for an exit.
     pub const EXIT: u64 = 2 << 32;
+    /// Where in `tid` the stack begins.
+    pub const STACK_SHIFT: u32 = 32;
+    /// Where in a stack it stands why it ends, or why there is none: the walk's reason, or a cell of `walk_cell`.
+    pub const WHY_SHIFT: u32 = 16;
     /// Bytes of one CPU's ring: 16,384 events.
     pub const RING_BYTES: usize = 1 << 20;
     /// From one CPU's ring to the next one's: its bytes, and a page for the head.
@@ -38,6 +42,11 @@ impl Event {
     /// The function's number.
     pub fn function(&self) -> u32 {
         self.what as u32 & !TRACE_JUMP
+    }
+
+    /// The stack: its number and one more, 0 if it has none; and from [`Event::WHY_SHIFT`] on why.
+    pub fn stack(&self) -> u32 {
+        (self.tid >> Event::STACK_SHIFT) as u32
     }
 
     /// An exit, and not an entry.
@@ -68,6 +77,13 @@ impl Event {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_number_of_any_stack_has_room() {
+        assert!(crate::STACKS_MAX < 1 << Event::WHY_SHIFT);
+        let event = Event { tid: 4 | 0x2_4001 << Event::STACK_SHIFT, ..Event::default() };
+        assert_eq!((event.stack(), event.tid as u32), (0x2_4001, 4));
+    }
 
     #[test]
     fn an_event_is_read_back_from_its_words_and_nothing_else_is_one() {

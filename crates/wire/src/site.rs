@@ -117,6 +117,8 @@ pub enum HandlerKind {
     ProgramInSpace = 11,
     /// Counts by stack.
     CountStack = 12,
+    /// Reports a call's beginning with the stack that led to it.
+    TraceEnterStack = 13,
 }
 
 /// The part of a histogram's [`ConsumerDesc::arg`] that is the byte offset.
@@ -132,7 +134,7 @@ pub const TRACE_JUMP: u32 = 1 << 30;
 pub const TRACE_LOST: u32 = 1;
 
 /// How many handlers there are.
-pub const HANDLERS_LEN: usize = 13;
+pub const HANDLERS_LEN: usize = 14;
 
 /// Entry points of one build of the handlers.
 #[repr(C)]

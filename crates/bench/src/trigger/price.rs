@@ -51,7 +51,9 @@ fn price_at(verbs: &[Verb], depth: u32) -> Option<Price> {
     // Tables for walks are made when a hit has met a file without.
     for _ in 0..2 {
         caller.median()?;
-        sessions.iter_mut().for_each(Session::look_for_tables);
+        for session in &mut sessions {
+            session.look_for_tables();
+        }
     }
     let probed_ns = caller.median();
     let stacks = sessions.iter().flat_map(Session::stacks).max_by_key(|stack| stack.count);

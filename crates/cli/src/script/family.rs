@@ -72,22 +72,25 @@ impl Family {
         self.all.iter().any(|entered| entered.session.has_heirs())
     }
 
-    /// Takes in what has come since the last time, and looks now and then for what processes have done to themselves.
-    pub fn look(&mut self) {
+    /// Takes in what has come since the last time, and looks now and then for what processes have done to themselves. True if a walk
+    /// has met something new.
+    pub fn look(&mut self) -> bool {
         if let Some(maps) = &self.maps {
             self.all.iter_mut().for_each(|entered| entered.collect(maps));
         }
+        let mut has_met = false;
         if self.looked.elapsed() < SLOW {
-            return;
+            return has_met;
         }
         if let Some(maps) = &self.maps {
             maps.borrow_mut().keep_clock();
         }
         for Entered { session, .. } in self.all.iter_mut().filter(|entered| entered.session.is_alive()) {
-            session.look_for_tables();
+            has_met |= session.look_for_tables();
             session.look_for_filters();
         }
         self.looked = Instant::now();
+        has_met
     }
 
     /// Leaves those that are over if there is no room for one more; false if there is none all the same.

@@ -478,7 +478,9 @@ impl Traced for Live<'_> {
     fn look(&mut self, script: &Script, maps: &Shared) -> Look {
         session::tidy();
         self.welcome(script, maps);
-        self.family.look();
+        if self.family.look() {
+            self.names.look_for_names();
+        }
         if self.stop.is_asked() {
             return Look::Asked;
         }

@@ -60,6 +60,11 @@ impl Names {
         }
     }
 
+    /// A walk has met something new: files are opened while they are there.
+    pub fn look_for_names(&self) {
+        self.processes.borrow_mut().iter_mut().for_each(|(_, known)| known.addresses.look());
+    }
+
     /// Asks the programs that the process has run for the only answer; `None`: none has one, or they differ.
     fn only<T: PartialEq>(&self, pid: u32, ask: impl Fn(&mut Known) -> Option<T>) -> Option<T> {
         let mut processes = self.processes.borrow_mut();

@@ -7,7 +7,7 @@
 //!          D2 names of the target were made harmless before (`shown`).
 //! Checked: tests below, against screens in `golden/`.
 
-use super::flame::blocks;
+use super::flame::{blocks, root_beyond};
 use super::heat::Heat;
 use super::shot::{Shot, bound, cells, count, rate};
 use super::view::{Column, Tab, View};
@@ -24,6 +24,9 @@ const DIM: Style = PLAIN.add_modifier(Modifier::DIM);
 const CHOSEN: Style = PLAIN.add_modifier(Modifier::REVERSED);
 const ACCENT: Style = PLAIN.fg(Color::Cyan);
 const WARNING: Style = PLAIN.fg(Color::Yellow);
+
+/// Columns of all cells but the name's.
+const NUMBERS: u16 = 61;
 
 const HELP: [&str; 17] = [
     "1 to 5, Tab     functions, latency over time, events, health, flame graph",
@@ -126,7 +129,9 @@ fn functions(frame: &mut Frame<'_>, area: Rect, shot: &Shot, view: &View) {
             let text = Text::raw(text);
             if n == 0 { text } else { text.right_aligned() }
         };
-        Row::new(cells(line).into_iter().enumerate().map(cell)).style(style)
+        let mut texts = cells(line);
+        texts[0] = in_the_middle(&texts[0], area.width.saturating_sub(NUMBERS).into());
+        Row::new(texts.into_iter().enumerate().map(cell)).style(style)
     };
     let mut widths = [Constraint::Length(8); 8];
     (widths[0], widths[7]) = (Constraint::Fill(1), Constraint::Length(6));
@@ -136,6 +141,21 @@ fn functions(frame: &mut Frame<'_>, area: Rect, shot: &Shot, view: &View) {
         let why = if shot.lines.is_empty() { "no function is probed" } else { "no function fits the filter" };
         note(frame, area, 1, why);
     }
+}
+
+/// A name that is too long is cut in its middle: functions of one library begin alike.
+fn in_the_middle(name: &str, room: usize) -> String {
+    let is_wide = |name: &str| Span::raw(name.to_owned()).width() > room;
+    if !is_wide(name) || room < 5 {
+        return name.to_owned();
+    }
+    let letters: Vec<char> = name.chars().collect();
+    // Letters may be two columns wide.
+    let all = (0..letters.len()).rev().map(|kept| {
+        let (head, tail) = (kept.div_ceil(2), kept / 2);
+        letters[..head].iter().chain(&['.', '.']).chain(&letters[letters.len() - tail..]).collect()
+    });
+    all.skip(letters.len().saturating_sub(room)).find(|cut: &String| !is_wide(cut)).unwrap_or_default()
 }
 
 /// A row for each power of two that was hit, the longest above; the newest column on the right.
@@ -200,15 +220,34 @@ fn events(frame: &mut Frame<'_>, area: Rect, shot: &Shot) {
 }
 
 fn health(frame: &mut Frame<'_>, area: Rect, shot: &Shot) {
+    const LABEL: usize = 12;
     let lines: Vec<Text<'_>> = shot
         .health
         .iter()
-        .map(|(what, how)| {
-            Text::from(vec![Span::styled(format!("{what:<12}"), DIM), Span::raw(how.as_str())])
+        .flat_map(|(what, how)| {
+            let parts = folded(how, usize::from(area.width).saturating_sub(LABEL).max(1));
+            let heads = std::iter::once(*what).chain(std::iter::repeat(""));
+            let line = |(head, part)| {
+                Text::from(vec![Span::styled(format!("{head:<LABEL$}"), DIM), Span::raw(part)])
+            };
+            heads.zip(parts).map(line).collect::<Vec<_>>()
         })
         .collect();
-    let wrap = ratatui::widgets::Wrap { trim: false };
-    frame.render_widget(Paragraph::new(lines).wrap(wrap), area);
+    frame.render_widget(Paragraph::new(lines), area);
+}
+
+/// A text in lines of so many columns, between words where that goes.
+fn folded(text: &str, room: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let last = lines.last_mut().filter(|last| last.is_empty() || last.len() + 1 + word.len() <= room);
+        match last {
+            Some(last) if last.is_empty() => last.push_str(word),
+            Some(last) => *last += &format!(" {word}"),
+            None => lines.push(word.to_owned()),
+        }
+    }
+    lines
 }
 
 /// The outermost calls above; each function as wide as its share.
@@ -223,8 +262,15 @@ fn flame(frame: &mut Frame<'_>, area: Rect, shot: &Shot) {
         );
     };
     let all: u64 = stacks.values().fold(0, |sum, n| sum.saturating_add(*n));
-    note(frame, area, 0, &format!("who calls {name}, {} calls; f ends this", count(all)));
-    for block in blocks(stacks, area.width, area.height.saturating_sub(1)) {
+    let height = area.height.saturating_sub(1);
+    let left_out = root_beyond(stacks, height.into());
+    let outermost = if left_out > 0 {
+        format!("; {left_out} outermost frames, in all of them, are left out")
+    } else {
+        String::new()
+    };
+    note(frame, area, 0, &format!("who calls {name}, {} calls; f ends this{outermost}", count(all)));
+    for block in blocks(stacks, left_out, area.width, height) {
         let at = Rect { x: area.x + block.x, y: area.y + 1 + block.y, width: block.width, height: 1 };
         // The same name has the same colour, whoever is beside it.
         let colour = block.name.bytes().fold(7usize, |sum, byte| sum.wrapping_mul(31) + usize::from(byte));

@@ -33,7 +33,9 @@ impl Flame {
 
     /// Reads what has come; tables of code that was loaded since are made.
     pub fn look(&mut self, now: Instant) {
-        self.session.look_for_tables();
+        if self.session.look_for_tables() {
+            self.stacks.look_for_names();
+        }
         if self.read.is_none_or(|read| now.saturating_duration_since(read) >= READ) {
             self.folded = Rc::new(self.stacks.folded(std::slice::from_ref(&self.session)));
             self.read = Some(now);
@@ -61,13 +63,23 @@ struct Node<'a> {
     children: BTreeMap<&'a str, Node<'a>>,
 }
 
-/// Boxes of so many columns and rows; what is narrower than a column, or deeper, is left out.
-pub fn blocks(stacks: &Folded, width: u16, height: u16) -> Vec<Block> {
+/// Frames that all stacks begin with, as many as have to be left out so that the deepest stack fits, and one is left.
+pub fn root_beyond(stacks: &Folded, height: usize) -> usize {
+    let deepest = stacks.keys().map(Vec::len).max().unwrap_or(0);
+    let Some(first) = stacks.keys().next() else { return 0 };
+    let is_in_all =
+        |n: &usize| stacks.keys().all(|stack| stack.len() > n + 1 && stack.get(*n) == first.get(*n));
+    let common = (0..first.len()).take_while(is_in_all).count();
+    deepest.saturating_sub(height).min(common.saturating_sub(1))
+}
+
+/// Boxes of so many columns and rows, without so many outermost frames; what is narrower than a column, or deeper, is left out.
+pub fn blocks(stacks: &Folded, without: usize, width: u16, height: u16) -> Vec<Block> {
     let mut root = Node::default();
     for (stack, count) in stacks {
         let mut node = &mut root;
         node.count = node.count.saturating_add(*count);
-        for name in stack.iter().take(height.into()) {
+        for name in stack.iter().skip(without).take(height.into()) {
             node = node.children.entry(name).or_default();
             node.count = node.count.saturating_add(*count);
         }
@@ -104,7 +116,7 @@ mod tests {
     #[test]
     fn boxes_are_as_wide_as_their_share_and_lie_below_their_callers() {
         let all = stacks(&[("main;a;malloc", 30), ("main;b;malloc", 60), ("main;c", 10), ("main;d", 0)]);
-        let found = blocks(&all, 100, 10);
+        let found = blocks(&all, 0, 100, 10);
         let told: Vec<(&str, u16, u16, u16)> =
             found.iter().map(|b| (b.name.as_str(), b.x, b.y, b.width)).collect();
         let wanted = [
@@ -116,7 +128,7 @@ mod tests {
             ("c", 90, 1, 10),
         ];
         assert_eq!(told, wanted);
-        assert!(blocks(&all, 100, 2).iter().all(|b| b.y < 2));
-        assert!(blocks(&stacks(&[]), 80, 20).is_empty());
+        assert!(blocks(&all, 0, 100, 2).iter().all(|b| b.y < 2));
+        assert!(blocks(&stacks(&[]), 0, 80, 20).is_empty());
     }
 }

@@ -170,3 +170,12 @@ fn an_instruction_has_its_source_line_and_the_functions_that_were_inlined_there(
     assert_eq!(inner.line, Some(line));
     assert!(places[2].is_empty(), "no code, no place");
 }
+
+#[test]
+fn compressed_sections_are_read() {
+    for how in ["zlib", "zstd"] {
+        let (image, info) = built(how, &["-g", &format!("-Wl,--compress-debug-sections={how}")]);
+        let takes = info.function(&image, start(&image, "takes")).unwrap();
+        assert_eq!(takes.parameters.len(), 11, "{how}");
+    }
+}

@@ -42,7 +42,7 @@ pub(crate) use relocate::{len_bound, relocate};
 pub(crate) use scan::scan;
 pub use slot::{At, RELEASE_FRAME_BYTES, Resume, SLOT_CODE_BYTES, SlotCode};
 pub(crate) use sweep::{Met, branch_target, follow, source, sweep};
-pub use trap::{accessor_before, has_plain_stack};
+pub use trap::accessor_before;
 pub use written::{written, written_apart_from_computed_calls};
 
 /// Length of a jump that reaches 2 GiB either way.

@@ -116,12 +116,13 @@ pub fn calls(run: &Run, most: usize) -> String {
     let mut calls: Vec<_> = run.calls.iter().collect();
     calls.sort_by_key(|call| call.at_ns);
     let row = |call: &&crate::run::Call| {
-        let said = format!("{}({})", call.name, call.args.join(", "));
+        let args: Vec<String> = call.args.iter().map(|value| address(value)).collect();
+        let said = format!("{}({})", call.name, args.join(", "));
         vec![
             (format!("{:.6}", call.at_ns as f64 / 1e9), Some(call.at_ns as f64)),
             (if call.tid == 0 { "-".into() } else { call.tid.to_string() }, Some(call.tid as f64)),
             text(&said),
-            text(call.ret.as_deref().unwrap_or("-")),
+            text(&call.ret.as_deref().map_or_else(|| "-".to_owned(), address)),
             nanoseconds(call.ns),
         ]
     };
@@ -129,6 +130,12 @@ pub fn calls(run: &Run, most: usize) -> String {
     let left_out =
         calls.len().saturating_sub(most).saturating_add(usize::try_from(run.more_calls).unwrap_or(0));
     table(&["seconds", "thread", " call", " returned", "took"], &rows, false, left_out)
+}
+
+/// Numbers as large as addresses are, as these are written.
+fn address(value: &str) -> String {
+    let large = value.parse().ok().filter(|n: &u64| *n > u32::MAX.into());
+    large.map_or_else(|| value.to_owned(), |n| format!("{n:#x}"))
 }
 
 /// hits = handled + skipped by cause, and what became of the process.

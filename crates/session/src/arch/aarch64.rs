@@ -13,6 +13,7 @@ pub(crate) mod frame;
 use super::SleptIn;
 use sys::ptrace::Regs;
 use sys::{Errno, nr};
+use unwind::Registers;
 
 /// Whether all exists here, and not compiled counts alone.
 pub(crate) const IS_WHOLE: bool = false;
@@ -205,9 +206,9 @@ pub(crate) fn register(regs: &mut Regs, number: u8) -> Option<&mut u64> {
 /// No trampoline saves flags.
 pub(crate) fn set_flags(_: &mut Regs, _: u64) {}
 
-/// The register that compilers keep a frame's address in.
-pub(crate) fn frame_pointer(regs: &Regs) -> u64 {
-    regs.x[29]
+/// What a walk of a stack begins with; nobody walks one here.
+pub(crate) fn walked(regs: &Regs) -> Registers {
+    Registers::new(regs.pc, regs.sp)
 }
 
 /// A register by its number, for addresses of accesses.

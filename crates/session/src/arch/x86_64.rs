@@ -11,6 +11,7 @@ pub(crate) mod frame;
 use super::SleptIn;
 use sys::ptrace::{self, Regs};
 use sys::{Errno, nr};
+use unwind::{Reg, Registers};
 
 /// Whether all exists here, and not compiled counts alone.
 pub(crate) const IS_WHOLE: bool = true;
@@ -205,9 +206,16 @@ pub(crate) fn set_flags(regs: &mut Regs, ax: u64) {
     regs.eflags = (regs.eflags & !0x8d5) | low | overflow << 11;
 }
 
-/// The register that compilers keep a frame's address in.
-pub(crate) fn frame_pointer(regs: &Regs) -> u64 {
-    regs.rbp
+/// What a walk of a stack begins with.
+pub(crate) fn walked(regs: &Regs) -> Registers {
+    Registers::new(regs.rip, regs.rsp)
+        .with(Reg::Rbp, regs.rbp)
+        .with(Reg::Rbx, regs.rbx)
+        .with(Reg::R12, regs.r12)
+        .with(Reg::R13, regs.r13)
+        .with(Reg::R14, regs.r14)
+        .with(Reg::R15, regs.r15)
+        .with(Reg::R10, regs.r10)
 }
 
 /// A register by its number, for addresses of accesses; 16 and 17 are the bases of fs and gs (table).

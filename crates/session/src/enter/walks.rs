@@ -18,9 +18,10 @@ use image::{ElfImage, FileId, Mapping, Module, Process};
 use std::collections::HashMap;
 use std::mem::offset_of;
 use std::ops::Range;
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-use unwind::{Area, Loaded, Table, make};
+use unwind::{Area, HEAD_WORDS, Loaded, Table, make};
 use wire::{STACK_FRAMES, STACKS_MAX, WALK_TABLES, WalkDesc};
 
 /// Bytes for tables of modules that come later. Pages that are not written to are none.
@@ -73,6 +74,47 @@ impl Made {
     pub fn object_bytes(&self) -> usize {
         let tables: usize = self.tables.values().flatten().map(|table| table.bytes() + 64).sum();
         WALK_TABLES + tables.min(TABLES_MAX) + LATER
+    }
+}
+
+/// Tables of a process that are kept here, for walks that are made here.
+#[derive(Debug, Default)]
+pub(crate) struct Tables {
+    made: HashMap<Key, Option<Table>>,
+    modules: Vec<Loaded<Key>>,
+    words: Vec<AtomicU32>,
+}
+
+impl Tables {
+    /// Of all that the process has mapped now.
+    pub fn of(memory: &Memory) -> Tables {
+        let mut tables = Tables::default();
+        tables.look(memory);
+        tables
+    }
+
+    /// Takes what was mapped since; true if there was something.
+    pub fn look(&mut self, memory: &Memory) -> bool {
+        let made = Made::of(memory, |file| self.made.contains_key(file));
+        if made.modules == self.modules || made.modules.is_empty() {
+            return false;
+        }
+        self.made.extend(made.tables);
+        self.modules = made.modules;
+        let tables: usize = self.made.values().flatten().map(|table| table.bytes() + 64).sum();
+        let words = HEAD_WORDS + tables / size_of::<u32>() + 16 * (self.modules.len() + 2);
+        self.words = (0..words).map(|_| AtomicU32::new(0)).collect();
+        let mut area = Area::default();
+        for (file, table) in &self.made {
+            area.add(&self.words, *file, table.as_ref());
+        }
+        area.publish(&self.words, &self.modules);
+        true
+    }
+
+    /// As a walk reads them.
+    pub fn tables(&self) -> unwind::Tables<'_> {
+        unwind::Tables::of(&self.words)
     }
 }
 
@@ -177,13 +219,14 @@ impl Walks {
         walks
     }
 
-    /// Adds the tables of what the process has mapped since, if a hit has met code that it had no table of.
-    pub fn look(&mut self, arena: &Arena, memory: &Memory) {
-        let Some(at) = arena.layout.walk().map(|at| at + offset_of!(WalkDesc, missed)) else { return };
-        let Some(missed) = arena.view().word(at) else { return };
+    /// Adds the tables of what the process has mapped since, if a hit has met code that it had no table of. True if there is
+    /// something new: a module, or code that is in no file, which the program has made.
+    pub fn look(&mut self, arena: &Arena, memory: &Memory) -> bool {
+        let Some(at) = arena.layout.walk().map(|at| at + offset_of!(WalkDesc, missed)) else { return false };
+        let Some(missed) = arena.view().word(at) else { return false };
         let is_early = self.quiet_until.is_some_and(|until| Instant::now() < until);
         if missed.load(Relaxed) == 0 || is_early {
-            return;
+            return false;
         }
         let made = Made::of(memory, |file| self.area.has(file));
         // Code that belongs to no file is met again and again: there is nothing to be had for it, and nothing to say.
@@ -194,6 +237,7 @@ impl Walks {
         } else {
             self.quiet_until = Some(Instant::now() + QUIET);
         }
+        true
     }
 
     fn put(&mut self, arena: &Arena, made: Made) {

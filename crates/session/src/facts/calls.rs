@@ -23,13 +23,16 @@ pub struct Event {
     pub tid: u64,
     /// First arguments; at an exit what is returned, and the stamp of the entry, 0 if that was not seen.
     pub values: [u64; 3],
+    /// At an entry, if it was asked for: the stack, as `wire::Event::stack` has it.
+    pub stack: u32,
 }
 
 impl From<wire::Event> for Event {
     fn from(event: wire::Event) -> Event {
         let (function, is_exit, is_jump) = (event.function(), event.is_exit(), event.is_jump());
-        let wire::Event { stamp, place, tid, values, .. } = event;
-        Event { stamp, place, function, is_exit, is_jump, tid, values }
+        let (stack, tid) = (event.stack(), u64::from(event.tid as u32));
+        let wire::Event { stamp, place, values, .. } = event;
+        Event { stamp, place, function, is_exit, is_jump, tid, values, stack }
     }
 }
 

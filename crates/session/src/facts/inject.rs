@@ -361,7 +361,7 @@ pub(crate) mod tests {
     fn whichever_step_fails_of_timed_and_traced_calls_it_is_so_too() {
         let subject = Subject::start();
         let specs = ["u::injected_long", "u::injected_other"].map(|text| Spec::parse(text).unwrap());
-        let asked = [(&specs[0], Verb::Latency), (&specs[1], Verb::Trace)];
+        let asked = [(&specs[0], Verb::Latency), (&specs[1], Verb::Trace { has_stacks: true })];
         let sites = plan_each(&mut Images::default(), subject.pid(), &asked).unwrap().sites;
         assert!(sites.len() >= 4, "entries and exits");
         walk_through(&subject, &sites, None);

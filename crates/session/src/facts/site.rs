@@ -46,6 +46,8 @@ pub enum Consumer {
         is_go: bool,
         /// At an exit.
         is_exit: bool,
+        /// With the stack that led to it; at an entry alone.
+        walks: bool,
         /// The exit is a jump to another function, so that what is returned is not known there.
         is_jump: bool,
     },
@@ -117,6 +119,8 @@ impl Consumer {
     /// histogram's argument, and r14, where Go keeps the goroutine.
     pub(crate) fn reads(self) -> u16 {
         match self {
+            // gcc may have the frame in r10.
+            Consumer::CountStack { .. } | Consumer::Trace { walks: true, .. } => 1 << 10 | 1 << 14,
             // From r11 down to r8, in the order of the kernel's `pt_regs`.
             Consumer::Log2Histogram { register } => match (register & wire::ARG_OFFSET) / 8 {
                 place @ 6..=9 => 1 << (17 - place),
@@ -125,8 +129,6 @@ impl Consumer {
             Consumer::Enter { is_go: true, .. }
             | Consumer::Leave { is_go: true, .. }
             | Consumer::Trace { is_go: true, .. } => 1 << 14,
-            // gcc may have the frame there.
-            Consumer::CountStack { .. } => 1 << 10 | 1 << 14,
             _ => 0,
         }
     }
@@ -138,8 +140,12 @@ impl Consumer {
             Consumer::Ring => (HandlerKind::Ring, 0),
             Consumer::CountStack { flags } => (HandlerKind::CountStack, flags),
             Consumer::RingBeforeExec => (HandlerKind::RingBeforeExec, 0),
-            Consumer::Trace { function, is_go, is_exit, is_jump } => {
-                let kind = if is_exit { HandlerKind::TraceLeave } else { HandlerKind::TraceEnter };
+            Consumer::Trace { function, is_go, is_exit, walks, is_jump } => {
+                let kind = match (is_exit, walks) {
+                    (true, _) => HandlerKind::TraceLeave,
+                    (false, true) => HandlerKind::TraceEnterStack,
+                    (false, false) => HandlerKind::TraceEnter,
+                };
                 let bit = |is_set, bit| if is_set { bit } else { 0 };
                 (kind, function | bit(is_go, TRACE_GO) | bit(is_jump, TRACE_JUMP))
             }
@@ -255,7 +261,8 @@ impl SitePlan {
 
     /// A hit walks the thread's stack.
     pub(crate) fn walks(&self) -> bool {
-        self.consumers().any(|c| matches!(c, Consumer::CountStack { .. }))
+        self.consumers()
+            .any(|c| matches!(c, Consumer::CountStack { .. } | Consumer::Trace { walks: true, .. }))
     }
 
     /// Its hits are counted in the trampoline, without a handler.

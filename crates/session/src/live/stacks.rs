@@ -1,6 +1,6 @@
 //! The stacks that were counted.
 //!
-//! For:     `count --stack`; `ustack` in programs.
+//! For:     `count --stack`, `trace --stack`; `ustack` in programs.
 //! State:   none of its own.
 //! Context: control.
 //! Keeps:   S1 a stack and its count are of the same number; what cannot be a stack is left out and told.
@@ -9,7 +9,9 @@
 use super::session::Session;
 use super::site::SiteView;
 use crate::enter::arena::SeenStacks;
+use crate::facts::calls::Event;
 use crate::facts::site::Consumer;
+use unwind::Stop;
 use wire::{STACK_FRAMES, walk_cell};
 
 /// One stack, and how often it was met.
@@ -19,6 +21,15 @@ pub struct StackCount {
     pub frames: Vec<u64>,
     /// Hits.
     pub count: u64,
+}
+
+/// The stack of one call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallStack {
+    /// The function, then those behind the calls, outwards; nothing if there is none.
+    pub frames: Vec<u64>,
+    /// Why it is not whole, or is not there.
+    pub lacks: Option<&'static str>,
 }
 
 /// Hits without a stack, and stacks that are not whole.
@@ -75,6 +86,33 @@ impl Session {
         found
     }
 
+    /// The stack of a call's beginning, if it was asked for.
+    pub fn call_stack(&self, entry: &Event) -> Option<CallStack> {
+        let (number, why) = (entry.stack as u16, entry.stack >> wire::Event::WHY_SHIFT);
+        let Some(number) = number.checked_sub(1) else {
+            let lacks = match why {
+                walk_cell::FULL => "there is no room for one more different stack",
+                walk_cell::NO_SPACE => "too many threads were in hits at once",
+                walk_cell::CHILD => "children's stacks are not walked",
+                _ => return None,
+            };
+            return Some(CallStack { frames: Vec::new(), lacks: Some(lacks) });
+        };
+        let mut frames = [0; STACK_FRAMES];
+        let stacks = self.regions.arena.stacks()?;
+        let Ok(len) = stacks.get(number.into(), &mut frames) else {
+            return Some(CallStack { frames: Vec::new(), lacks: Some("its record was damaged") });
+        };
+        let lacks = match Stop::of(why) {
+            Stop::Outermost | Stop::Depth => None,
+            Stop::NotStack => Some("it goes on in memory that is not known to be the thread's stack"),
+            Stop::NoFrame => Some("code without unwind information and without frame pointers"),
+            Stop::Unknown => Some("unwind information is missing or not understood"),
+            Stop::NotUp => Some("the next frame would not lie above"),
+        };
+        Some(CallStack { frames: frames[..len].to_vec(), lacks })
+    }
+
     /// The stacks that programs have asked for, also when the session is gone; `None` if none asks.
     pub fn seen_stacks(&self) -> Option<SeenStacks> {
         self.regions.arena.seen_stacks()
@@ -98,8 +136,9 @@ impl Session {
         }
     }
 
-    /// Makes tables of modules that have come since, if a hit wanted one.
-    pub fn look_for_tables(&mut self) {
-        self.walks.look(&self.regions.arena, &self.memory);
+    /// Makes tables of modules that have come since, if a hit wanted one; true if it has met one, or code that
+    /// is in no file.
+    pub fn look_for_tables(&mut self) -> bool {
+        self.walks.look(&self.regions.arena, &self.memory)
     }
 }

@@ -43,11 +43,13 @@ impl Planner<'_> {
     fn calls_by_kernel(&self, wanted: &Match, verb: Verb, placed: &mut Placed) -> Option<Vec<SitePlan>> {
         let number = placed.functions;
         let exits = match self.exits_for_kernel(wanted) {
-            Err(NoExits::NeverReturns) if verb == Verb::Trace => Vec::new(),
+            Err(NoExits::NeverReturns) if matches!(verb, Verb::Trace { .. }) => Vec::new(),
             other => other.ok()?,
         };
         if number > FUNCTIONS_MAX
             || wanted.mark.is_some()
+            // Its programs walk no stacks.
+            || verb == (Verb::Trace { has_stacks: true })
             || is_go_code(&self.images[&wanted.module].image, wanted)
         {
             return None;
@@ -114,7 +116,7 @@ impl Planner<'_> {
         let mut entry = self.placement(wanted, placed).map_err(|why| why.to_string())?;
         let exits = match find_exits(&loaded.image, &loaded.flow, function, is_go) {
             // Calls of `abort` and the like can be seen, not timed.
-            Err(NoExits::NeverReturns) if verb == Verb::Trace => None,
+            Err(NoExits::NeverReturns) if matches!(verb, Verb::Trace { .. }) => None,
             other => Some(other.map_err(|why| unknown_exits(&why))?),
         };
         let number = placed.functions;
@@ -208,13 +210,20 @@ impl Planner<'_> {
 
 /// What is called at a function's entry and before its exits; at an exit that is a jump to another function, or not.
 fn ends(verb: Verb, function: u32, is_go: bool) -> (Consumer, impl Fn(bool) -> Consumer) {
-    let trace = move |is_exit, is_jump| Consumer::Trace { function, is_go, is_exit, is_jump };
+    let has_stacks = verb == Verb::Trace { has_stacks: true };
+    let trace = move |is_exit: bool, is_jump| Consumer::Trace {
+        function,
+        is_go,
+        is_exit,
+        walks: has_stacks && !is_exit,
+        is_jump,
+    };
     let enter = match verb {
-        Verb::Trace => trace(false, false),
+        Verb::Trace { .. } => trace(false, false),
         _ => Consumer::Enter { function, is_go },
     };
     let leave = move |is_jump| match verb {
-        Verb::Trace => trace(true, is_jump),
+        Verb::Trace { .. } => trace(true, is_jump),
         _ => Consumer::Leave { function, is_go },
     };
     (enter, leave)

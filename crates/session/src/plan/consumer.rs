@@ -89,7 +89,7 @@ pub(super) fn consumer(
         }
         (Verb::Ring, _) => Consumer::Ring,
         (Verb::RingBeforeExec, _) => Consumer::RingBeforeExec,
-        (Verb::Latency | Verb::Trace, _) => return Err("it has two hooks, not one".into()),
+        (Verb::Latency | Verb::Trace { .. }, _) => return Err("it has two hooks, not one".into()),
     };
     Ok(Some(consumer))
 }

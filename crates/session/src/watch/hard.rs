@@ -10,6 +10,7 @@
 //!          H3 counts are the events' own, and do not depend on what was recorded.
 //! Checked: testkit `watching`, against a program that counts its own writes.
 
+use super::callers::Callers;
 use super::record::Recorder;
 use super::registers::{Claim, Others, REGISTERS, Taken, process_in_words};
 use super::{Access, Detail, Touch, Watch, WatchError, step};
@@ -23,6 +24,7 @@ use crate::leave::recover::recover;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use sys::perf::{self, Breakpoint, access};
 use sys::{Errno, sched};
@@ -144,9 +146,10 @@ impl Hard {
 
 /// In a process that stands.
 fn recorder(pid: i32, watches: &[Watch], detail: Detail) -> Result<Recorder, WatchError> {
-    let memory = Memory::open(pid)?;
+    let memory = Arc::new(Memory::open(pid)?);
     let values: Vec<u64> = watches.iter().map(|w| step::value(&memory, w)).collect();
-    Recorder::new(pid, watches, &values, detail)
+    let callers = (detail == Detail::Stacks).then(|| Callers::of(memory));
+    Recorder::new(pid, watches, &values, callers)
 }
 
 /// One event for each thread.

@@ -6,9 +6,9 @@
 //! Keeps:   L1 an address that is in no known function is told by its file and offset, or as a number.
 //! Checked: testkit `watching`.
 
-use super::touch::{At, Stack};
+use super::touch::At;
 use image::{Addr, ElfImage, Process};
-use insn::{accessor_before, has_plain_stack};
+use insn::accessor_before;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -27,21 +27,12 @@ pub struct Places {
     images: HashMap<u64, Option<ElfImage>>,
     /// Accessing instructions by where the processor stopped.
     accessors: HashMap<u64, Option<u64>>,
-    /// Whether the return address is at the stack pointer, by instruction.
-    plain: HashMap<u64, bool>,
 }
 
 impl Places {
     /// Of a process that runs.
     pub fn new(pid: i32) -> Places {
-        Places {
-            pid,
-            process: None,
-            read_at: None,
-            images: HashMap::new(),
-            accessors: HashMap::new(),
-            plain: HashMap::new(),
-        }
+        Places { pid, process: None, read_at: None, images: HashMap::new(), accessors: HashMap::new() }
     }
 
     /// `function+0x12` for an access; `after function+0x12` if the instruction before that cannot be told.
@@ -57,28 +48,6 @@ impl Places {
             Some(ip) => (ip, self.name(ip)),
             None => (stop, format!("after {}", self.name(stop))),
         }
-    }
-
-    /// The callers of an access at the instruction `ip`, innermost first, up to the first that is in no file's code.
-    ///
-    /// With frame pointers all of them; without, the direct caller of a function that pushes nothing.
-    pub fn callers(&mut self, ip: u64, stack: &Stack) -> Vec<String> {
-        let direct = stack.top.filter(|_| self.has_plain_stack(ip));
-        let frames = stack.frames.iter().copied().skip_while(|f| Some(*f) == direct);
-        let all: Vec<u64> = direct.into_iter().chain(frames).collect();
-        all.into_iter()
-            .map_while(|address| Some(self.holder(address.checked_sub(1)?)?.place(address)))
-            .collect()
-    }
-
-    fn has_plain_stack(&mut self, ip: u64) -> bool {
-        if let Some(known) = self.plain.get(&ip) {
-            return *known;
-        }
-        let code = self.code_to(ip);
-        let is_plain = code.is_some_and(|(start, code)| has_plain_stack(&code, start, ip));
-        self.plain.insert(ip, is_plain);
-        is_plain
     }
 
     fn accessor(&mut self, stop: u64) -> Option<u64> {

@@ -8,16 +8,20 @@
 //!             microsecond) is seen in its place; that thread's access has its own record.
 //! Checked: testkit `watching`.
 
-use super::touch::{At, Detail, FRAMES_MAX, Last, Stack, Touch};
+use super::callers::Callers;
+use super::touch::{At, Last, Stack, Touch};
 use super::{Watch, WatchError};
 use crate::facts::descriptor::owned;
 use std::os::fd::{AsRawFd, OwnedFd};
 use sys::Errno;
 use sys::bpf::{self, helper, instruction as op};
 use sys::ringbuf::Ring;
+use unwind::{Reg, Registers};
 
-/// Some 25,000 records: a quarter of a second of one thread that does nothing but access.
+/// Some 100,000 records: a second of one thread that does nothing but access.
 const RING_BYTES: u32 = 8 << 20;
+/// With stacks some 7,700.
+const STACKS_BYTES: u32 = 64 << 20;
 /// Words of a record.
 const WATCH: usize = 0;
 const WHO: usize = 1;
@@ -25,15 +29,29 @@ const LOST: usize = 2;
 const IP: usize = 3;
 const VALUE: usize = 4;
 const VALUE_ERROR: usize = 5;
-const STACK_BYTES: usize = 6;
-const TOP: usize = 7;
-const TOP_ERROR: usize = 8;
-const STACK: usize = 9;
+/// The stack pointer, and the other registers that a walk begins with.
+const SP: usize = 6;
+const KEPT: usize = 7;
+/// Of each part of the stack, whether it could be copied.
+const COPIED: usize = KEPT + KEPT_OF.len();
+const STACK: usize = COPIED + PARTS;
+/// The stack is copied in so many parts: the last one may reach beyond its end.
+const PARTS: usize = 8;
+const PART_BYTES: usize = 1024;
 /// Where the kernel's `bpf_perf_event_data` has rip and rsp.
 const CONTEXT_RIP: i16 = 128;
 const CONTEXT_RSP: i16 = 152;
-/// bpf_get_stack: of user code. bpf_ringbuf_submit: we look by ourselves.
-const USER_STACK: i32 = 1 << 8;
+/// The same of the registers that calls keep, and r10.
+const KEPT_OF: [(Reg, i16); 7] = [
+    (Reg::R15, 0),
+    (Reg::R14, 8),
+    (Reg::R13, 16),
+    (Reg::R12, 24),
+    (Reg::Rbp, 32),
+    (Reg::Rbx, 40),
+    (Reg::R10, 56),
+];
+/// bpf_ringbuf_submit: we look by ourselves.
 const NO_WAKEUP: i32 = 1;
 
 /// The programs and their ring.
@@ -43,6 +61,8 @@ pub(super) struct Recorder {
     lost: OwnedFd,
     ring: Ring,
     last: Last,
+    /// For stacks, if they are wanted.
+    callers: Option<Callers>,
 }
 
 impl Recorder {
@@ -51,14 +71,15 @@ impl Recorder {
         pid: i32,
         watches: &[Watch],
         values: &[u64],
-        detail: Detail,
+        callers: Option<Callers>,
     ) -> Result<Recorder, WatchError> {
         let refused = |errno| WatchError::NoRecords { errno };
         let lost = owned(bpf::create_array(1)).map_err(refused)?;
-        let room = owned(bpf::create_ring(RING_BYTES)).map_err(refused)?;
-        let ring = Ring::map(room.as_raw_fd(), RING_BYTES).map_err(refused)?;
+        let len = if callers.is_some() { STACKS_BYTES } else { RING_BYTES };
+        let room = owned(bpf::create_ring(len)).map_err(refused)?;
+        let ring = Ring::map(room.as_raw_fd(), len).map_err(refused)?;
         let load = |(n, watch): (usize, &Watch)| {
-            let code = program(n, watch, lost.as_raw_fd(), room.as_raw_fd(), detail == Detail::Stacks);
+            let code = program(n, watch, lost.as_raw_fd(), room.as_raw_fd(), callers.is_some());
             owned(bpf::load_perf_program(&code))
         };
         let programs = watches.iter().enumerate().map(load).collect::<Result<_, _>>().map_err(refused)?;
@@ -66,7 +87,7 @@ impl Recorder {
         for (n, value) in values.iter().enumerate() {
             last.next(n, pid, Some(*value), 0);
         }
-        Ok(Recorder { programs, lost, ring, last })
+        Ok(Recorder { programs, lost, ring, last, callers })
     }
 
     /// Has the event's accesses, and those of events inherited from it, recorded.
@@ -77,8 +98,8 @@ impl Recorder {
     /// What was recorded since the last call.
     pub(super) fn take(&mut self) -> Vec<Touch> {
         let mut touches = Vec::new();
-        let last = &mut self.last;
-        self.ring.take(|bytes| touches.extend(touch(bytes, last)));
+        let (last, callers) = (&mut self.last, &mut self.callers);
+        self.ring.take(|bytes| touches.extend(touch(bytes, last, callers.as_mut())));
         touches
     }
 
@@ -89,24 +110,35 @@ impl Recorder {
     }
 }
 
-fn touch(bytes: &[u8], last: &mut Last) -> Option<Touch> {
+fn touch(bytes: &[u8], last: &mut Last, callers: Option<&mut Callers>) -> Option<Touch> {
     let word = |n: usize| Some(u64::from_le_bytes(bytes.get(8 * n..8 * n + 8)?.try_into().ok()?));
     let (watch, who) = (word(WATCH)? as usize, word(WHO)?);
     let (pid, tid) = ((who >> 32) as i32, who as i32);
     let after = if word(VALUE_ERROR)? == 0 { Some(word(VALUE)?) } else { None };
     let before = last.next(watch, pid, after, word(LOST)?);
-    let frames = usize::try_from(word(STACK_BYTES)? as i64).unwrap_or(0) / 8;
-    // The first is the stop itself.
-    let frames = (1..frames.min(FRAMES_MAX)).filter_map(|n| word(STACK + n)).take_while(|a| *a != 0);
-    let top = if word(TOP_ERROR)? == 0 { Some(word(TOP)?) } else { None };
-    let stack = Stack { top, frames: frames.collect() };
+    let stack = match callers {
+        Some(callers) => {
+            let sp = word(SP)?;
+            let mut registers = Registers::new(word(IP)?, sp);
+            for (n, (reg, _)) in KEPT_OF.into_iter().enumerate() {
+                registers = registers.with(reg, word(KEPT + n)?);
+            }
+            callers.find(registers, |addr| {
+                // The copy begins at the stack pointer, which is a whole number of words.
+                let at = usize::try_from(addr.checked_sub(sp)?).ok().filter(|at| at % 8 == 0)?;
+                let part = at / PART_BYTES;
+                (part < PARTS && word(COPIED + part)? == 0).then(|| word(STACK + at / 8)).flatten()
+            })
+        }
+        None => Stack::default(),
+    };
     Some(Touch { watch, pid, tid, at: At::Behind(word(IP)?), before, after, stack })
 }
 
 /// Takes room in the ring and fills in a record; or counts one lost.
 fn program(number: usize, watch: &Watch, lost: i32, ring: i32, with_stack: bool) -> Vec<u64> {
     let at = |word: usize| 8 * word as i16;
-    let words = STACK + if with_stack { FRAMES_MAX } else { 0 };
+    let words = if with_stack { STACK + PARTS * PART_BYTES / 8 } else { SP };
     let half = |value: u64| value as u32 as i32;
     let mut code = vec![
         op(0xbf, 6, 1, 0, 0),   // r6 = the context
@@ -139,9 +171,6 @@ fn program(number: usize, watch: &Watch, lost: i32, ring: i32, with_stack: bool)
         op(0x79, 1, 6, CONTEXT_RIP, 0),      // r1 = rip
         op(0x7b, 8, 1, at(IP), 0),           // record.ip = r1
         op(0x7a, 8, 0, at(VALUE), 0),        // record.value = 0
-        op(0x7a, 8, 0, at(STACK_BYTES), 0),  // record.stack_bytes = 0
-        op(0x7a, 8, 0, at(TOP), 0),          // record.top = 0
-        op(0x7a, 8, 0, at(TOP_ERROR), 1),    // record.top_error = 1: not read
         op(0xbf, 1, 8, 0, 0),                // r1 = record
         op(0x07, 1, 0, 0, 8 * VALUE as i32), // r1 += 8 * VALUE
         op(0xb7, 2, 0, 0, watch.len as i32), // r2 = bytes
@@ -151,21 +180,25 @@ fn program(number: usize, watch: &Watch, lost: i32, ring: i32, with_stack: bool)
         op(0x7b, 8, 0, at(VALUE_ERROR), 0), // record.value_error = r0
     ];
     if with_stack {
-        code.extend([
-            op(0xbf, 1, 6, 0, 0),                     // r1 = the context
-            op(0xbf, 2, 8, 0, 0),                     // r2 = record
-            op(0x07, 2, 0, 0, 8 * STACK as i32),      // r2 += 8 * STACK
-            op(0xb7, 3, 0, 0, 8 * FRAMES_MAX as i32), // r3 = bytes
-            op(0xb7, 4, 0, 0, USER_STACK),            // r4 = flags
-            op(0x85, 0, 0, 0, helper::GET_STACK),
-            op(0x7b, 8, 0, at(STACK_BYTES), 0), // record.stack_bytes = r0
-            op(0xbf, 1, 8, 0, 0),               // r1 = record
-            op(0x07, 1, 0, 0, 8 * TOP as i32),  // r1 += 8 * TOP
-            op(0xb7, 2, 0, 0, 8),               // r2 = bytes
-            op(0x79, 3, 6, CONTEXT_RSP, 0),     // r3 = rsp
-            op(0x85, 0, 0, 0, helper::PROBE_READ_USER),
-            op(0x7b, 8, 0, at(TOP_ERROR), 0), // record.top_error = r0
-        ]);
+        let words = [(SP, CONTEXT_RSP)].into_iter();
+        let kept = KEPT_OF.into_iter().enumerate().map(|(n, (_, from))| (KEPT + n, from));
+        for (to, from) in words.chain(kept) {
+            code.extend([
+                op(0x79, 1, 6, from, 0),   // r1 = the register
+                op(0x7b, 8, 1, at(to), 0), // record.to = r1
+            ]);
+        }
+        for part in 0..PARTS {
+            code.extend([
+                op(0xbf, 1, 8, 0, 0),                                      // r1 = record
+                op(0x07, 1, 0, 0, (8 * STACK + PART_BYTES * part) as i32), // r1 += the part's place
+                op(0xb7, 2, 0, 0, PART_BYTES as i32),                      // r2 = bytes
+                op(0x79, 3, 6, CONTEXT_RSP, 0),                            // r3 = rsp
+                op(0x07, 3, 0, 0, (PART_BYTES * part) as i32),             // r3 += how far above
+                op(0x85, 0, 0, 0, helper::PROBE_READ_USER),
+                op(0x7b, 8, 0, at(COPIED + part), 0), // record.copied[part] = r0
+            ]);
+        }
     }
     code.extend([
         op(0xbf, 1, 8, 0, 0),         // r1 = record

@@ -17,6 +17,7 @@ mod calls;
 mod fault;
 mod page;
 
+use super::callers::Callers;
 use super::step;
 use super::{Detail, Touch, Watch, WatchError};
 use crate::enter::journal::{Journal, LEN, are_restored};
@@ -59,6 +60,8 @@ const OPTIONS: usize = ptrace::O_TRACESYSGOOD
 pub struct Soft {
     pid: i32,
     memory: Arc<Memory>,
+    /// For stacks, if they are wanted.
+    callers: Option<Callers>,
     foothold: Arc<Foothold>,
     watches: Vec<Watch>,
     pages: Vec<Page>,
@@ -114,7 +117,7 @@ impl Soft {
         descriptor::reserve()?;
         recover(pid)?;
         let began = Instant::now();
-        let memory = Memory::open(pid)?;
+        let memory = Arc::new(Memory::open(pid)?);
         let mut world = World::stop(pid)?;
         memory.check()?;
         let process = Process::read(pid as u32).map_err(WatchError::Image)?;
@@ -135,7 +138,8 @@ impl Soft {
         tids.iter().try_for_each(|tid| ptrace::set_options(*tid, options)).map_err(|_| refused())?;
         let mut soft = Soft {
             pid,
-            memory: Arc::new(memory),
+            callers: (detail == Detail::Stacks).then(|| Callers::of(Arc::clone(&memory))),
+            memory,
             foothold: Arc::new(foothold),
             pages,
             journal: None,

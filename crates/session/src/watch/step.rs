@@ -6,9 +6,7 @@
 //! Keeps:   P1 reads only: nothing of the thread or its memory is changed, but by `protect`.
 //! Checked: testkit `watching`.
 
-use super::touch::{FRAMES_MAX, Stack};
 use super::{Access, Watch};
-use crate::arch::frame_pointer;
 use crate::arch::operand;
 use crate::facts::error::Broken;
 use crate::find::memory::Memory;
@@ -46,27 +44,4 @@ pub(super) fn protect(puppet: &mut Puppet, pages: &[(u64, u64)]) -> Result<(), E
     pages
         .iter()
         .try_for_each(|(addr, prot)| puppet.call(nr::MPROTECT, [*addr, 4096, *prot, 0, 0, 0]).map(drop))
-}
-
-/// What there is of a thread's stack.
-pub(super) fn stack(memory: &Memory, regs: &Regs) -> Stack {
-    let top = memory.word(regs.sp());
-    let (mut frame, mut found) = (frame_pointer(regs), Vec::new());
-    while found.len() < FRAMES_MAX && frame % 8 == 0 {
-        let mut words = [0u8; 16];
-        if memory.read(frame, &mut words).is_err() {
-            break;
-        }
-        let [next, address] =
-            [0, 8].map(|at| u64::from_le_bytes(words[at..at + 8].try_into().unwrap_or_default()));
-        if address == 0 {
-            break;
-        }
-        found.push(address);
-        if next <= frame {
-            break;
-        }
-        frame = next;
-    }
-    Stack { top, frames: found }
 }

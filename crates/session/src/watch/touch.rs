@@ -34,17 +34,17 @@ pub struct Touch {
     pub before: Option<u64>,
     /// And after.
     pub after: Option<u64>,
-    /// Where its callers are to be found.
+    /// Who called.
     pub stack: Stack,
 }
 
-/// What was read of a thread's stack.
+/// What is known of a thread's stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stack {
-    /// The word at the stack pointer: the return address of a function that has pushed nothing.
-    pub top: Option<u64>,
-    /// Return addresses, innermost first, as far as frame pointers lead.
+    /// Return addresses, innermost first.
     pub frames: Vec<u64>,
+    /// There may be more.
+    pub is_cut: bool,
 }
 
 /// What is known of the instruction that made the access.

@@ -1,4 +1,4 @@
-//! The rows of `.eh_frame`, as rules.
+//! The rows of `.eh_frame` and `.debug_frame`, as rules.
 //!
 //! For:     make.rs.
 //! State:   none.
@@ -10,8 +10,8 @@
 use super::Builder;
 use crate::rule::{Kind, LOST, Reg, Rule, SAME};
 use gimli::{
-    BaseAddresses, CfaRule, CieOrFde, EhFrame, EndianSlice, Expression, LittleEndian, Operation, Register,
-    RegisterRule, UnwindContext, UnwindExpression, UnwindSection, UnwindTableRow,
+    BaseAddresses, CfaRule, CieOrFde, DebugFrame, EhFrame, EndianSlice, Expression, LittleEndian, Operation,
+    Register, RegisterRule, UnwindContext, UnwindExpression, UnwindSection, UnwindTableRow,
 };
 use image::{ElfImage, ImageAddr};
 use std::collections::HashMap;
@@ -41,6 +41,25 @@ pub(super) fn of_eh_frame(image: &ElfImage, builder: &mut Builder) -> Option<Vec
         .set_text(start(".text"))
         .set_got(start(".got"));
     Some(entries(image, &EhFrame::new(bytes, LittleEndian), &bases, builder))
+}
+
+/// The same from debug information, of code that no entry has covered so far; with those that were there.
+pub(super) fn of_debug_frame(
+    image: &ElfImage,
+    builder: &mut Builder,
+    covered: Option<Vec<Range<u64>>>,
+) -> Option<Vec<Range<u64>>> {
+    let Some(bytes) = image.debug_frame() else { return covered };
+    let mut section = DebugFrame::new(&bytes, LittleEndian);
+    section.set_address_size(8);
+    // What runs by it is believed more: its rows come last, and stand.
+    let first = std::mem::take(&mut builder.rows);
+    let more = entries(image, &section, &BaseAddresses::default(), builder);
+    let known = covered.unwrap_or_default();
+    let is_new = |addr: u64| !known.iter().any(|range| range.contains(&addr));
+    builder.rows.retain(|(addr, _)| is_new(*addr));
+    builder.rows.extend(first);
+    Some(known.into_iter().chain(more).collect())
 }
 
 fn entries<'a, S>(

@@ -7,7 +7,7 @@
 //!          and has not ended; where the bytes before are no code, there is none.
 //! Checked: tests below; testkit `watching`.
 
-use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory, OpAccess, Register};
+use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory};
 
 /// The start of the instruction that made an access, if the processor stopped at `stop` after it.
 ///
@@ -30,26 +30,6 @@ pub fn accessor_before(bytes: &[u8], start: u64, stop: u64) -> Option<u64> {
         }
     }
     before.map(|b| b.ip())
-}
-
-/// Whether the return address is still at the stack pointer at `stop`: no instruction from the function's start to there
-/// has moved that.
-///
-/// Code that jumps back over a push, and then ahead, is taken at its order in memory.
-pub fn has_plain_stack(bytes: &[u8], start: u64, stop: u64) -> bool {
-    let decoder = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE);
-    let mut factory = InstructionInfoFactory::new();
-    decoder.into_iter().take_while(|i| i.ip() < stop).all(|i| {
-        let info = factory.info(&i);
-        let is_moved = |r: &iced_x86::UsedRegister| {
-            r.register().full_register() == Register::RSP && is_write(r.access())
-        };
-        !info.used_registers().iter().any(is_moved)
-    })
-}
-
-fn is_write(access: OpAccess) -> bool {
-    !matches!(access, OpAccess::Read | OpAccess::CondRead | OpAccess::None | OpAccess::NoMemAccess)
 }
 
 fn is_repeated(i: &Instruction) -> bool {
@@ -78,14 +58,6 @@ mod tests {
         assert_eq!(accessor_before(&STORE, 0x400, 0x409), None);
         assert_eq!(accessor_before(&STORE, 0x400, 0x400), None);
         assert_eq!(accessor_before(&STORE, 0x400, 0x500), None);
-    }
-
-    #[test]
-    fn a_push_ends_the_plain_stack() {
-        assert!(has_plain_stack(&STORE, 0x400, 0x400));
-        assert!(!has_plain_stack(&STORE, 0x400, 0x401));
-        // mov [rip+0x1000], rax; ret
-        assert!(has_plain_stack(&STORE[4..], 0x404, 0x40b));
     }
 
     #[test]

@@ -10,9 +10,11 @@
 
 use super::page::ABORTS_MAX;
 use super::{LEN, Page, Soft, step};
+use crate::arch::walked;
 use crate::hold::puppet::{Puppet, Stepped};
 use crate::hold::sequence::Standing;
 use crate::watch::{At, Detail, Stack, Touch};
+use std::sync::Arc;
 use sys::{Errno, nr, ptrace};
 
 const SIGSEGV: i32 = 11;
@@ -43,9 +45,10 @@ impl Soft {
         self.mend_action(&mut puppet)?;
         let touched = step::touched(&self.memory, &regs, &self.watches).unwrap_or_default();
         let before: Vec<u64> = touched.iter().map(|n| step::value(&self.memory, &self.watches[*n])).collect();
-        let stack = match self.detail {
-            Detail::Stacks => step::stack(&self.memory, &regs),
-            _ => Stack::default(),
+        let memory = Arc::clone(&self.memory);
+        let stack = match &mut self.callers {
+            Some(callers) => callers.find(walked(&regs), |addr| memory.word(addr)),
+            None => Stack::default(),
         };
         let stepped = if are_open { puppet.step()? } else { self.step_open(&mut puppet, page)? };
         match stepped {
