@@ -9,7 +9,6 @@
 //!             the same place meanwhile does so under the space's lock, and sees it.
 //! Checked: `tests/batch.rs`.
 
-use crate::group;
 use crate::inside::Inside;
 use crate::registry::{Inner, Left, Registered, Registry, lock};
 use crate::spaces::Member;
@@ -55,11 +54,11 @@ impl Registry {
     ) -> Vec<Result<Registered, RegisterError>> {
         Inside::forbid("Registry::register_all");
         let one = |w: Wanted| {
-            let registered = self.enlist(&w.file, w.offset, w.ref_ctr, w.consumer)?;
-            let uprobe = &registered.node().value;
+            let (registered, fresh) = self.enlist(&w.file, w.offset, w.ref_ctr, w.consumer)?;
             {
+                let uprobe = &registered.node().value;
                 let _registering = uprobe.registering.write().unwrap_or_else(|e| e.into_inner());
-                registered.link();
+                registered.link(fresh);
             }
             Ok(registered)
         };
@@ -86,19 +85,13 @@ impl Registry {
         Inside::forbid("Registry::unregister_all_nosync");
         let inner = &self.inner;
         let mut all: Vec<Registered> = all.into_iter().collect();
-        let mut retired = Vec::new();
         for registered in &mut all {
             let Some(slot) = registered.slot.take() else { continue };
             let uprobe = &registered.node().value;
             let _registering = uprobe.registering.write().unwrap_or_else(|e| e.into_inner());
-            let _listing = lock(&uprobe.listing);
-            // SAFETY: the only writer; it is freed after its grace periods only.
-            retired.push((slot, unsafe { group::unlink(&uprobe.consumers, slot) }));
+            inner.unlink(registered.node(), slot);
         }
         let breakpoints = inner.remove_all(&all);
-        let mut waiting = lock(&inner.retired);
-        retired.into_iter().for_each(|(slot, group)| waiting.add(slot, group));
-        drop(waiting);
         drop(all);
         inner.collect_if_many();
         Left { breakpoints }

@@ -6,6 +6,7 @@
 //! Keeps:   nothing.
 //! Checked: by use.
 
+use crate::book::ConsumerId;
 use crate::group::{GroupNode, Typed};
 use crate::{Regs, SpaceId};
 use core::ptr::NonNull;
@@ -62,8 +63,8 @@ pub trait Consumer: Typed + Send + Sync {
 /// A consumer on its uprobe.
 pub(crate) struct Slot {
     pub consumer: Arc<dyn Consumer>,
-    /// Never 0, never used again. Set before the slot is linked: a hit cannot record another.
-    pub id: u64,
+    /// Set before the slot is linked: a hit cannot record another.
+    pub id: ConsumerId,
     pub has_handler: bool,
     pub has_ret_handler: bool,
     pub has_filter: bool,

@@ -10,6 +10,7 @@
 //! Checked: `tests/rules.rs`, `tests/checklist.rs`, `tests/matrix.rs`, `torture uprobe`.
 //! Source:  kernel `handler_chain` (v7.0).
 
+use crate::book::ConsumerId;
 use crate::domains::{Protection, Section};
 use crate::group::{Group, GroupNode};
 use crate::inside::Inside;
@@ -133,7 +134,11 @@ unsafe fn call_unrecorded(group: &Group, regs: &mut Regs) -> Said {
 /// # Safety
 /// As for [`call_group`].
 #[inline(always)]
-pub(crate) unsafe fn call_sessions(group: &Group, regs: &mut Regs, mut record: impl FnMut(u64, u64)) -> Said {
+pub(crate) unsafe fn call_sessions(
+    group: &Group,
+    regs: &mut Regs,
+    mut record: impl FnMut(ConsumerId, u64),
+) -> Said {
     let mut said = Said { remove: true, wants_return: false };
     // SAFETY: the caller's duty.
     for (i, slot) in unsafe { group.slots() }.enumerate() {

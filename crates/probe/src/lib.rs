@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod batch;
+pub mod book;
 mod collect;
 mod consumer;
 mod domains;

@@ -12,10 +12,10 @@
 //!          be freed waits entries, then returns; the kernel waits in the other order, in which a reader that
 //!          leases after the first wait is not waited for.
 
-use crate::collect::{Batch, Retired};
+use crate::book::{ConsumerId, Fresh, Off};
+use crate::collect::{Own, Register};
 use crate::consumer::{Consumer, Slot};
 use crate::domains::{Config, Side};
-use crate::group;
 use crate::inside::{Inside, Misuse};
 use crate::refctr::Delayed;
 use crate::spaces::Members;
@@ -24,7 +24,7 @@ use crate::uprobe::{Dead, Node, Uprobe, put};
 use crate::{ApplyError, File, RegisterError, Stats, UprobeRef};
 use coll::{Key, Tree};
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 /// Offsets of instructions are multiples of this.
@@ -60,17 +60,14 @@ pub(crate) struct Inner {
     pub tree_lock: RwLock<()>,
     pub members: Members,
     pub dead: Dead,
-    /// What hits may still see and nobody finds any more.
-    pub retired: Mutex<Retired>,
-    /// What waits for its grace periods, oldest first.
-    pub batches: Mutex<Vec<Batch>>,
+    /// Who stands where, and what hits may still see and nobody finds any more.
+    pub book: Mutex<Register>,
     /// What was freed and stays, marked.
-    pub quarantine: Mutex<std::collections::VecDeque<crate::collect::Freed>>,
+    pub quarantine: Mutex<std::collections::VecDeque<Off<Own>>>,
     pub delayed: Mutex<Vec<Delayed>>,
     /// Registrations that were dropped where nothing can be unregistered.
     pub orphans: Mutex<Vec<Orphan>>,
     pub counts: Counts,
-    next_id: AtomicU64,
 }
 
 /// All uprobes of a program. Clones are the same registry.
@@ -118,13 +115,11 @@ impl Registry {
                 tree_lock: RwLock::new(()),
                 members: Members::default(),
                 dead: Dead::default(),
-                retired: Mutex::default(),
-                batches: Mutex::default(),
+                book: Mutex::default(),
                 quarantine: Mutex::default(),
                 delayed: Mutex::default(),
                 orphans: Mutex::default(),
                 counts: Counts::default(),
-                next_id: AtomicU64::new(1),
             }),
         })
     }
@@ -144,12 +139,12 @@ impl Registry {
     ) -> Result<Registered, RegisterError> {
         Inside::forbid("Registry::register");
         let inner = &self.inner;
-        let registered = self.enlist(file, offset, ref_ctr, consumer)?;
+        let (registered, fresh) = self.enlist(file, offset, ref_ctr, consumer)?;
         let result = {
             let _inside = Inside::of(inner);
             let uprobe = &registered.node().value;
             let _registering = uprobe.registering.write().unwrap_or_else(|e| e.into_inner());
-            registered.link();
+            registered.link(fresh);
             registered.slot().map_or(Ok(()), |slot| inner.install_for(registered.node(), slot))
         };
         match result {
@@ -172,14 +167,15 @@ impl Registry {
         offset: u64,
         ref_ctr: Option<u64>,
         consumer: Arc<dyn Consumer>,
-    ) -> Result<Registered, RegisterError> {
+    ) -> Result<(Registered, Fresh), RegisterError> {
         let inner = &self.inner;
         inner.unlink_orphans();
         check(&**file, offset, ref_ctr, &*consumer)?;
         // The reference is the consumer's own, so no other is needed.
         let node = inner.get_or_make(file, offset, ref_ctr)?;
-        let slot = inner.slot(consumer);
-        Ok(Registered { probe: UprobeRef { inner: inner.clone(), node }, slot: Some(slot) })
+        let fresh = inner.fresh();
+        let slot = inner.slot(fresh.id(), consumer);
+        Ok((Registered { probe: UprobeRef { inner: inner.clone(), node }, slot: Some(slot) }, fresh))
     }
 
     /// Takes a consumer off its uprobe, and breakpoints from where no other consumer wants them.
@@ -255,7 +251,7 @@ impl Registry {
 
     /// The counters now.
     pub fn stats(&self) -> Stats {
-        self.inner.counts.read(lock(&self.inner.retired).consumers.len() as u64)
+        self.inner.counts.read(lock(&self.inner.book).off_consumers() as u64)
     }
 
     /// The domains of entries and returns, where they have one.
@@ -301,9 +297,9 @@ impl Inner {
         };
     }
 
-    fn slot(&self, consumer: Arc<dyn Consumer>) -> NonNull<Slot> {
+    fn slot(&self, id: ConsumerId, consumer: Arc<dyn Consumer>) -> NonNull<Slot> {
         let slot = Slot {
-            id: self.next_id.fetch_add(1, Relaxed),
+            id,
             has_handler: consumer.has_handler(),
             has_ret_handler: consumer.has_ret_handler(),
             has_filter: consumer.has_filter(),
@@ -351,6 +347,8 @@ impl Inner {
         bump(&self.counts.made);
         // SAFETY: the only writer; the node is fresh and freed by `collect` alone.
         unsafe { self.tree.insert(node) };
+        // SAFETY: as above.
+        self.open(unsafe { node.as_ref() });
         Ok(node)
     }
 }
@@ -373,31 +371,22 @@ impl Registered {
     }
 
     /// Puts the consumer on its uprobe. Under `registering`, written.
-    pub(crate) fn link(&self) {
-        let Some(slot) = self.slot else { return };
-        let uprobe = &self.node().value;
-        let listing = lock(&uprobe.listing);
-        // SAFETY: the only writer; the slot lives until it was retired and collected.
-        let replaced = unsafe { group::link(&uprobe.consumers, slot) };
-        drop(listing);
-        lock(&self.probe.inner.retired).groups.extend(replaced);
+    pub(crate) fn link(&self, fresh: Fresh) {
+        if let Some(slot) = self.slot {
+            self.probe.inner.link(self.node(), fresh, slot);
+        }
     }
 
-    /// Unlinks the consumer, removes breakpoints, and retires it; the second time, nothing.
+    /// Takes the consumer off and removes breakpoints; the second time, nothing.
     fn unlink(&mut self) -> Left {
         let Some(slot) = self.slot.take() else { return Left::default() };
-        let inner = &self.probe.inner;
-        let node = self.probe.node();
-        let (group, breakpoints) = {
+        let (inner, node) = (&self.probe.inner, self.probe.node());
+        let breakpoints = {
             let _inside = Inside::of(inner);
             let _registering = node.value.registering.write().unwrap_or_else(|e| e.into_inner());
-            let listing = lock(&node.value.listing);
-            // SAFETY: the only writer; it is freed after its grace periods only.
-            let group = unsafe { group::unlink(&node.value.consumers, slot) };
-            drop(listing);
-            (group, inner.remove_unwanted(node))
+            inner.unlink(node, slot);
+            inner.remove_unwanted(node)
         };
-        lock(&inner.retired).add(slot, group);
         if breakpoints > 0 {
             // A breakpoint may be hit for ever, so its uprobe stays: a reference that nobody gives back.
             node.value.refs.fetch_add(1, Relaxed);
@@ -437,10 +426,8 @@ impl Inner {
         for Orphan { node, slot } in orphans {
             // SAFETY: the orphan's reference keeps it.
             let uprobe = unsafe { node.as_ref() };
-            // SAFETY: the only writer there can be; it is freed by who calls this.
-            let group = unsafe { group::unlink(&uprobe.value.consumers, slot) };
+            self.unlink(uprobe, slot);
             self.remove_unwanted(uprobe);
-            lock(&self.retired).add(slot, group);
             // SAFETY: the orphan's reference, not used again.
             unsafe { put(self, node) };
         }

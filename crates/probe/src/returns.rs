@@ -11,6 +11,7 @@
 //! Source:  kernel `prepare_uretprobe`, `handle_uretprobe_event_chain` (v7.0). Departs: no timer downgrades
 //!          a lease yet, so a function that sleeps holds up a wait for returns.
 
+use crate::book::ConsumerId;
 use crate::domains::{Protection, Token};
 use crate::group::Group;
 use crate::hit::{call_sessions, run_long};
@@ -29,7 +30,7 @@ const RECORDS: usize = 4 * DEPTH;
 
 /// A session's cookie of one entry.
 struct Record {
-    id: u64,
+    id: ConsumerId,
     cookie: u64,
 }
 

@@ -10,7 +10,7 @@
 //! - [`site`] one of its sites, and its counts
 //! - [`events`] reading the rings of events
 //! - [`change`] consumers that come and go while hits run
-//! - [`lists`] the consumers of each hook, as they stand in the arena
+//! - [`lists`] the book of consumers, and how it stands in the arena
 //! - [`readers`] the wait for hits that are inside
 //! - [`runs`] counting consumers in a row
 //! - [`stacks`] the stacks that were counted

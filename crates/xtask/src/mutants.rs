@@ -48,11 +48,13 @@ enum Outcome {
 }
 
 fn test(dir: &Path, mutant: Option<&str>) -> (Outcome, f64) {
-    let mut flags = String::from("--cfg loom");
+    let manifest = dir.join("Cargo.toml");
+    // Models of one thread need no scheduler.
+    let has_loom = std::fs::read_to_string(&manifest).is_ok_and(|text| text.contains("cfg(loom)"));
+    let mut flags = String::from(if has_loom { "--cfg loom" } else { "" });
     if let Some(mutant) = mutant {
         flags += &format!(" --cfg mutant=\"{mutant}\"");
     }
-    let manifest = dir.join("Cargo.toml");
     let cargo = |extra: &[&str]| {
         Command::new("cargo")
             .args(["test", "-q", "--release", "--test", "model", "--target-dir", "target/mutants"])

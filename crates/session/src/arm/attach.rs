@@ -33,7 +33,7 @@ use crate::hold::world::{Hurry, World};
 use crate::kernel::KernelProbes;
 use crate::leave::receipt::Receipt;
 use crate::leave::recover::recover_quickly;
-use crate::live::lists::{HookId, HookLists, Member, publish};
+use crate::live::lists::{HookId, HookSite, Member, publish};
 use crate::live::session::Session;
 use crate::live::slots::Slots;
 use crate::patch::chain;
@@ -41,6 +41,7 @@ use crate::patch::chain::Others;
 use crate::patch::pages::Pages;
 use crate::plan::puns::Puns;
 use insn::{Hook, RegSet, Rung};
+use probe::book::Fresh;
 use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::time::{Duration, Instant};
@@ -131,7 +132,7 @@ impl Session {
         let regions = setup.regions.take().ok_or(Broken::NoSyscall)?;
         let foothold = setup.foothold.clone();
         let mut session = Session::new(memory, mappings, regions, foothold, setup.fence, attach.flavour);
-        session.lists.is_open = attach.room != Room::default();
+        session.places.is_open = attach.room != Room::default();
         session.regions.arena.put_maps(attach.programs.maps());
         session.programs = attach.programs;
         session.missed.extend(no_stack.into_iter().map(|site| (site, Missed::LittleStack)));
@@ -143,8 +144,8 @@ impl Session {
             Ok(longest) => stall = stall.max(longest),
             Err(why) => return Err(session.give_up(why)),
         }
-        session.lists.keep(&session.armed);
-        session.lists.blocks = session.regions.regions.iter().map(free_blocks).collect();
+        session.places.keep(&session.armed);
+        session.places.blocks = session.regions.regions.iter().map(free_blocks).collect();
         session.longest_stall = stall;
         session.attach_time = began.elapsed();
         Ok(session)
@@ -261,7 +262,7 @@ impl Session {
             region.next = region.blocks;
         }
         self.place_programs()?;
-        self.lists.begin_anew();
+        self.places.begin_anew();
         // An exit may stand before the entry, whose cells it uses.
         let mut numbers = Numbers::of(&sites);
         if let Some(at) = self.regions.arena.layout.walk() {
@@ -272,9 +273,9 @@ impl Session {
             self.build_site(plan, &mut numbers);
         }
         let (hooks, descriptors, end) = self.regions.arena.layout.room();
-        self.lists.hook_places.give(numbers.hook as u32..hooks);
-        self.lists.descriptors.give(numbers.consumer as u32..descriptors);
-        self.lists.cells.give(numbers.cell / 8..end / 8);
+        self.places.hooks.give(numbers.hook as u32..hooks);
+        self.places.descriptors.give(numbers.consumer as u32..descriptors);
+        self.places.cells.give(numbers.cell / 8..end / 8);
         self.drop_incomplete();
         self.write_trampolines()
     }
@@ -336,12 +337,12 @@ impl Session {
         numbers: &mut Numbers,
     ) -> Body {
         let id = HookId(numbers.hook as u32);
-        let mut lists = self.first_lists(region, list, numbers);
-        let guard = self.guard(plan, &lists);
-        lists.is_guarded = guard.is_some();
+        let (mut site, members) = self.first_list(region, list, numbers);
+        let guard = self.guard(plan, &members);
+        site.is_guarded = guard.is_some();
         let region = &self.regions.regions[region];
         let (arena, layout) = (&self.regions.arena, &self.regions.arena.layout);
-        lists.write(arena, lists.place.start, &lists.members);
+        site.write(arena, site.place.start, members.iter().map(|(_, member)| member));
         let in_target = |at: Option<usize>| at.map_or(0, |at| arena.remote + at as u64);
         let at = layout.site(numbers.hook);
         numbers.hook += 1;
@@ -363,26 +364,31 @@ impl Session {
         arena.publish(at + offset_of!(SiteDesc, rings), in_target(layout.ring(0)));
         arena.publish(at + offset_of!(SiteDesc, tid_offset), self.tid_offset);
         arena.publish(at + offset_of!(SiteDesc, has_fsgsbase), threads::has_fsgsbase().into());
-        publish(arena, id, Some(lists.place.start));
-        let (desc, uses) = (arena.remote + at as u64, lists.saved);
-        self.lists.add(id, lists);
+        publish(arena, id, Some(site.place.start));
+        let (desc, uses) = (arena.remote + at as u64, site.saved);
+        self.places.book.open(id, site, members);
         Body::Hit { desc, uses, guard }
     }
 
     /// What is asked of a hit before its registers are saved: what the one program of the hook would ask first, if no other consumer
     /// may come. Who is turned down is counted as one that ran.
-    fn guard(&self, plan: &SitePlan, lists: &HookLists) -> Option<Guarded> {
-        let [Member { consumer: Consumer::Program { program, .. }, .. }] = lists.members[..] else {
+    fn guard(&self, plan: &SitePlan, members: &[(Fresh, Member)]) -> Option<Guarded> {
+        let [(_, Member { consumer: Consumer::Program { program, .. }, .. })] = members else {
             return None;
         };
-        let guards = self.programs.get(program)?.guards;
-        let is_fixed = !self.lists.is_open && plan.may_be_guarded();
-        let cell = lists.members[0].cell() + 8 * program_cell::RAN;
+        let guards = self.programs.get(*program)?.guards;
+        let is_fixed = !self.places.is_open && plan.may_be_guarded();
+        let cell = members[0].1.cell() + 8 * program_cell::RAN;
         (is_fixed && guards[0].is_some()).then_some(Guarded { cell, guards })
     }
 
     /// The consumers that a hook is armed with, and their places.
-    fn first_lists(&mut self, region: usize, list: &[Consumer], numbers: &mut Numbers) -> HookLists {
+    fn first_list(
+        &mut self,
+        region: usize,
+        list: &[Consumer],
+        numbers: &mut Numbers,
+    ) -> (HookSite, Vec<(Fresh, Member)>) {
         let placed = self.placed[region].clone();
         let region = &self.regions.regions[region];
         let agent = match self.rseq_offset {
@@ -394,24 +400,23 @@ impl Session {
         let member = |consumer: &Consumer| {
             let cell = numbers.cell_of(*consumer) / 8;
             let cells = cell..cell + consumer.cells();
-            Member { id: self.lists.new_id(), consumer: *consumer, cells, is_first: true }
+            (self.places.book.fresh(), Member { consumer: *consumer, cells, is_first: true })
         };
-        let members: Vec<Member> = list.iter().map(member).collect();
-        let mut lists = HookLists {
+        let members = list.iter().map(member).collect();
+        let mut site = HookSite {
             handlers: agent.handlers,
             programs: placed,
             clobbers: region.clobbers.counting(self.rseq_offset.is_some()),
             saved: RegSet::default(),
-            members,
             is_guarded: false,
             place,
         };
         // Who may come later, and want to see any register that an argument is passed in.
-        let is_open = self.lists.is_open && list.iter().all(|c| may_come_alone(*c));
+        let is_open = self.places.is_open && list.iter().all(|c| may_come_alone(*c));
         let later: &[Consumer] = if is_open { &LATER } else { &[] };
-        let uses = list.iter().chain(later).fold(0, |uses, c| uses | lists.uses(*c));
-        lists.saved = uses.into();
-        lists
+        let uses = list.iter().chain(later).fold(0, |uses, c| uses | site.uses(*c));
+        site.saved = uses.into();
+        (site, members)
     }
 
     /// Writes all trampolines, neighbours in one go, while the target runs.

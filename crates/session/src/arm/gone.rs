@@ -1,13 +1,13 @@
 //! Probes that leave a live session.
 //!
 //! For:     `arm::probes`.
-//! State:   `Session::gone`.
+//! State:   the book's.
 //! Context: control. A stop to take out, and one to look whether nobody is inside.
 //! Keeps:   B3 and B4 of `arm::probes`.
 //! Checked: as there.
 
 use crate::arm::attach::BLOCK_UNIT;
-use crate::arm::probes::{NotDone, Places, Went};
+use crate::arm::probes::{NotDone, Plot, Went};
 use crate::enter::footing::Footing;
 use crate::enter::occupants::occupants;
 use crate::facts::error::Broken;
@@ -22,10 +22,11 @@ use crate::hold::world::World;
 use crate::leave::detach::forget_rseq;
 use crate::leave::leaving::Leaving;
 use crate::leave::receipt::{Receipt, Residue};
-use crate::live::change::NotChanged;
-use crate::live::lists::{Gone, HookId};
+use crate::live::change::{NotChanged, Settled};
+use crate::live::lists::{Gone, HITS, HookId, is_of_change};
 use crate::live::readers::Late;
 use crate::live::session::Session;
+use probe::book::{Clock, Off};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -54,12 +55,12 @@ impl Session {
         let foreign: BTreeSet<&str> = receipt.foreign().collect();
         let stays = |armed: &Armed| is_displaced || foreign.contains(armed.plan.name.as_str());
         self.armed.extend(going.extract_if(.., |armed| stays(armed)));
-        let cookie = self.readers.cookie();
         for mut armed in going {
             armed.is_live = false;
-            let hooks = armed.hooks.clone().filter_map(|hook| self.lists.take_off(HookId(hook))).collect();
-            self.gone.push(Gone { armed, hooks, cookie });
+            let hooks = armed.hooks.clone().filter_map(|hook| self.places.book.close(HookId(hook))).collect();
+            self.places.book.take_off(Off::Probe(Box::new(Gone { armed, hooks })));
         }
+        self.places.book.begin(&self.readers);
         Ok(receipt)
     }
 
@@ -91,20 +92,30 @@ impl Session {
     }
 
     /// Waits until no thread is in what has gone, or will come back to it, and no child has it; why not.
-    pub(super) fn wait_for_gone(&mut self, until: Instant) -> Result<Option<Late>, Broken> {
-        let last = self.gone.iter().filter(|gone| !gone.hooks.is_empty()).map(|gone| gone.cookie).next_back();
-        while let Some(last) = last.filter(|last| !self.readers.is_done(*last)) {
+    pub(super) fn wait_for_gone(
+        &mut self,
+        until: Instant,
+        settled: &mut Settled,
+    ) -> Result<Option<Late>, Broken> {
+        while let Some(last) = self.places.book.awaited(HITS, |off| !is_of_change(off)) {
             let (arena, regions) = (&self.regions.arena, &self.regions.regions);
-            if let Err(late) = self.readers.wait(arena, &self.memory, regions, until) {
+            if !self.readers.is_over(HITS, last)
+                && let Err(late) = self.readers.wait(arena, &self.memory, regions, until)
+            {
                 return Ok(Some(late));
             }
-            debug_assert!(self.readers.is_done(last));
+            let out = self.places.book.ripe(&self.readers);
+            let probes = self.give_back(out, settled);
+            debug_assert!(probes.is_empty(), "nobody has looked yet");
         }
         let mut pause = Duration::from_millis(1);
         loop {
             let late = match self.is_inherited() {
                 true => Late::Children,
-                false if apart(|| self.is_empty())? => return Ok(None),
+                false if apart(|| self.is_empty())? => {
+                    self.readers.looks += 1;
+                    return Ok(None);
+                }
                 false => Late::HitsInside,
             };
             if Instant::now() >= until {
@@ -119,7 +130,7 @@ impl Session {
     fn is_inherited(&self) -> bool {
         let Some(heirs) = self.regions.arena.heirs(self.pid()) else { return true };
         let is_clean = |child: &Memory| {
-            self.gone.iter().map(|gone| gone.armed.link()).all(|link| {
+            self.places.gone().map(|gone| gone.armed.link()).all(|link| {
                 let found = child.read_vec(link.jump_at, text::JUMP_LEN);
                 found.is_ok_and(|found| found == link.jump_original)
             })
@@ -144,8 +155,8 @@ impl Session {
     /// that lead back into them.
     fn ground_of_gone(&self) -> Footing {
         let slow = self.regions.regions.iter().map(|r| r.slow..r.slow + text::SLOW_LEN as u64);
-        let blocks = self.gone.iter().map(|gone| gone.armed.trampoline.at..gone.armed.trampoline.end());
-        let landings = self.gone.iter().filter_map(|gone| gone.armed.plan.landing);
+        let blocks = self.places.gone().map(|gone| gone.armed.trampoline.at..gone.armed.trampoline.end());
+        let landings = self.places.gone().filter_map(|gone| gone.armed.plan.landing);
         let landings = landings.map(|at| at..at + text::JUMP_LEN as u64);
         let desc = |r: Range<u64>| RegionDesc { table: r.start, code: r.start, blocks: r.start, end: r.end };
         let mut regions: Vec<RegionDesc> = slow.chain(blocks).chain(landings).map(desc).collect();
@@ -159,24 +170,24 @@ impl Session {
         let cells = |session: &Session, cells: &Range<u32>| -> Vec<u64> {
             cells.clone().map(|cell| session.regions.arena.sum(cell * 8)).collect()
         };
-        let members = hooks.iter().flat_map(|lists| &lists.members);
-        let consumers = members.map(|m| (m.id, m.consumer, cells(self, &m.cells))).collect();
+        let members = hooks.iter().flat_map(|at| &at.members);
+        let consumers = members.map(|(id, m)| (*id, m.consumer, cells(self, &m.cells))).collect();
         let view = self.view(&armed);
         let (hits, children_hits) = (view.hits(), view.children_hits());
         // Whoever reads the code to recover looks for its header there. Of a process that is no more nothing is left.
         let header = armed.trampoline.header_addr();
         let _ = self.memory.write(header, &[0; TrampolineHeader::LEN]);
-        let mut places = self.places_of(&armed);
-        places.descriptors = hooks.iter().map(|lists| lists.place.clone()).collect();
-        for member in hooks.iter().flat_map(|lists| &lists.members).filter(|member| !member.is_first) {
-            self.clear_cells(member.cells.clone());
+        let mut plot = self.plot_of(&armed);
+        plot.descriptors = hooks.iter().map(|at| at.site.place.clone()).collect();
+        for member in hooks.iter().flat_map(|at| at.members.values()).filter(|member| !member.is_first) {
+            self.places.give_cells(&self.regions.arena, member.cells.clone());
         }
-        self.forget(places);
+        self.forget(plot);
         Went { plan: armed.plan, hits, children_hits, consumers }
     }
 
     /// What an armed site has of the room, but for its consumers' descriptors.
-    pub(super) fn places_of(&self, armed: &Armed) -> Places {
+    pub(super) fn plot_of(&self, armed: &Armed) -> Plot {
         let trampoline = &armed.trampoline;
         let region = self.regions.regions.iter().position(|r| r.code.contains(&trampoline.at));
         let blocks = region.map_or(0..0, |region| {
@@ -186,26 +197,21 @@ impl Session {
         let first = armed.cell / 8;
         let cells = first..first + armed.plan.cells();
         let hooks = armed.hooks.clone();
-        Places { addr: armed.plan.addr(), region, blocks, cells, descriptors: Vec::new(), hooks }
+        Plot { addr: armed.plan.addr(), region, blocks, cells, descriptors: Vec::new(), hooks }
     }
 
     /// Gives back all that a probe had.
-    pub(super) fn forget(&mut self, place: Places) {
-        place.hooks.clone().for_each(|hook| drop(self.lists.take_off(HookId(hook))));
-        self.give_blocks(&place);
-        self.clear_cells(place.cells);
-        self.lists.hook_places.give(place.hooks);
-        place.descriptors.into_iter().for_each(|range| self.lists.descriptors.give(range));
+    pub(super) fn forget(&mut self, plot: Plot) {
+        plot.hooks.clone().for_each(|hook| drop(self.places.book.close(HookId(hook))));
+        self.give_blocks(&plot);
+        self.places.give_cells(&self.regions.arena, plot.cells);
+        self.places.hooks.give(plot.hooks);
+        plot.descriptors.into_iter().for_each(|range| self.places.descriptors.give(range));
     }
 
-    pub(super) fn give_blocks(&mut self, place: &Places) {
-        if let Some(blocks) = place.region.and_then(|region| self.lists.blocks.get_mut(region)) {
-            blocks.give(place.blocks.clone());
+    pub(super) fn give_blocks(&mut self, plot: &Plot) {
+        if let Some(blocks) = plot.region.and_then(|region| self.places.blocks.get_mut(region)) {
+            blocks.give(plot.blocks.clone());
         }
-    }
-
-    fn clear_cells(&mut self, cells: Range<u32>) {
-        cells.clone().for_each(|cell| self.regions.arena.clear(cell * 8));
-        self.lists.cells.give(cells);
     }
 }

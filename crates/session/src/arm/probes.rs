@@ -1,7 +1,7 @@
 //! Whole probes that come and go in a live session.
 //!
 //! For:     whoever holds a session that was attached with room for them.
-//! State:   `Session::gone`: what was taken out, and may still have a thread in it.
+//! State:   in the book, what was taken out and may still have a thread in it.
 //! Context: control. One stop for all that come together, and one for all that go; between stops the process runs.
 //! Keeps:   B1 who comes is armed by the steps of the attach; nothing stays of one that is missed.
 //!          B2 no two probes of a session cover one byte.
@@ -22,7 +22,7 @@ use crate::hold::tracer::apart;
 use crate::hold::world::Hurry;
 use crate::leave::receipt::Receipt;
 use crate::live::change::{NotChanged, Settled};
-use crate::live::lists::{ConsumerId, Gone};
+use crate::live::lists::{ConsumerId, Gone, is_of_change};
 use crate::live::readers::Late;
 use crate::live::session::Session;
 use image::Mapping;
@@ -104,7 +104,7 @@ pub struct SettledProbes {
 }
 
 /// What one probe has of the session's room, by number.
-pub(super) struct Places {
+pub(super) struct Plot {
     pub addr: u64,
     pub region: Option<usize>,
     pub blocks: Range<u32>,
@@ -153,17 +153,22 @@ impl Session {
         // First: of a probe's cells some may be shown for a consumer that was taken off before.
         let mut settled = SettledProbes { consumers: self.settle(patience), ..SettledProbes::default() };
         settled.late = settled.consumers.late.clone();
-        if !self.gone.is_empty() && settled.late.is_none() {
+        if self.places.gone().next().is_some() && settled.late.is_none() {
             let _hurry = Hurry::begin();
-            settled.late = match self.wait_for_gone(until) {
-                Err(_) | Ok(Some(Late::Over)) if Ended::proven(&self.memory).is_some() => None,
-                other => other.map_err(|broken| process::cause(self.pid(), broken))?,
+            let waited = self.wait_for_gone(until, &mut settled.consumers);
+            let out = match waited {
+                Err(_) | Ok(Some(Late::Over)) if Ended::proven(&self.memory).is_some() => {
+                    self.places.book.take(|off| !is_of_change(off))
+                }
+                other => {
+                    settled.late = other.map_err(|broken| process::cause(self.pid(), broken))?;
+                    self.places.book.ripe(&self.readers)
+                }
             };
-            if settled.late.is_none() {
-                settled.went = std::mem::take(&mut self.gone).into_iter().map(|g| self.reclaim(g)).collect();
-            }
+            let probes = self.give_back(out, &mut settled.consumers);
+            settled.went = probes.into_iter().map(|gone| self.reclaim(gone)).collect();
         }
-        settled.waiting = self.gone.len();
+        settled.waiting = self.places.gone().count();
         Ok(settled)
     }
 }
@@ -206,7 +211,7 @@ impl Session {
         for mut place in places {
             match came.iter().find(|armed| armed.plan.addr() == place.addr) {
                 Some(armed) => {
-                    let used = self.places_of(armed).blocks;
+                    let used = self.plot_of(armed).blocks;
                     place.blocks.start = used.end;
                     self.give_blocks(&place);
                 }
@@ -249,14 +254,14 @@ impl Session {
         // Where a thread may still come out of one that has gone.
         let inside = site.addr() + 1..site.addr() + u64::from(site.placement.patch_len);
         let comes_out = |gone: &Gone| inside.contains(&gone.armed.comes_out());
-        self.gone.iter().any(comes_out).then_some(Missed::Leaving)
+        self.places.gone().any(comes_out).then_some(Missed::Leaving)
     }
 
     /// Room for each of them, or for none.
-    fn take_places(&mut self, sites: &[SitePlan]) -> Result<Vec<Places>, NotChanged> {
-        let mut all = Vec::with_capacity(sites.len());
+    fn take_places(&mut self, sites: &[SitePlan]) -> Result<Vec<Plot>, NotChanged> {
+        let (mut all, waiting) = (Vec::with_capacity(sites.len()), self.places.waiting());
         for site in sites {
-            match self.take_place(site) {
+            match self.take_place(site, waiting) {
                 Ok(place) => all.push(place),
                 Err(why) => {
                     all.into_iter().for_each(|place| self.forget(place));
@@ -267,20 +272,19 @@ impl Session {
         Ok(all)
     }
 
-    fn take_place(&mut self, site: &SitePlan) -> Result<Places, NotChanged> {
-        let waiting = self.lists.waiting() + self.gone.len();
-        let lists = &mut self.lists;
+    fn take_place(&mut self, site: &SitePlan, waiting: usize) -> Result<Plot, NotChanged> {
+        let places = &mut self.places;
         let region = self.regions.regions.iter().position(|region| region.reaches(site));
         let general = site.actions.iter().filter(|action| **action != Action::Count).count() as u32;
         let blocks = (Trampoline::len_bound(&site.placement, site.may_be_guarded()) as u64)
             .div_ceil(BLOCK_UNIT) as u32;
-        let of_region = region.and_then(|region| lists.blocks.get_mut(region));
+        let of_region = region.and_then(|region| places.blocks.get_mut(region));
         let mut none = Default::default();
         let wanted = [
             (of_region.unwrap_or(&mut none), blocks),
-            (&mut lists.cells, site.cells()),
-            (&mut lists.descriptors, site.consumers().count() as u32),
-            (&mut lists.hook_places, general),
+            (&mut places.cells, site.cells()),
+            (&mut places.descriptors, site.consumers().count() as u32),
+            (&mut places.hooks, general),
         ];
         let mut short = None;
         let taken = wanted.map(|(slots, wanted)| {
@@ -291,8 +295,7 @@ impl Session {
             })
         });
         let [blocks, cells, descriptors, hooks] = taken;
-        let place =
-            Places { addr: site.addr(), region, blocks, cells, descriptors: vec![descriptors], hooks };
+        let place = Plot { addr: site.addr(), region, blocks, cells, descriptors: vec![descriptors], hooks };
         match short {
             None => Ok(place),
             Some(why) => {
@@ -303,7 +306,7 @@ impl Session {
     }
 
     /// Writes a trampoline for each site, where its place is.
-    fn build_new(&mut self, sites: Vec<SitePlan>, places: &[Places]) -> Result<(), Broken> {
+    fn build_new(&mut self, sites: Vec<SitePlan>, places: &[Plot]) -> Result<(), Broken> {
         for (plan, place) in sites.into_iter().zip(places) {
             let Some(region) = place.region.and_then(|at| self.regions.regions.get_mut(at)) else { continue };
             region.next = region.blocks + u64::from(place.blocks.start) * BLOCK_UNIT;

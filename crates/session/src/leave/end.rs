@@ -56,7 +56,7 @@ impl Session {
                 .map_or(true, |mappings| mappings.iter().any(|m| m.path.as_os_str() == "[uprobes]"));
         }
         // A child may have been forked when a probe was in that has gone since.
-        let gone = self.gone.iter().map(|gone| gone.armed.link());
+        let gone = self.places.gone().map(|gone| gone.armed.link());
         let all: Vec<Link<'_>> = links.iter().cloned().chain(gone).collect();
         heirs::free(&Leaving { links: &all, ..leaving }, self.regions.arena.inode, &mut receipt);
         self.longest_stall = self.longest_stall.max(receipt.longest_stall);

@@ -1,7 +1,7 @@
 //! Consumers that come and go while hits run.
 //!
 //! For:     whoever holds a session.
-//! State:   `Lists` and `Readers`.
+//! State:   the book and `Readers`.
 //! Context: control, while hits read; no thread of the target stands still.
 //! Keeps:   C1 all of a change happens, or nothing of it.
 //!          C2 a hit that begins after `change` returns calls exactly those on the new lists; one that was inside calls the
@@ -9,16 +9,15 @@
 //!          C3 nobody waits here longer than asked for.
 //! Checked: torture `tests/live.rs`; `torture live`.
 
-use super::lists::{ConsumerId, HookId, Member, Retired, publish};
+use super::lists::{ConsumerId, Full, Gone, HITS, HookId, Lists, Member, Remote, is_of_change};
 use super::readers::{Late, LiveBroken};
 use super::session::Session;
 use crate::enter::fence::Fence;
 use crate::facts::program::{PROGRAM_CELLS, Runs};
 use crate::facts::room::may_come_alone;
 use crate::facts::site::Consumer;
-use std::collections::{BTreeMap, BTreeSet};
+use probe::book::{Clock, Coming, Off, Refused};
 use std::fmt;
-use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// Why nothing was changed.
@@ -58,13 +57,13 @@ impl fmt::Display for NotChanged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             NotChanged::NoHook(hook) => write!(f, "the session has no hook {}", hook.0),
-            NotChanged::NoConsumer(id) => write!(f, "the session has no consumer {}", id.0),
+            NotChanged::NoConsumer(id) => write!(f, "the session has no consumer {}", id.number()),
             NotChanged::Guarded(hook) => write!(
                 f,
                 "hook {} was armed for its one program; with room for others at the attach it can be changed",
                 hook.0
             ),
-            NotChanged::Twice(id) => write!(f, "consumer {} is to be removed twice", id.0),
+            NotChanged::Twice(id) => write!(f, "consumer {} is to be removed twice", id.number()),
             NotChanged::NotAlone(_) => write!(f, "what times or shows calls needs all their sites at a time"),
             NotChanged::LittleStack(number) => {
                 write!(
@@ -114,14 +113,6 @@ pub struct GraceReport {
     pub stall: Duration,
 }
 
-/// The new list of a hook, as it is planned.
-struct Wanted {
-    members: Vec<Member>,
-    gone: Vec<Member>,
-    /// Where it is to stand; empty if it is.
-    place: Range<u32>,
-}
-
 impl Session {
     /// The hooks of a site, in the order of its plan's actions; none if its hits are counted in the trampoline, or by the kernel.
     ///
@@ -135,8 +126,8 @@ impl Session {
 
     /// The consumers at a hook now, in the order in which a hit calls them.
     pub fn consumers(&self, hook: HookId) -> Vec<(ConsumerId, Consumer)> {
-        let lists = self.lists.hooks.get(&hook);
-        lists.map(|l| l.members.iter().map(|m| (m.id, m.consumer)).collect()).unwrap_or_default()
+        let standing = self.places.book.at(hook);
+        standing.map(|at| at.members.iter().map(|(id, m)| (*id, m.consumer)).collect()).unwrap_or_default()
     }
 
     /// Takes consumers off and puts others on, all at once and without stopping anybody; the numbers of the new ones.
@@ -155,41 +146,50 @@ impl Session {
         add: &[(HookId, Consumer)],
         remove: &[ConsumerId],
     ) -> Result<Vec<ConsumerId>, NotChanged> {
-        let mut wanted = self.without(remove)?;
-        let mut added = Vec::with_capacity(add.len());
-        let placed = add
-            .iter()
-            .try_for_each(|(hook, consumer)| {
-                added.push(self.put_on(&mut wanted, *hook, *consumer)?);
-                Ok(())
-            })
-            .and_then(|()| self.place(&mut wanted));
-        if let Err(why) = placed {
-            self.take_back(wanted, &added);
-            return Err(why);
+        remove.iter().try_for_each(|id| self.may_go(*id))?;
+        let (mut come, mut refused) = (Vec::with_capacity(add.len()), None);
+        for (hook, consumer) in add {
+            match self.coming(*hook, *consumer) {
+                Ok(one) => come.push(one),
+                Err(why) => {
+                    refused = Some(why);
+                    break;
+                }
+            }
         }
-        self.write_and_publish(wanted);
-        Ok(added)
+        let ids = come.iter().map(|(fresh, ..)| fresh.id()).collect();
+        let unchanged = match refused {
+            Some(why) => Some((why, come)),
+            None => self.publish(come, remove).err(),
+        };
+        let Some((why, come)) = unchanged else { return Ok(ids) };
+        come.into_iter().for_each(|(.., member)| self.places.cells.give(member.cells));
+        Err(why)
     }
 
-    /// The lists of all hooks that lose a consumer, without those.
-    fn without(&self, remove: &[ConsumerId]) -> Result<BTreeMap<HookId, Wanted>, NotChanged> {
-        let mut leaving: BTreeMap<HookId, BTreeSet<ConsumerId>> = BTreeMap::new();
-        for id in remove {
-            let hook = self.lists.places.get(id).ok_or(NotChanged::NoConsumer(*id))?;
-            if self.lists.hooks[hook].is_guarded {
-                return Err(NotChanged::Guarded(*hook));
-            }
-            if !leaving.entry(*hook).or_default().insert(*id) {
-                return Err(NotChanged::Twice(*id));
-            }
+    /// The change as the book makes it.
+    fn publish(
+        &mut self,
+        come: Vec<Coming<Remote>>,
+        gone: &[ConsumerId],
+    ) -> Result<(), (NotChanged, Vec<Coming<Remote>>)> {
+        let Session { places, regions, readers, .. } = self;
+        let is_in_place = readers.broken == Some(LiveBroken::InPlace);
+        let (descriptors, off) = (&mut places.descriptors, &places.off);
+        let mut lists = Lists { arena: &regions.arena, descriptors, off, is_in_place };
+        if let Err((why, come)) = places.book.change(come, gone, &mut lists) {
+            return Err((refusal(why, places.waiting()), come));
         }
-        let list = |(hook, leaving): (HookId, BTreeSet<ConsumerId>)| {
-            let members = self.lists.hooks[&hook].members.iter().cloned();
-            let (gone, members) = members.partition(|m| leaving.contains(&m.id));
-            (hook, Wanted { members, gone, place: 0..0 })
-        };
-        Ok(leaving.into_iter().map(list).collect())
+        // After the last store: all hits that may be on an old list are waited for.
+        places.book.begin(readers);
+        Ok(())
+    }
+
+    /// Whether a consumer can be taken off.
+    fn may_go(&self, id: ConsumerId) -> Result<(), NotChanged> {
+        let hook = self.places.book.place_of(id).ok_or(NotChanged::NoConsumer(id))?;
+        let is_guarded = self.places.book.at(hook).is_some_and(|at| at.site.is_guarded);
+        if is_guarded { Err(NotChanged::Guarded(hook)) } else { Ok(()) }
     }
 
     /// Whether a consumer may come to this session, wherever.
@@ -203,13 +203,8 @@ impl Session {
         }
     }
 
-    /// Plans a consumer at the end of its hook's list.
-    fn put_on(
-        &mut self,
-        wanted: &mut BTreeMap<HookId, Wanted>,
-        hook: HookId,
-        consumer: Consumer,
-    ) -> Result<ConsumerId, NotChanged> {
+    /// A consumer at the end of its hook's list, with a number and cells.
+    fn coming(&mut self, hook: HookId, consumer: Consumer) -> Result<Coming<Remote>, NotChanged> {
         self.check(consumer)?;
         let is_go = self.armed.iter().any(|a| a.plan.is_go && a.hooks.contains(&hook.0));
         if let Some((number, _)) = consumer.program().filter(|_| is_go)
@@ -217,78 +212,19 @@ impl Session {
         {
             return Err(NotChanged::LittleStack(number));
         }
-        let lists = self.lists.hooks.get(&hook).ok_or(NotChanged::NoHook(hook))?;
-        if lists.is_guarded {
+        let site = &self.places.book.at(hook).ok_or(NotChanged::NoHook(hook))?.site;
+        if site.is_guarded {
             return Err(NotChanged::Guarded(hook));
         }
-        if lists.uses(consumer) & !lists.saved.bits() != 0 {
+        if site.uses(consumer) & !site.saved.bits() != 0 {
             return Err(NotChanged::Registers(consumer));
         }
-        let list = wanted.entry(hook).or_insert_with(|| Wanted {
-            members: lists.members.clone(),
-            gone: Vec::new(),
-            place: 0..0,
-        });
-        let cells = self.lists.cells.take(consumer.cells()).ok_or_else(|| NotChanged::NoRoom {
-            wanted: consumer.cells(),
-            free: self.lists.cells.free(),
-            waiting: self.lists.waiting(),
-        })?;
-        let id = self.lists.new_id();
-        list.members.push(Member { id, consumer, cells, is_first: false });
-        Ok(id)
-    }
-
-    fn place(&mut self, wanted: &mut BTreeMap<HookId, Wanted>) -> Result<(), NotChanged> {
-        let waiting = self.lists.waiting();
-        for list in wanted.values_mut().filter(|list| !list.members.is_empty()) {
-            let count = list.members.len() as u32;
-            list.place = self.lists.descriptors.take(count).ok_or_else(|| NotChanged::NoRoom {
-                wanted: count,
-                free: self.lists.descriptors.free(),
-                waiting,
-            })?;
-        }
-        Ok(())
-    }
-
-    /// Gives back what a change had taken that cannot be.
-    fn take_back(&mut self, wanted: BTreeMap<HookId, Wanted>, added: &[ConsumerId]) {
-        for list in wanted.into_values() {
-            self.lists.descriptors.give(list.place);
-            let new = list.members.into_iter().filter(|m| added.contains(&m.id));
-            new.for_each(|m| self.lists.cells.give(m.cells));
-        }
-    }
-
-    fn write_and_publish(&mut self, wanted: BTreeMap<HookId, Wanted>) {
-        let arena = &self.regions.arena;
-        let is_in_place = self.readers.broken == Some(LiveBroken::InPlace);
-        let (mut lists, mut gone) = (Vec::new(), Vec::new());
-        for (hook, mut list) in wanted {
-            let Some(now) = self.lists.hooks.get_mut(&hook) else { continue };
-            if is_in_place && list.members.len() <= now.place.len() {
-                std::mem::swap(&mut list.place, &mut now.place);
-            }
-            now.write(arena, list.place.start, &list.members);
-            let is_called = !list.members.is_empty() && !self.lists.off.contains(&hook);
-            publish(arena, hook, is_called.then_some(list.place.start));
-            lists.push(std::mem::replace(&mut now.place, list.place));
-            for member in &list.gone {
-                self.lists.places.remove(&member.id);
-            }
-            // New ones are last.
-            for new in list.members.iter().rev() {
-                if self.lists.places.insert(new.id, hook).is_some() {
-                    break;
-                }
-            }
-            now.members = list.members;
-            gone.extend(list.gone);
-        }
-        // After the last store: the grace period that this asks for waits for all hits that may be on an old list.
-        let cookie = self.readers.cookie();
-        self.lists.retired.push_back(Retired { cookie, lists, members: gone });
+        let (places, wanted) = (&mut self.places, consumer.cells());
+        let Some(cells) = places.cells.take(wanted) else {
+            let (free, waiting) = (places.cells.free(), places.waiting());
+            return Err(NotChanged::NoRoom { wanted, free, waiting });
+        };
+        Ok((places.book.fresh(), hook, Member { consumer, cells, is_first: false }))
     }
 
     /// Waits until no hit can call what was taken off, `patience` at most, and uses its room anew.
@@ -305,21 +241,26 @@ impl Session {
     pub fn settle(&mut self, patience: Duration) -> Settled {
         let mut settled = Settled::default();
         let until = Instant::now() + patience;
-        while let Some(last) = self.lists.retired.back().map(|retired| retired.cookie) {
+        while let Some(last) = self.places.book.awaited(HITS, is_of_change) {
             let (arena, regions) = (&self.regions.arena, &self.regions.regions);
-            let waited = match self.readers.is_done(last) {
+            let waited = match self.readers.is_over(HITS, last) {
                 true => Ok(()),
                 false => self.readers.wait(arena, &self.memory, regions, until),
             };
             // Of a process that is no more nobody is inside.
             let is_over = matches!(waited, Err(Late::Over));
-            self.give_back(is_over, &mut settled);
+            let out = match is_over {
+                true => self.places.book.take(is_of_change),
+                false => self.places.book.ripe(&self.readers),
+            };
+            let probes = self.give_back(out, &mut settled);
+            debug_assert!(probes.is_empty(), "nobody has looked whether a thread is in them");
             if let Err(late) = waited {
                 settled.late = Some(late).filter(|_| !is_over);
                 break;
             }
         }
-        settled.waiting = self.lists.waiting();
+        settled.waiting = self.places.book.off_consumers();
         settled
     }
 
@@ -330,7 +271,7 @@ impl Session {
     /// # Errors
     /// Why they were not seen to leave.
     pub fn wait_for_hits(&mut self, patience: Duration) -> Result<Option<Duration>, Late> {
-        if self.lists.hooks.is_empty() {
+        if self.places.book.open_places().next().is_none() {
             return Ok(None);
         }
         let until = Instant::now() + patience;
@@ -338,20 +279,28 @@ impl Session {
         Ok(self.readers.took)
     }
 
-    fn give_back(&mut self, is_over: bool, settled: &mut Settled) {
-        let Session { lists, readers, regions, .. } = self;
-        let arena = &regions.arena;
-        while let Some(retired) = lists.retired.pop_front_if(|r| is_over || readers.is_done(r.cookie)) {
-            let see = |m: &Member| settled.removed.push((m.id, cells_of(arena, m)));
-            lists.give_back(arena, retired, see);
+    /// Uses the room of what the book has handed out; the probes among it.
+    pub(crate) fn give_back(&mut self, out: Vec<Off<Remote>>, settled: &mut Settled) -> Vec<Gone> {
+        let Session { places, regions, .. } = self;
+        let (arena, mut probes) = (&regions.arena, Vec::new());
+        for off in out {
+            match off {
+                Off::Consumer(id, member) => {
+                    settled.removed.push((id, cells_of(arena, &member)));
+                    if !member.is_first {
+                        places.give_cells(arena, member.cells);
+                    }
+                }
+                Off::List(list) => places.descriptors.give(list),
+                Off::Probe(gone) => probes.push(*gone),
+            }
         }
+        probes
     }
 
     /// What the cells of a consumer that is on a list have counted so far; `None` if it is on none.
     pub fn cells_of(&self, id: ConsumerId) -> Option<Vec<u64>> {
-        let hook = self.lists.hooks.get(self.lists.places.get(&id)?)?;
-        let member = hook.members.iter().find(|m| m.id == id)?;
-        Some(cells_of(&self.regions.arena, member))
+        Some(cells_of(&self.regions.arena, self.places.book.consumer(id)?))
     }
 
     /// What became of the hits of a program that is on a list; `None` of what is none.
@@ -361,7 +310,7 @@ impl Session {
 
     /// Free descriptors and cells: less by what is on lists and what is waited for.
     pub fn free_room(&self) -> (u32, u32) {
-        (self.lists.descriptors.free(), self.lists.cells.free())
+        (self.places.descriptors.free(), self.places.cells.free())
     }
 
     /// What grace periods of this session rest on, and have cost so far.
@@ -380,6 +329,15 @@ impl Session {
     #[doc(hidden)]
     pub fn break_on_purpose(&mut self, how: LiveBroken) {
         self.readers.broken = Some(how);
+    }
+}
+
+fn refusal(why: Refused<HookId, Full>, waiting: usize) -> NotChanged {
+    match why {
+        Refused::NoPlace(hook) => NotChanged::NoHook(hook),
+        Refused::NoConsumer(id) => NotChanged::NoConsumer(id),
+        Refused::Twice(id) => NotChanged::Twice(id),
+        Refused::Full(Full { wanted, free }) => NotChanged::NoRoom { wanted, free, waiting },
     }
 }
 
@@ -494,7 +452,7 @@ mod tests {
         }
         is_over.store(true, Ordering::Relaxed);
         scribbler.join().unwrap();
-        assert!(settled + session.lists.waiting() > 0);
+        assert!(settled + session.places.waiting() > 0);
         leave(session);
     }
 

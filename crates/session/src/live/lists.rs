@@ -1,13 +1,13 @@
-//! The consumers of each hook: what stands in the arena, and what has been replaced there.
+//! The book of a session's consumers as it stands in the arena: how lists are written, published and taken back.
 //!
-//! For:     attach, which writes the first lists; `live::change`, which replaces them.
-//! State:   for each hook its members and where they are written; what was replaced and may still be read.
+//! For:     attach, which writes the first lists; `live::change`, which replaces them; `arm::probes`.
+//! State:   the book (`probe::book`); for each hook where its list is written; what is free.
 //! Context: control, while hits read.
 //! Keeps:   L1 a list does not change once a hit can reach it: a change is a new list, published by one store.
-//!          L2 a list, and the cells of who is not on the new one, are used for something else only after a grace period that
-//!             began after the store.
+//!          L2 a list, and the cells of who is not on the new one, are used for something else only when the book hands them out.
 //!          L3 who stays keeps its cells, so that its count goes on.
-//! Checked: torture `tests/live.rs`; `torture live --broken in-place` (L1), `no-wait`, `wrong-rank` (L2).
+//! Checked: the book's model and mutants in crate `probe`; torture `tests/live.rs`; `torture live --broken in-place` (L1), `no-wait`,
+//!          `wrong-rank` (L2).
 
 use super::runs::run_of;
 use super::slots::Slots;
@@ -15,25 +15,64 @@ use crate::enter::agent_image::Clobbers;
 use crate::enter::arena::Arena;
 use crate::facts::site::{Armed, Consumer};
 use insn::RegSet;
+use probe::book::{Board, Book, Kind, Off, Standing, Step};
 use rcu::Cookie;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::ops::Range;
 use std::sync::Arc;
 use wire::{ConsumerDesc, HANDLERS_LEN, HandlerKind, SiteDesc};
 
+pub use probe::book::ConsumerId;
+
 /// A place in a session where consumers can be: before one instruction of one site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HookId(pub(crate) u32);
 
-/// A consumer of one session, for ever: no second one gets its number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ConsumerId(pub(crate) u64);
+/// Uprobes of another process, for the book.
+#[derive(Debug)]
+pub(crate) enum Remote {}
+
+/// First what is off waits for the hits that may be on it.
+pub(crate) const HITS: usize = 0;
+/// Then, if it is a probe, for a stop that shows no thread in its trampoline or on its way back to it.
+pub(crate) const LOOK: usize = 1;
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ticket {
+    Hits(Cookie),
+    /// So many looks have shown nobody by then.
+    Look(u64),
+}
+
+impl Kind for Remote {
+    type Place = HookId;
+    type Site = HookSite;
+    type Consumer = Member;
+    type List = Range<u32>;
+    type Probe = Box<Gone>;
+    type Ticket = Ticket;
+    const WAITS: usize = 2;
+
+    fn waits(off: &Off<Remote>, wait: usize) -> bool {
+        match (off, wait) {
+            // A count that is compiled in is no reader.
+            (Off::Probe(gone), HITS) => !gone.hooks.is_empty(),
+            (Off::Probe(_), _) => true,
+            (Off::Consumer(..) | Off::List(_), wait) => wait == HITS,
+        }
+    }
+}
+
+/// True of what a change has taken off; probes go by themselves.
+pub(crate) fn is_of_change(off: &Off<Remote>) -> bool {
+    !matches!(off, Off::Probe(_))
+}
 
 /// One consumer on a list.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
-    pub id: ConsumerId,
     pub consumer: Consumer,
     /// By number: a cell is 8 bytes.
     pub cells: Range<u32>,
@@ -63,7 +102,7 @@ pub(crate) struct ProgramAt {
 
 /// One hook of the general path.
 #[derive(Debug)]
-pub(crate) struct HookLists {
+pub(crate) struct HookSite {
     /// Addresses of the handlers in the target.
     pub handlers: [u64; HANDLERS_LEN],
     /// The session's programs where its region has them.
@@ -72,14 +111,13 @@ pub(crate) struct HookLists {
     pub clobbers: Clobbers,
     /// Those of them that the trampoline saves.
     pub saved: RegSet,
-    pub members: Vec<Member>,
     /// The trampoline turns hits down for the one member, which stays.
     pub is_guarded: bool,
-    /// Where the members are written, by number of descriptor.
+    /// Where its list is written, by number of descriptor.
     pub place: Range<u32>,
 }
 
-impl HookLists {
+impl HookSite {
     /// What a consumer's handler writes or reads of the registers that a trampoline saves only for it.
     pub fn uses(&self, consumer: Consumer) -> u16 {
         if let Some((number, _)) = consumer.program() {
@@ -89,7 +127,8 @@ impl HookLists {
     }
 
     /// Writes a list, from one descriptor on.
-    pub fn write(&self, arena: &Arena, first: u32, members: &[Member]) {
+    pub fn write<'m>(&self, arena: &Arena, first: u32, members: impl IntoIterator<Item = &'m Member>) {
+        let members: Vec<&Member> = members.into_iter().collect();
         let consumers: Vec<Consumer> = members.iter().map(|m| m.consumer).collect();
         let address = |number: u32| arena.remote + arena.layout.consumer(number as usize) as u64;
         for (i, member) in members.iter().enumerate() {
@@ -124,92 +163,110 @@ pub(crate) fn publish(arena: &Arena, hook: HookId, first: Option<u32>) {
     arena.publish(at, first.map_or(0, address));
 }
 
-/// What one change has taken off, until no hit can be in it.
-#[derive(Debug)]
-pub(crate) struct Retired {
-    pub cookie: Cookie,
-    pub lists: Vec<Range<u32>>,
-    pub members: Vec<Member>,
+/// Where changes are written and published.
+pub(super) struct Lists<'s> {
+    pub arena: &'s Arena,
+    pub descriptors: &'s mut Slots,
+    pub off: &'s BTreeSet<HookId>,
+    /// Broken on purpose.
+    pub is_in_place: bool,
+}
+
+/// Descriptors that were wanted in a row, and those that are free.
+pub(super) struct Full {
+    pub wanted: u32,
+    pub free: u32,
+}
+
+impl Board<Remote> for Lists<'_> {
+    type Draft = Range<u32>;
+    type Full = Full;
+
+    fn reserve(&mut self, _: HookId, len: usize) -> Result<Range<u32>, Full> {
+        let wanted = len as u32;
+        match wanted {
+            0 => Ok(0..0),
+            _ => self.descriptors.take(wanted).ok_or_else(|| Full { wanted, free: self.descriptors.free() }),
+        }
+    }
+
+    fn forget(&mut self, draft: Range<u32>) {
+        self.descriptors.give(draft);
+    }
+
+    fn publish(
+        &mut self,
+        hook: HookId,
+        site: &mut HookSite,
+        mut place: Range<u32>,
+        step: &Step<'_, Remote>,
+        old: &mut Vec<Range<u32>>,
+    ) {
+        let len = step.members.len();
+        if self.is_in_place && len <= site.place.len() {
+            std::mem::swap(&mut place, &mut site.place);
+        }
+        site.write(self.arena, place.start, step.members.values());
+        let is_called = len != 0 && !self.off.contains(&hook);
+        publish(self.arena, hook, is_called.then_some(place.start));
+        old.push(std::mem::replace(&mut site.place, place));
+    }
 }
 
 /// A probe that was taken out, until no thread can be in its trampoline.
 #[derive(Debug)]
 pub(crate) struct Gone {
     pub armed: Armed,
-    /// Its hooks' lists, which hits may still be on.
-    pub hooks: Vec<HookLists>,
-    /// Taken when it was out.
-    pub cookie: Cookie,
+    /// Its hooks, on whose lists hits may still be.
+    pub hooks: Vec<Standing<Remote>>,
 }
 
-/// All lists of a session.
+/// All that a session has given out of its memory.
 #[derive(Debug, Default)]
-pub(crate) struct Lists {
-    pub hooks: BTreeMap<HookId, HookLists>,
-    /// Which hook a consumer is at.
-    pub places: BTreeMap<ConsumerId, HookId>,
+pub(crate) struct Places {
+    pub book: Book<Remote>,
     pub descriptors: Slots,
     pub cells: Slots,
     /// Hooks that no probe has.
-    pub hook_places: Slots,
+    pub hooks: Slots,
     /// In each region, the room for blocks that no probe has, by 64 bytes.
     pub blocks: Vec<Slots>,
-    pub retired: VecDeque<Retired>,
     /// Hooks whose hits call nobody for now.
     pub off: BTreeSet<HookId>,
     /// Trampolines are built for consumers that come later, too.
     pub is_open: bool,
-    last: u64,
 }
 
-impl Lists {
-    /// A number that no consumer had.
-    pub fn new_id(&mut self) -> ConsumerId {
-        self.last += 1;
-        ConsumerId(self.last)
-    }
-
-    /// Notes a hook as the attach has written it.
-    pub fn add(&mut self, hook: HookId, lists: HookLists) {
-        self.places.extend(lists.members.iter().map(|m| (m.id, hook)));
-        self.hooks.insert(hook, lists);
-    }
-
+impl Places {
     /// Forgets all that was written: the sites are built again.
     pub fn begin_anew(&mut self) {
-        *self = Lists { is_open: self.is_open, last: self.last, ..Lists::default() };
+        self.keep(&[]);
+        *self = Places { is_open: self.is_open, book: std::mem::take(&mut self.book), ..Places::default() };
     }
 
     /// Forgets the hooks of sites that were not armed after all.
     pub fn keep(&mut self, armed: &[Armed]) {
         let kept: BTreeSet<HookId> = armed.iter().flat_map(|a| a.hooks.clone().map(HookId)).collect();
-        self.hooks.retain(|hook, _| kept.contains(hook));
-        self.places.retain(|_, hook| kept.contains(hook));
+        let dropped: Vec<HookId> = self.book.open_places().filter(|hook| !kept.contains(hook)).collect();
+        dropped.into_iter().for_each(|hook| drop(self.book.close(hook)));
     }
 
-    /// Forgets a hook whose probe goes; what was on it.
-    pub fn take_off(&mut self, hook: HookId) -> Option<HookLists> {
-        let lists = self.hooks.remove(&hook)?;
-        for member in &lists.members {
-            self.places.remove(&member.id);
-        }
-        Some(lists)
+    /// Probes that are out and may have a thread in them.
+    pub fn gone(&self) -> impl Iterator<Item = &Gone> {
+        self.book.off().filter_map(|off| match off {
+            Off::Probe(gone) => Some(&**gone),
+            _ => None,
+        })
     }
 
-    /// Consumers that are off their lists and may still be called.
+    /// What is off and may still be called.
     pub fn waiting(&self) -> usize {
-        self.retired.iter().map(|retired| retired.members.len()).sum()
+        self.book.off_consumers() + self.gone().count()
     }
 
-    /// Uses the room of what a finished grace period has waited for. What is left in the cells is shown to `see` first.
-    pub fn give_back(&mut self, arena: &Arena, retired: Retired, mut see: impl FnMut(&Member)) {
-        for member in retired.members {
-            see(&member);
-            if !member.is_first {
-                member.cells.clone().for_each(|cell| arena.clear(cell * 8));
-                self.cells.give(member.cells);
-            }
-        }
-        retired.lists.into_iter().for_each(|list| self.descriptors.give(list));
+    /// Has cells count from 0, for somebody else.
+    pub fn give_cells(&mut self, arena: &Arena, cells: Range<u32>) {
+        cells.clone().for_each(|cell| arena.clear(cell * 8));
+        self.cells.give(cells);
     }
 }

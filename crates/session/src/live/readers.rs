@@ -14,7 +14,9 @@ use crate::enter::fence::Fence;
 use crate::enter::region::Region;
 use crate::facts::error::Broken;
 use crate::find::memory::Memory;
-use rcu::{Cookie, GpState, Rank, Ranks, Waiting};
+use crate::live::lists::{LOOK, Remote, Ticket};
+use probe::book::Clock;
+use rcu::{GpState, Rank, Ranks, Waiting};
 use std::time::{Duration, Instant};
 use wire::{COPY_CHILDREN, COPY_CPU0, COPY_SHARED, cell};
 
@@ -56,7 +58,25 @@ pub(crate) struct Readers {
     pub took: Option<Duration>,
     /// The longest time that a thread stood still for a fence.
     pub stall: Duration,
+    /// Stops that have shown no thread in any probe that was out by then.
+    pub looks: u64,
     pub broken: Option<LiveBroken>,
+}
+
+impl Clock<Remote> for Readers {
+    fn ticket(&self, wait: usize) -> Ticket {
+        match wait {
+            LOOK => Ticket::Look(self.looks),
+            _ => Ticket::Hits(self.gp.snap()),
+        }
+    }
+
+    fn is_over(&self, _: usize, ticket: Ticket) -> bool {
+        match ticket {
+            Ticket::Hits(cookie) => self.gp.poll(cookie),
+            Ticket::Look(before) => self.looks > before,
+        }
+    }
 }
 
 impl Readers {
@@ -68,17 +88,9 @@ impl Readers {
             forgotten: [0; 2],
             took: None,
             stall: Duration::ZERO,
+            looks: 0,
             broken: None,
         }
-    }
-
-    /// To be asked after a list was published: whoever may read the one before is waited for by then.
-    pub fn cookie(&self) -> Cookie {
-        self.gp.snap()
-    }
-
-    pub fn is_done(&self, cookie: Cookie) -> bool {
-        self.gp.poll(cookie)
     }
 
     /// Grace periods so far, and the fences that they took.

@@ -23,7 +23,7 @@ use crate::find::process;
 use crate::hold::foothold::Foothold;
 use crate::kernel::KernelProbes;
 use crate::live::events::{Bounds, Reader};
-use crate::live::lists::{Gone, Lists, ProgramAt};
+use crate::live::lists::{Places, ProgramAt};
 use crate::live::readers::Readers;
 use crate::live::site::{Counts, SiteView, Tally};
 use image::Mapping;
@@ -40,7 +40,7 @@ pub struct Session {
     pub(crate) memory: Memory,
     pub(crate) mappings: Vec<Mapping>,
     pub(crate) regions: Regions,
-    pub(crate) lists: Lists,
+    pub(crate) places: Places,
     pub(crate) programs: Programs,
     /// Where each region has them.
     pub(crate) placed: Vec<Arc<[ProgramAt]>>,
@@ -60,8 +60,6 @@ pub struct Session {
     /// First cell of the stacks that are counted.
     pub(crate) stack_cells: u32,
     pub(crate) armed: Vec<Armed>,
-    /// Probes that were taken out, with threads that may be inside.
-    pub(crate) gone: Vec<Gone>,
     pub(crate) kernel: Option<KernelProbes>,
     pub(crate) missed: Vec<(SitePlan, Missed)>,
     pub(crate) longest_stall: Duration,
@@ -89,7 +87,7 @@ impl Session {
             memory,
             mappings,
             regions,
-            lists: Lists::default(),
+            places: Places::default(),
             programs: Programs::default(),
             placed: Vec::new(),
             process,
@@ -104,7 +102,6 @@ impl Session {
             walks: Walks::default(),
             stack_cells: 0,
             armed: Vec::new(),
-            gone: Vec::new(),
             kernel: None,
             missed: Vec::new(),
             longest_stall: Duration::ZERO,

@@ -1,7 +1,7 @@
 //! Probes that are off for a while: their hits call nobody.
 //!
 //! For:     a live view, in which functions are switched off and on again.
-//! State:   `Lists`: which hooks are off.
+//! State:   `Places`: which hooks are off.
 //! Context: control, while hits read; no thread of the target stands still.
 //! Keeps:   W1 each hit calls all of its hook's list or nothing of it; what is inside goes on.
 //!          W2 a list that is off stays where it is: nobody waits for a grace period to have it on again.
@@ -44,11 +44,11 @@ impl Session {
         }
         for hook in hooks {
             match is_on {
-                true => self.lists.off.remove(&hook),
-                false => self.lists.off.insert(hook),
+                true => self.places.off.remove(&hook),
+                false => self.places.off.insert(hook),
             };
-            let list = self.lists.hooks.get(&hook).filter(|list| is_on && !list.members.is_empty());
-            publish(&self.regions.arena, hook, list.map(|list| list.place.start));
+            let list = self.places.book.at(hook).filter(|at| is_on && !at.members.is_empty());
+            publish(&self.regions.arena, hook, list.map(|at| at.site.place.start));
         }
         Ok(())
     }

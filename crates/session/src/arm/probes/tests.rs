@@ -22,8 +22,8 @@ fn attached(subject: &Subject, probes: usize) -> Session {
 }
 
 fn free(session: &Session) -> ((u32, u32), u32, u32) {
-    let blocks = session.lists.blocks.iter().map(|slots| slots.free()).sum();
-    (session.free_room(), session.lists.hook_places.free(), blocks)
+    let blocks = session.places.blocks.iter().map(|slots| slots.free()).sum();
+    (session.free_room(), session.places.hooks.free(), blocks)
 }
 
 /// As they are planned for a handler, or compiled in.
