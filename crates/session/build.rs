@@ -4,16 +4,34 @@ use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
-const TARGET: &str = "x86_64-unknown-none";
+/// A freestanding target without vector registers, and what its build is told beyond the target's own defaults.
+struct Freestanding {
+    target: &'static str,
+    flags: &'static [&'static str],
+}
+
+const X86_64: Freestanding = Freestanding { target: "x86_64-unknown-none", flags: &[] };
+/// Position-independent in one piece, as x86-64's is by itself; x18 is the platform's; no address is formed where Cortex-A53
+/// forms it wrongly (843419).
+const AARCH64: Freestanding = Freestanding {
+    target: "aarch64-unknown-none-softfloat",
+    flags: &[
+        "-Crelocation-model=pic",
+        "-Ctarget-feature=+reserve-x18",
+        "-Clink-arg=-pie",
+        "-Clink-arg=--no-dynamic-linker",
+        "-Clink-arg=-ztext",
+        "-Clink-arg=-znorelro",
+        "-Clink-arg=-zmax-page-size=4096",
+        "-Clink-arg=--fix-cortex-a53-843419",
+    ],
+};
 
 fn main() {
-    if var("CARGO_CFG_TARGET_ARCH") != "x86_64" {
-        // There is none for others yet: `facts::ported` refuses what would need it.
-        let none = PathBuf::from(var("OUT_DIR")).join("no-agent");
-        std::fs::write(&none, []).unwrap_or_else(|e| panic!("{}: {e}", none.display()));
-        println!("cargo:rustc-env=NANOPROBE_AGENT={}", none.display());
-        return;
-    }
+    let Freestanding { target, flags } = match var("CARGO_CFG_TARGET_ARCH").as_str() {
+        "aarch64" => AARCH64,
+        _ => X86_64,
+    };
     let crates = PathBuf::from(var("CARGO_MANIFEST_DIR")).join("..");
     for part in ["agent", "runtime", "map", "objcache", "percpu", "rcu", "sys", "unwind", "wire"] {
         println!("cargo:rerun-if-changed={}", crates.join(part).display());
@@ -23,7 +41,7 @@ fn main() {
     cargo.args(["build", "--quiet", "--release", "-p", "nanoprobe-agent", "--bin", "agent"]);
     // Nobody reads them, and a name like "clone" among them makes who embeds the blob look like who makes threads by hand.
     cargo.args(["--config", "profile.release.debug=false"]);
-    cargo.args(["--target", TARGET, "--target-dir"]).arg(&target_dir);
+    cargo.args(["--target", target, "--target-dir"]).arg(&target_dir);
     cargo.current_dir(&crates);
     // In one piece: no call goes by a table of addresses, and what is used once stands where it is used.
     cargo.env("CARGO_PROFILE_RELEASE_LTO", "fat").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1");
@@ -37,9 +55,12 @@ fn main() {
     ] {
         cargo.env_remove(name);
     }
+    if !flags.is_empty() {
+        cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
+    }
     let built = cargo.status().is_ok_and(|s| s.success());
     assert!(built, "the agent did not build; is its target installed? scripts/rust-targets adds it");
-    let blob = target_dir.join(TARGET).join("release/agent");
+    let blob = target_dir.join(target).join("release/agent");
     println!("cargo:rustc-env=NANOPROBE_AGENT={}", blob.display());
 }
 

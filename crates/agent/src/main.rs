@@ -3,25 +3,25 @@
 
 #[cfg(not(target_os = "none"))]
 fn main() {
-    eprintln!("the agent is built for x86_64-unknown-none and runs inside other processes");
+    eprintln!("the agent is built for a target without an operating system and runs inside other processes");
     std::process::exit(1);
 }
 
 #[cfg(target_os = "none")]
 mod blob {
+    use super::whole::{Helpers, LOCKED_PROGRAMS, RSEQ_PROGRAMS, helpers, stacks};
     use runtime::{
-        Adder, Function, Locked, PtRegs, Rseq, count, count_stack, enter, enter_go, helpers, leave, leave_go,
-        log2_histogram, program_in_space_locked, program_in_space_rseq, program_locked, program_rseq, ring,
-        ring_before_exec, trace_enter, trace_enter_stack, trace_leave,
+        Adder, Locked, PtRegs, Rseq, count, enter, enter_go, leave, leave_go, log2_histogram, ring,
+        ring_before_exec, trace_enter, trace_leave,
     };
-    use wire::{AgentExports, AgentTable, ConsumerDesc, HANDLERS_LEN, HELPERS_LEN, SiteDesc, VERSION};
+    use wire::{AgentExports, AgentTable, ConsumerDesc, HANDLERS_LEN, SiteDesc, VERSION};
 
-    type Handler = unsafe extern "C" fn(&PtRegs, &SiteDesc, &ConsumerDesc, u64);
+    pub(super) type Handler = unsafe extern "C" fn(&PtRegs, &SiteDesc, &ConsumerDesc, u64);
 
     #[repr(C)]
     struct Table {
-        handlers: [Handler; HANDLERS_LEN],
-        helpers: [Function; HELPERS_LEN],
+        handlers: [Option<Handler>; HANDLERS_LEN],
+        helpers: Helpers,
     }
 
     #[repr(C)]
@@ -35,26 +35,26 @@ mod blob {
     const _: () = assert!(size_of::<Table>() == size_of::<AgentTable>());
 
     /// In the order of [`wire::HandlerKind`].
-    const fn handlers<A: Adder>(programs: [Handler; 2]) -> [Handler; HANDLERS_LEN] {
+    const fn handlers<A: Adder>(programs: [Option<Handler>; 2]) -> [Option<Handler>; HANDLERS_LEN] {
         [
-            count::<A>,
-            log2_histogram::<A>,
-            enter::<A>,
-            leave::<A>,
-            enter_go::<A>,
-            leave_go::<A>,
-            ring::<A>,
-            trace_enter::<A>,
-            trace_leave::<A>,
-            ring_before_exec::<A>,
+            Some(count::<A>),
+            Some(log2_histogram::<A>),
+            Some(enter::<A>),
+            Some(leave::<A>),
+            Some(enter_go::<A>),
+            Some(leave_go::<A>),
+            Some(ring::<A>),
+            Some(trace_enter::<A>),
+            Some(trace_leave::<A>),
+            Some(ring_before_exec::<A>),
             programs[0],
             programs[1],
-            count_stack::<A>,
-            trace_enter_stack::<A>,
+            stacks::<A>()[0],
+            stacks::<A>()[1],
         ]
     }
 
-    const fn table<A: Adder>(programs: [Handler; 2]) -> Table {
+    const fn table<A: Adder>(programs: [Option<Handler>; 2]) -> Table {
         Table { handlers: handlers::<A>(programs), helpers: helpers::<A>() }
     }
 
@@ -64,8 +64,8 @@ mod blob {
     #[used]
     pub static NANOPROBE_EXPORTS: Exports = Exports {
         version: VERSION as u64,
-        rseq: table::<Rseq>([program_rseq, program_in_space_rseq]),
-        locked: table::<Locked>([program_locked, program_in_space_locked]),
+        rseq: table::<Rseq>(RSEQ_PROGRAMS),
+        locked: table::<Locked>(LOCKED_PROGRAMS),
     };
 
     /// Never run: the blob is entered through its exports.
@@ -78,5 +78,46 @@ mod blob {
     #[panic_handler]
     fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
         loop {}
+    }
+}
+
+/// What runs programs and walks stacks.
+#[cfg(all(target_os = "none", target_arch = "x86_64"))]
+mod whole {
+    use super::blob::Handler;
+    use runtime::{
+        Adder, Function, count_stack, program_in_space_locked, program_in_space_rseq, program_locked,
+        program_rseq, trace_enter_stack,
+    };
+
+    pub type Helpers = [Function; wire::HELPERS_LEN];
+    pub const RSEQ_PROGRAMS: [Option<Handler>; 2] = [Some(program_rseq), Some(program_in_space_rseq)];
+    pub const LOCKED_PROGRAMS: [Option<Handler>; 2] = [Some(program_locked), Some(program_in_space_locked)];
+
+    pub const fn helpers<A: Adder>() -> Helpers {
+        runtime::helpers::<A>()
+    }
+
+    pub const fn stacks<A: Adder>() -> [Option<Handler>; 2] {
+        [Some(count_stack::<A>), Some(trace_enter_stack::<A>)]
+    }
+}
+
+/// Nothing does: the session refuses by name what would want it.
+#[cfg(all(target_os = "none", not(target_arch = "x86_64")))]
+mod whole {
+    use super::blob::Handler;
+    use runtime::Adder;
+
+    pub type Helpers = [u64; wire::HELPERS_LEN];
+    pub const RSEQ_PROGRAMS: [Option<Handler>; 2] = [None; 2];
+    pub const LOCKED_PROGRAMS: [Option<Handler>; 2] = [None; 2];
+
+    pub const fn helpers<A: Adder>() -> Helpers {
+        [0; wire::HELPERS_LEN]
+    }
+
+    pub const fn stacks<A: Adder>() -> [Option<Handler>; 2] {
+        [None; 2]
     }
 }

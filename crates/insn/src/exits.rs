@@ -18,9 +18,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 
+use crate::arch::aarch64;
 use crate::arch::native::{self, Class, Depths, Leave};
 use crate::code::{Code, Insn};
-use crate::flow::Flow;
+use crate::flow::{Flow, Guarded};
 use crate::ladder::{Found, Ladder};
 use crate::place::{Asked, Hook, Placement, Pun};
 use crate::reason::{Reason, Refusal, Rung};
@@ -80,6 +81,8 @@ pub struct Exits {
     function: Range<u64>,
     /// It is Go code, which keeps nothing below the stack pointer.
     is_go: bool,
+    /// Those of A64 code, of which nothing else is kept.
+    a64: Vec<aarch64::Exit>,
 }
 
 impl Exits {
@@ -97,6 +100,11 @@ impl Exits {
         function: Range<u64>,
         is_part: &dyn Fn(u64) -> bool,
     ) -> Result<Exits, NoExits> {
+        if flow.a64.is_some() {
+            let a64 = aarch64::exits(flow, codes, &function, is_part)?;
+            let (insns, exits, is_go) = (Vec::new(), Vec::new(), flow.has_parked_threads());
+            return Ok(Exits { insns, exits, function, is_go, a64 });
+        }
         let mut search = Search {
             flow,
             codes,
@@ -139,17 +147,20 @@ impl Exits {
         let exits: Vec<usize> = exits.into_iter().map(|(number, _)| number).collect();
         match exits.is_empty() {
             true => Err(NoExits::NeverReturns),
-            false => Ok(Exits { insns, exits, function, is_go: flow.has_parked_threads() }),
+            false => Ok(Exits { insns, exits, function, is_go: flow.has_parked_threads(), a64: Vec::new() }),
         }
     }
 
     /// Image addresses of the exits.
     pub fn addrs(&self) -> impl Iterator<Item = u64> + '_ {
-        self.exits.iter().map(|i| self.insns[*i].insn.addr)
+        self.exits.iter().map(|i| self.insns[*i].insn.addr).chain(self.a64.iter().map(|exit| exit.addr))
     }
 
     /// Whether the exit at this address is a jump to another function: what that one returns, and when, is not seen there.
     pub fn is_jump(&self, addr: u64) -> bool {
+        if self.a64.iter().any(|exit| exit.addr == addr && exit.is_jump) {
+            return true;
+        }
         let mut exits = self.exits.iter().map(|i| &self.insns[*i].insn);
         exits.any(|exit| exit.addr == addr && native::leave(exit, None) != Leave::Return)
     }
@@ -175,6 +186,9 @@ impl Exits {
     ) -> Result<Vec<(u64, Placement)>, (u64, Refusal)> {
         // What a copy runs instead of the original is its own too: a jump there would be passed by, or come back into.
         let all = |p: &Placement| [Some(p.range()), p.island_patch()].into_iter().flatten();
+        if let Some(guarded) = flow.a64 {
+            return self.place_all_a64(guarded, codes, entry, taken, room);
+        }
         let mut own: Vec<Range<u64>> = entry.iter().flat_map(|e| all(e)).collect();
         let mut placed: Vec<(u64, Placement)> = Vec::new();
         for exit in self.addrs() {
@@ -198,6 +212,30 @@ impl Exits {
                 return Err(refused);
             }
             own.push(entry.range());
+        }
+        Ok(placed)
+    }
+
+    /// The same in A64 code: each has a branch of its own, but that the function begins with, which has both probes.
+    fn place_all_a64(
+        &self,
+        guarded: Guarded,
+        codes: &[Code<'_>],
+        mut entry: Option<&mut Placement>,
+        taken: &dyn Fn(Range<u64>) -> bool,
+        room: &dyn Fn(Pun) -> bool,
+    ) -> Result<Vec<(u64, Placement)>, (u64, Refusal)> {
+        let mut placed = Vec::new();
+        for exit in &self.a64 {
+            if let Some(entry) = entry.as_deref_mut().filter(|entry| entry.site == exit.addr) {
+                let hook = entry.hooks[0];
+                entry.hooks.push(Hook { is_tail_call: exit.is_jump, ..hook });
+                continue;
+            }
+            let function = self.function.contains(&exit.addr).then(|| self.function.clone());
+            let asked = Asked { site: exit.addr, function, next_function: None, taken, room };
+            let placement = aarch64::place_exit(guarded, codes, &asked, exit.is_jump);
+            placed.push((exit.addr, placement.map_err(|why| (exit.addr, why))?));
         }
         Ok(placed)
     }

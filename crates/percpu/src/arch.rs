@@ -16,3 +16,8 @@ pub use x86_64::*;
 mod portable;
 #[cfg(any(not(target_arch = "x86_64"), miri))]
 pub use portable::*;
+
+#[cfg(all(target_arch = "aarch64", not(miri)))]
+mod aarch64;
+#[cfg(all(target_arch = "aarch64", not(miri)))]
+pub use aarch64::*;

@@ -11,7 +11,9 @@
 use crate::arch;
 
 /// The word in front of each abort handler, as glibc registers it.
-pub const SIGNATURE: u32 = if cfg!(target_arch = "aarch64") { 0xd428_bc00 } else { 0x5305_3053 };
+pub const SIGNATURE: u32 = if cfg!(target_arch = "aarch64") { SIGNATURE_A64 } else { 0x5305_3053 };
+/// The same in A64 code, which is built on any host: `brk #0x45e0`.
+pub const SIGNATURE_A64: u32 = 0xd428_bc00;
 
 /// Where a thread's rseq area lies, in bytes from its thread pointer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]

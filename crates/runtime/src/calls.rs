@@ -7,14 +7,12 @@
 //!          C2 a forked child, which shares the arena but not the stack, touches no frame.
 //! Checked: testkit `returns`.
 
+use crate::arch::{goroutine, ticks};
 use crate::cell::{Adder, shared_copy};
 use crate::handler::PtRegs;
 use core::ptr::NonNull;
 use map::{Buckets, Call, Frames, Opened};
 use wire::{ConsumerDesc, SiteDesc, cell, latency};
-
-/// Where a goroutine's address is in the saved registers: r14.
-const GOROUTINE: u32 = 8;
 
 const _: () = assert!(Buckets::DURATIONS.count() == latency::BUCKETS_LEN);
 
@@ -40,7 +38,7 @@ pub unsafe extern "C" fn leave<A: Adder>(regs: &PtRegs, site: &SiteDesc, consume
 /// [`enter`] in Go.
 ///
 /// # Safety
-/// As for [`enter`]; r14 must be saved and hold the goroutine.
+/// As for [`enter`]; the goroutine's register (r14, x28) must be saved.
 pub unsafe extern "C" fn enter_go<A: Adder>(
     regs: &PtRegs,
     site: &SiteDesc,
@@ -70,14 +68,14 @@ pub unsafe extern "C" fn leave_go<A: Adder>(
 }
 
 /// # Safety
-/// r14 must be saved and hold the address of a goroutine.
+/// The goroutine's register (r14, x28) must be saved and hold the address of one.
 #[inline(always)]
 pub(crate) unsafe fn call_in_go(regs: &PtRegs, site: &SiteDesc, function: u32) -> Call {
-    let g = regs.at(GOROUTINE);
+    let g = goroutine(regs);
     // A goroutine begins with the bounds of its stack, low and high.
     let high = (g + 8) as *const u64;
     // SAFETY: the goroutine is alive while it runs (contract), and its first two words are its stack's bounds in
-    // every version of Go that keeps it in r14.
+    // every version of Go that keeps it in a register.
     let high = unsafe { high.read() };
     Call::in_goroutine(g, high.wrapping_sub(regs.stack_pointer(site)), function)
 }
@@ -133,11 +131,4 @@ pub(crate) unsafe fn frames(site: &SiteDesc) -> Option<Frames> {
     let table = NonNull::new(site.frames as *mut u8)?;
     // SAFETY: the arena holds a table at this address for as long as a trampoline can be run (contract).
     Some(unsafe { Frames::at(table) })
-}
-
-#[inline(always)]
-fn ticks() -> u64 {
-    // SAFETY: rdtsc reads a counter; Linux lets every program run it unless it asked for a trap, and in such a process
-    // no call is timed (session/tsc.rs).
-    unsafe { core::arch::x86_64::_rdtsc() }
 }

@@ -9,6 +9,7 @@
 //! Checked: testkit `counting` with `hist` (exact over 8 threads), `bench trig-uprobe-nop` (hits = calls).
 //! Source:  rseq(2).
 
+use crate::arch;
 use core::mem::offset_of;
 use percpu::table::{add_locked, try_add, try_add_locked, try_count};
 use wire::{ConsumerDesc, SiteDesc, table};
@@ -83,8 +84,9 @@ impl Adder for Rseq {
     }
 
     #[inline(always)]
-    fn is_known(copy: u64, _: &SiteDesc) -> bool {
-        copy != wire::COPY_UNKNOWN
+    fn is_known(copy: u64, site: &SiteDesc) -> bool {
+        // Of A64 the trampoline tells both in the same way.
+        copy != wire::COPY_UNKNOWN && (cfg!(target_arch = "x86_64") || arch::is_pointer_known(site))
     }
 
     type Way = map::Restartable;
@@ -104,12 +106,8 @@ impl Adder for Rseq {
         if copy == wire::COPY_UNKNOWN {
             return 0;
         }
-        let pointer: u64;
-        // SAFETY: the thread's block is known (contract), and its first word is its address. Touches no flags and no stack.
-        unsafe {
-            core::arch::asm!("mov {p}, fs:[0]", p = out(reg) pointer, options(nostack, readonly, preserves_flags));
-        }
-        pointer
+        // SAFETY: the thread's block is known (contract).
+        unsafe { arch::pointer_of_block() }
     }
 }
 
@@ -131,21 +129,13 @@ impl Adder for Locked {
 
     #[inline(always)]
     fn is_known(_: u64, site: &SiteDesc) -> bool {
-        // A thread that a program made by itself may have no thread pointer.
-        // SAFETY: asks for nothing but what the site says of the processor.
-        site.has_fsgsbase == 0 || unsafe { Self::pointer(0, site) } != 0
+        arch::is_pointer_known(site)
     }
 
     #[inline(always)]
     unsafe fn pointer(_: u64, site: &SiteDesc) -> u64 {
-        let mut pointer = 0u64;
-        if site.has_fsgsbase != 0 {
-            // SAFETY: the processor and Linux have the instruction (wire::SiteDesc), which writes the named register only.
-            unsafe {
-                core::arch::asm!("rdfsbase {p}", p = out(reg) pointer, options(nomem, nostack, preserves_flags));
-            }
-        }
-        pointer
+        // SAFETY: what the site says is true (contract).
+        unsafe { arch::pointer(site) }
     }
 
     type Way = map::Locked;

@@ -6,14 +6,21 @@
 //! Keeps:   H1 a handler adds once a hit, for each consumer of the run that it is called for.
 //! Checked: testkit `counting` with `hist`, `bench trig-uprobe-nop trig-uprobe-multi8` (hits = calls).
 
+use crate::arch::REGISTERS;
 use crate::cell::Adder;
 use wire::{ConsumerDesc, SiteDesc};
 
-/// The saved registers, in the layout of the kernel's `struct pt_regs`.
+/// The saved registers, in the layout of the kernel's `struct pt_regs`, of AArch64 `user_pt_regs`.
 #[repr(C)]
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct PtRegs {
-    words: [u64; 21],
+    words: [u64; REGISTERS],
+}
+
+impl Default for PtRegs {
+    fn default() -> PtRegs {
+        PtRegs { words: [0; REGISTERS] }
+    }
 }
 
 impl PtRegs {
@@ -30,6 +37,7 @@ impl PtRegs {
     }
 
     /// Writes the register at this byte offset of the layout.
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(crate) fn set(&mut self, offset: usize, value: u64) {
         if let Some(word) = self.words.get_mut(offset / 8) {

@@ -8,7 +8,7 @@
 //! Checked: the build of each; testkit on x86-64, the machine's test on AArch64 (docs/aarch64.md).
 //!
 //! - [`x86_64`] x86-64, where everything exists
-//! - [`aarch64`] AArch64, where compiled counts exist
+//! - [`aarch64`] AArch64, where much exists: `facts::ported`
 
 /// A system call that a thread slept in before it was asked to stop, as /proc told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -181,10 +181,13 @@ pub fn plan_each(images: &mut Images, pid: i32, asked: &[(&Spec, Verb)]) -> Resu
 }
 
 fn plan_here(images: &mut Images, pid: i32, asked: &[(&Spec, Verb)]) -> Result<Plan, PlanError> {
-    let is_count = |(spec, verb): &(&Spec, Verb)| *verb == Verb::Count && spec.when == When::Before;
-    if !asked.iter().all(is_count) {
-        ported::check("what is done at a function's return, or by a handler (hist, lat, trace, a program)")
-            .map_err(PlanError::Process)?;
+    for (_, verb) in asked {
+        let ported = match verb {
+            Verb::Program => ported::check(ported::PROGRAM),
+            Verb::CountStack | Verb::Trace { has_stacks: true } => ported::check(ported::STACKS),
+            _ => Ok(()),
+        };
+        ported.map_err(PlanError::Process)?;
     }
     let process = Process::read(pid as u32).map_err(PlanError::Image)?;
     let memory = Memory::open(pid).map_err(PlanError::Process)?;

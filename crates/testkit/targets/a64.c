@@ -18,12 +18,22 @@
 
 typedef uint64_t work_fn(uint64_t, uint64_t);
 
-#define FUNCTION(name, code)                                                                       \
+#ifdef __ARM_FEATURE_BTI_DEFAULT
+/* Guarded: each function begins with a landing pad, and so does the program, whose start in the C library's object has none. */
+#define PAD "bti c\n"
+__asm__(".text\n.globl _start\n_start: bti c\nmov x29, #0\nmov x30, #0\nmov x5, x0\nldr x1, [sp]\nadd x2, sp, #8\nmov x6, sp\n"
+        "adrp x0, main\nadd x0, x0, :lo12:main\nmov x3, #0\nmov x4, #0\nbl __libc_start_main\nbrk #1\n");
+#else
+#define PAD ""
+#endif
+
+#define FUNCTION(name, code) PADDED(name, PAD code)
+#define PADDED(name, code)                                                                       \
     uint64_t name(uint64_t, uint64_t);                                                             \
     __asm__(".text\n.balign 16\n.globl " #name "\n.type " #name ", %function\n" #name ":\n" code   \
             "\n.size " #name ", . - " #name "\n")
 
-FUNCTION(work, "bti c\nadd x0, x0, #1\nret");
+PADDED(work, "bti c\nadd x0, x0, #1\nret");
 FUNCTION(work_adr, "adr x0, work_adr\nret");
 FUNCTION(work_adrp, "adrp x0, work_adrp\nadd x0, x0, :lo12:work_adrp\nret");
 FUNCTION(work_cbz, "cbz x0, 1f\nadd x0, x0, #1\nret\n1: mov x0, #9\nret");
@@ -36,6 +46,12 @@ FUNCTION(work_frame, "stp x29, x30, [sp, #-16]!\nbl work\nldp x29, x30, [sp], #1
 /* At work_flags+4 the flags are in use, at work_below+4 the words below the stack pointer, as in Go. */
 FUNCTION(work_flags, "cmp x0, x1\nmov x2, #40\ncset x0, lo\nadd x0, x0, x2\nret");
 FUNCTION(work_below, "stp x0, x1, [sp, #-16]\nmov x0, #0\nldp x2, x3, [sp, #-16]\nadd x0, x2, x3\nret");
+/* At work_all+68 all registers that a function may write are in use, and the flags. */
+FUNCTION(work_all, "mov x2, #2\nmov x3, #3\nmov x4, #4\nmov x5, #5\nmov x6, #6\nmov x7, #7\nmov x8, #8\nmov x9, #9\nmov x10, #10\n"
+                   "mov x11, #11\nmov x12, #12\nmov x13, #13\nmov x14, #14\nmov x15, #15\nmov x16, #16\nmov x17, #17\ncmp x0, x1\nnop\n"
+                   "cset x1, lo\nadd x0, x0, x1\nadd x2, x2, x3\nadd x4, x4, x5\nadd x6, x6, x7\nadd x8, x8, x9\nadd x10, x10, x11\n"
+                   "add x12, x12, x13\nadd x14, x14, x15\nadd x16, x16, x17\nadd x0, x0, x2\nadd x0, x0, x4\nadd x0, x0, x6\n"
+                   "add x0, x0, x8\nadd x0, x0, x10\nadd x0, x0, x12\nadd x0, x0, x14\nadd x0, x0, x16\nret");
 /* work_pair+4 is between an exclusive load and its store: no place for a probe. */
 FUNCTION(work_pair, "ldxr x2, [x1]\nadd x2, x2, x0\nstxr w3, x2, [x1]\ncbnz w3, work_pair\nmov x0, x2\nret");
 
@@ -57,6 +73,7 @@ static const struct kind {
     {"work", work},           {"work_adr", work_adr},     {"work_adrp", work_adrp},     {"work_cbz", work_cbz},
     {"work_tbnz", work_tbnz}, {"work_literal", work_literal}, {"work_vector", work_vector}, {"work_loop", work_loop},
     {"work_branch", work_branch}, {"work_frame", work_frame}, {"work_flags", work_flags}, {"work_below", work_below},
+    {"work_all", work_all},
 };
 
 static uint64_t answer(work_fn *call, uint64_t i) {
@@ -69,6 +86,7 @@ static uint64_t answer(work_fn *call, uint64_t i) {
     if (call == work_loop) return 0;
     if (call == work_branch) return i + 5;
     if (call == work_flags) return 40 + (i < 3);
+    if (call == work_all) return i + (i < 3) + 152;
     return i + 3;
 }
 

@@ -19,6 +19,6 @@ pub use landing::Landing;
 pub use live::OwnText;
 pub use patch::{JUMP_LEN, NO_JUMP, Patch, island_jump, jump, jump_target};
 pub use trampoline::{
-    Body, FRAME_OWN, Flavour, GUARDS_MAX, Guard, Guarded, PcPlace, RED_ZONE, Request, Rollback, SLOW_LEN,
-    SavedReg, Threads, Trampoline, Ways, slow_routines,
+    Body, Flavour, GUARDS_MAX, Guard, Guarded, PcPlace, RED_ZONE, Request, Rollback, SLOW_LEN, SavedReg,
+    Threads, Trampoline, Ways, above_frame, slow_routines,
 };

@@ -28,7 +28,6 @@ mod hit;
 mod slow;
 
 pub use guard::{GUARDS_MAX, Guard, Guarded};
-pub use hit::OWN as FRAME_OWN;
 pub use slow::{SLOW_LEN, slow_routines};
 
 /// No body is longer; `a_block_is_never_longer_than_its_bound` sees to it.
@@ -41,6 +40,15 @@ const ENTRY: usize = 128;
 const SLOW: usize = ENTRY - HEADER_LEN - 15;
 /// What a function may keep below its stack pointer.
 pub const RED_ZONE: u16 = 128;
+/// Bytes between the registers that a hit of this hook has saved and the program's stack pointer.
+pub fn above_frame(hook: &Hook) -> u16 {
+    match hook.is_red_zone_free {
+        _ if cfg!(target_arch = "aarch64") => aarch64::trampoline::ABOVE,
+        true => hit::OWN,
+        false => hit::OWN + RED_ZONE,
+    }
+}
+
 /// The bytes that the kernel wants before an abort address.
 const RSEQ_SIGNATURE: u32 = percpu::SIGNATURE;
 /// Where a thread's block has another word, from the thread pointer: memory that is all alike, or all 0, is no block.
@@ -233,7 +241,7 @@ impl Trampoline {
     /// Where in a block with so many hooks, one of them guarded or none, the first instruction stands.
     pub fn entry_offset(hooks: usize, is_count: bool, is_guarded: bool) -> usize {
         match is_count {
-            true if cfg!(target_arch = "aarch64") => aarch64::trampoline::ENTRY,
+            _ if cfg!(target_arch = "aarch64") => aarch64::trampoline::entry(hooks, is_count),
             true => ENTRY,
             false => guard::entry(hooks, is_guarded),
         }
@@ -242,7 +250,7 @@ impl Trampoline {
     /// The most bytes that a block for this placement takes, with or without guards.
     pub fn len_bound(placement: &Placement, is_guarded: bool) -> usize {
         if cfg!(target_arch = "aarch64") {
-            return aarch64::trampoline::LEN_BOUND;
+            return aarch64::trampoline::len_bound(placement.hooks.len());
         }
         let hooks = placement.hooks.len();
         let in_line = if is_guarded { guard::IN_LINE } else { 0 };

@@ -13,6 +13,7 @@
 mod decode;
 mod emulate;
 mod encode;
+mod exits;
 mod place;
 mod relocate;
 mod verdict;
@@ -20,8 +21,9 @@ mod verdict;
 pub use decode::{Auth, By, LINK, Literal, Relative, ZERO, decode};
 pub use emulate::{Regs, emulate};
 pub use encode::{BRANCH_REACH, NOP, b};
+pub(crate) use exits::{Exit, exits};
 pub use place::displaced;
-pub(crate) use place::{is_call, may_fault, place, tally};
+pub(crate) use place::{is_call, may_fault, place, place_exit, tally};
 pub use relocate::{
     COPY_MAX_WORDS, Copied, FAR_WORDS, GATE_WORDS, NotMoved, Origin, SCRATCH_BYTES, Saved, far, gate,
     relocate, resume,

@@ -15,8 +15,12 @@ use sys::ptrace::Regs;
 use sys::{Errno, nr};
 use unwind::Registers;
 
-/// Whether all exists here, and not compiled counts alone.
+/// Whether all exists here, and not what `facts::ported` lets through alone.
 pub(crate) const IS_WHOLE: bool = false;
+/// The agent's one kind of relocation.
+pub(crate) const R_RELATIVE: object::elf::RelocationType = object::elf::R_AARCH64_RELATIVE;
+/// Whether the general path saves all registers that a function may write.
+pub(crate) const SAVES_ALL: bool = true;
 /// The instruction of a system call: `svc #0`.
 pub(crate) const SYSCALL: &[u8] = &0xd400_0001u32.to_le_bytes();
 /// The instruction that returns.
@@ -203,8 +207,17 @@ pub(crate) fn register(regs: &mut Regs, number: u8) -> Option<&mut u64> {
     regs.x.get_mut(usize::from(number))
 }
 
-/// No trampoline saves flags.
-pub(crate) fn set_flags(_: &mut Regs, _: u64) {}
+/// Gives a thread the flags that a trampoline has saved: N, Z, C and V, where pstate has them.
+pub(crate) fn set_flags(regs: &mut Regs, saved: u64) {
+    const FLAGS: u64 = 0xf << 28;
+    regs.pstate = regs.pstate & !FLAGS | saved & FLAGS;
+}
+
+/// Where a thread's number may lie from its pointer: the C libraries have a thread's block below it, of their own length.
+pub(crate) fn tid_places() -> impl Iterator<Item = u64> {
+    const FARTHEST: u64 = 4096;
+    (4..=FARTHEST).step_by(4).map(u64::wrapping_neg)
+}
 
 /// What a walk of a stack begins with; nobody walks one here.
 pub(crate) fn walked(regs: &Regs) -> Registers {
@@ -250,6 +263,13 @@ mod tests {
         (regs.x[0], regs.x[8]) = (7, number as u64);
         let slept = SleptIn { number: number as u64, first_argument: 7, sp: 0x7000, pc: 0x1004, sleeps: 1 };
         (regs, slept)
+    }
+
+    #[test]
+    fn flags_are_the_uppermost_four_bits_of_the_state() {
+        let mut regs = Regs { pstate: 0x6000_1000, ..Regs::default() };
+        set_flags(&mut regs, 0x9000_0000);
+        assert_eq!(regs.pstate, 0x9000_1000);
     }
 
     #[test]

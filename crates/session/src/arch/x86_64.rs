@@ -15,6 +15,10 @@ use unwind::{Reg, Registers};
 
 /// Whether all exists here, and not compiled counts alone.
 pub(crate) const IS_WHOLE: bool = true;
+/// The agent's one kind of relocation.
+pub(crate) const R_RELATIVE: object::elf::RelocationType = object::elf::R_X86_64_RELATIVE;
+/// Whether the general path saves all registers that a function may write.
+pub(crate) const SAVES_ALL: bool = false;
 /// The instruction of a system call.
 pub(crate) const SYSCALL: &[u8] = &[0x0f, 0x05];
 /// The instruction that returns.
@@ -198,6 +202,11 @@ pub(crate) fn register(regs: &mut Regs, number: u8) -> Option<&mut u64> {
         11 => &mut regs.r11,
         _ => return None,
     })
+}
+
+/// Where a thread's number may lie from its pointer: glibc's since 2.4, and musl's.
+pub(crate) fn tid_places() -> impl Iterator<Item = u64> {
+    [0x2d0, 0x30].into_iter()
 }
 
 /// Sets the flags that a trampoline has saved: ah as lahf left it, al the overflow flag.

@@ -346,12 +346,11 @@ impl Session {
         let in_target = |at: Option<usize>| at.map_or(0, |at| arena.remote + at as u64);
         let at = layout.site(numbers.hook);
         numbers.hook += 1;
-        let red_zone = text::FRAME_OWN + if hook.is_red_zone_free { 0 } else { text::RED_ZONE };
         let table = region.table + wire::table::CPU0 as u64;
         arena.publish(at + offset_of!(SiteDesc, table), table);
         let rseq_offset = i64::from(self.rseq_offset.unwrap_or_default());
         arena.publish(at + offset_of!(SiteDesc, rseq_offset), rseq_offset as u64);
-        arena.publish(at + offset_of!(SiteDesc, red_zone), red_zone.into());
+        arena.publish(at + offset_of!(SiteDesc, red_zone), text::above_frame(hook).into());
         arena.publish(at + offset_of!(SiteDesc, addr), plan.addr() + u64::from(hook.offset));
         arena.publish(at + offset_of!(SiteDesc, has_flags), u64::from(!hook.flags_dead));
         arena.publish(at + offset_of!(SiteDesc, process), arena.family() << 32 | self.process);

@@ -5,13 +5,14 @@
 //! Context: control.
 //! Keeps:   B1 only relative relocations exist, all are applied.
 //!          B2 the image is never written after it was placed.
-//!          B3 what a handler is said to leave alone it leaves alone: read from its code, whoever compiled it.
+//!          B3 what a handler is said to leave alone it leaves alone: read from its code, whoever compiled it. Where trampolines
+//!             save all that a function may write, nobody asks.
 //! Checked: tests below.
 
 use crate::arch;
 use crate::facts::error::Broken;
 use insn::{Code, RegSet};
-use object::elf::{PT_LOAD, R_X86_64_RELATIVE};
+use object::elf::PT_LOAD;
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, Rela};
 use object::{Endianness, Object, ObjectSymbol};
 use std::sync::{Arc, OnceLock};
@@ -75,6 +76,9 @@ impl Clobbers {
 
     /// Of a handler, by its kind.
     pub fn handler(&self, kind: HandlerKind) -> RegSet {
+        if arch::SAVES_ALL {
+            return RegSet::default();
+        }
         let (exports, read) = self.table();
         let entry = exports.handlers[kind as usize];
         let code = self.code();
@@ -109,16 +113,7 @@ impl Clobbers {
 
 impl AgentImage {
     pub fn load() -> Result<AgentImage, Broken> {
-        if !arch::IS_WHOLE {
-            return Ok(AgentImage::none());
-        }
         parse().map_err(|e| Broken::Agent(e.to_string()))
-    }
-
-    /// Where no handler exists: one word, which nobody calls.
-    fn none() -> AgentImage {
-        let words = 1 + 2 * TABLE_LEN;
-        AgentImage { bytes: vec![0; 8 * words], relative: Vec::new(), exports: 0, clobbers: OnceLock::new() }
     }
 
     pub fn clobbers(&self) -> Clobbers {
@@ -169,7 +164,7 @@ fn parse() -> Result<AgentImage, object::Error> {
     for section in sections.iter() {
         use object::read::elf::SectionHeader;
         for rela in section.rela(endian, BLOB)?.map_or(&[][..], |(r, _)| r) {
-            assert_eq!(rela.r_type(endian, false), R_X86_64_RELATIVE, "B1, checked by a test");
+            assert_eq!(rela.r_type(endian, false), arch::R_RELATIVE, "B1, checked by a test");
             relative.push((rela.r_offset(endian) as usize, rela.r_addend(endian) as u64));
         }
     }

@@ -6,6 +6,7 @@
 //! Keeps:   U1 the process runs nothing of ours yet: nothing is patched here.
 //! Checked: testkit `counting`, `traces`.
 
+use crate::arch;
 use crate::enter::arena::{Counts, Layout};
 use crate::enter::clock;
 use crate::enter::fence::Fence;
@@ -250,8 +251,6 @@ pub(crate) fn rseq_offset(tid: i32, fs_base: u64) -> Option<i32> {
 
 /// Where the libc of this process writes a thread's number, from the thread pointer; 0 if that cannot be told.
 fn tid_offset(memory: &Memory, world: &World) -> u64 {
-    // glibc since 2.4 and musl, on x86-64; believed only if it is so for every thread.
-    const KNOWN: [u64; 2] = [0x2d0, 0x30];
     let is_there = |offset: &u64| {
         let pid = world.pid;
         world.threads().filter(|t| t.group == pid).all(|t| {
@@ -260,5 +259,7 @@ fn tid_offset(memory: &Memory, world: &World) -> u64 {
             read.is_ok() && i32::from_le_bytes(word) == t.tid
         })
     };
-    KNOWN.into_iter().find(is_there).unwrap_or(0)
+    // Believed only if it is so for every thread, and at one place alone.
+    let mut found = arch::tid_places().filter(is_there);
+    found.next().filter(|_| found.next().is_none()).unwrap_or(0)
 }

@@ -321,7 +321,11 @@ impl fmt::Display for Broken {
                 write!(f, "cannot attach to {pid} ({name}): the kernel does not allow it")
             }
             Unported { what } => {
-                write!(f, "{what} does not exist on {} yet: counts of functions do", std::env::consts::ARCH)
+                write!(
+                    f,
+                    "{what} does not exist on {} yet: count, hist, lat and trace do",
+                    std::env::consts::ARCH
+                )
             }
             NotX86_64 { pid, name } => write!(f, "cannot attach to {pid} ({name}): it is a 32-bit process"),
             Seccomp { pid, name, mode } => {

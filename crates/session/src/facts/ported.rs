@@ -8,16 +8,20 @@
 
 use crate::arch;
 use crate::facts::error::Broken;
-use crate::facts::site::{Action, SitePlan};
+use crate::facts::site::SitePlan;
 use insn::Rung;
 
-/// Whether `what`, which is not a count that is compiled into a trampoline, exists here.
+/// Whether `what`, which is not one of the handlers that exist everywhere, exists here.
 ///
 /// # Errors
 /// [`Broken::Unported`].
 pub(crate) fn check(what: &'static str) -> Result<(), Broken> {
     if arch::IS_WHOLE { Ok(()) } else { Err(Broken::Unported { what }) }
 }
+
+/// What runs at a probe and is refused on its own.
+pub(crate) const PROGRAM: &str = "a program at a probe (a script, --if, --by)";
+pub(crate) const STACKS: &str = "a walk of stacks (--stack)";
 
 /// Whether all that these sites want exists here.
 ///
@@ -28,12 +32,11 @@ pub(crate) fn check_sites(sites: &[SitePlan]) -> Result<(), Broken> {
     if sites.iter().any(is_by_kernel) {
         check("a probe of the kernel's")?;
     }
-    if sites.iter().any(|site| site.semaphore.is_some()) {
-        check("a mark with a count of its tracers")?;
+    if sites.iter().flat_map(SitePlan::consumers).any(|consumer| consumer.program().is_some()) {
+        check(PROGRAM)?;
     }
-    let is_handled = |action: &Action| *action != Action::Count;
-    if sites.iter().flat_map(|site| &site.actions).any(is_handled) {
-        check("a handler at a probe (hist, lat, trace, --stack, --if, a program)")?;
+    if sites.iter().any(SitePlan::walks) {
+        check(STACKS)?;
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use crate::facts::error::Broken;
 use crate::find::process;
 use crate::find::threads::is_libc;
 use image::maps::ExecMapping;
-use image::{ElfImage, ImageAddr, Module, ModuleKind, Process};
+use image::{ElfImage, ImageAddr, Machine, Module, ModuleKind, Process};
 use memchr::memmem;
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -59,12 +59,16 @@ fn has_requests(file: &File, module: &Module) -> bool {
         let (mut file, mut code) = (file, Vec::new());
         let read =
             file.seek(SeekFrom::Start(part.offset.0)).and_then(|_| file.take(len).read_to_end(&mut code));
-        read.is_err() || requests(&code).next().is_some()
+        // A64 code is quickly read as a whole.
+        read.is_err() || cfg!(target_arch = "aarch64") || requests(&code).next().is_some()
     };
     module.exec.is_empty() || module.exec.iter().any(has_any)
 }
 
 fn asks(image: &ElfImage) -> bool {
+    if image.machine() == Machine::Aarch64 {
+        return image.executable_segments().any(|(_, code)| a64_asks(code));
+    }
     let (prctl, syscall) = (Callee::of(image, "prctl"), Callee::of(image, "syscall"));
     image.executable_segments().any(|(segment, code)| {
         let is_call =
@@ -75,6 +79,28 @@ fn asks(image: &ElfImage) -> bool {
             Request::Raw => true,
         })
     })
+}
+
+/// Whether A64 code loads what to ask for and how, and calls shortly behind: whom is not looked at. (Strict seccomp leaves the
+/// counter there.)
+fn a64_asks(code: &[u8]) -> bool {
+    /// Words around the load of the one in which the other stands, and behind it the call.
+    const NEAR: usize = 6;
+    let words: Vec<u32> = code.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+    // movz of a number, 32 or 64 bits, into this register
+    let loads =
+        |word: &u32, register: u32, number: u32| word & 0x7fff_ffff == 0x5280_0000 | number << 5 | register;
+    let is_call = |word: &u32| word >> 26 == 0x25 || *word == 0xd400_0001; // bl; svc
+    let is_request = |i: usize, first: u32| {
+        let near = &words[i.saturating_sub(NEAR)..words.len().min(i + NEAR)];
+        let behind = &words[i..words.len().min(i + NEAR)];
+        near.iter().any(|word| loads(word, first + 1, PR_TSC_SIGSEGV)) && behind.iter().any(is_call)
+    };
+    // prctl(26, 2), and syscall(167, 26, 2)
+    words
+        .iter()
+        .enumerate()
+        .any(|(i, word)| (0..2).any(|first| loads(word, first, PR_SET_TSC) && is_request(i, first)))
 }
 
 /// A place where the arguments of such a request are loaded.
@@ -199,6 +225,22 @@ mod tests {
             found(&[&[EDI, 157, 0, 0, 0], &[ESI, 26, 0, 0, 0], &[EDX, 2, 0, 0, 0]]),
             [Request::Syscall { at: 0 }]
         );
+    }
+
+    #[test]
+    fn a_request_in_a64_code_is_known_by_its_constants() {
+        let asks = |words: &[u32]| {
+            let code: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            a64_asks(&code)
+        };
+        // mov w0, #26; mov w1, #2; bl
+        assert!(asks(&[0x5280_0340, 0x5280_0041, 0x9400_0010]));
+        // mov x1, #2; mov w0, #26; mov x8, #167; svc #0
+        assert!(asks(&[0xd280_0041, 0x5280_0340, 0xd280_14e8, 0xd400_0001]));
+        // To allow it again; to ask for it; without a call.
+        assert!(!asks(&[0x5280_0340, 0x5280_0021, 0x9400_0010]));
+        assert!(!asks(&[0x5280_0320, 0x5280_0041, 0x9400_0010]));
+        assert!(!asks(&[0x5280_0340, 0x5280_0041, 0xd65f_03c0]));
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub(super) const fn before_guards(bodies: usize) -> usize {
 /// them first. And two words of the trampoline's own.
 const ABOVE: u16 = 48 + OWN;
 /// Bytes of the trampoline's own between the saved registers and the program's stack pointer, or its red zone.
-pub const OWN: u16 = 16;
+pub(super) const OWN: u16 = 16;
 /// The part below the five that are always pushed: r8 to r11, and the registers that a call keeps. Of these only rbx is
 /// written, which is an argument in Go, and r14 where it is asked for; no handler reads the others yet.
 const BELOW: u16 = 80;

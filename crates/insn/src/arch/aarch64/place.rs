@@ -21,7 +21,7 @@ use crate::relocate::{Displaced, Origin, Step, Unreachable};
 
 const WORD: u64 = 4;
 
-fn word_at(code: &Code<'_>, at: u64) -> Option<u32> {
+pub(super) fn word_at(code: &Code<'_>, at: u64) -> Option<u32> {
     code.from_addr(at).first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
 }
 
@@ -72,6 +72,18 @@ fn place_in(Guarded(is_guarded): Guarded, code: &Code<'_>, asked: &Asked<'_>) ->
         hooks: vec![hook],
         why_not: Vec::new(),
     })
+}
+
+/// How a branch stands at an exit of a function, one that is a branch to another function or not.
+pub(crate) fn place_exit(
+    guarded: Guarded,
+    codes: &[Code<'_>],
+    asked: &Asked<'_>,
+    is_tail_call: bool,
+) -> Result<Placement, Refusal> {
+    let mut placement = place(guarded, codes, asked)?;
+    placement.hooks[0].is_tail_call = is_tail_call;
+    Ok(placement)
 }
 
 fn no_rung(site: u64, why: Reason) -> Refusal {

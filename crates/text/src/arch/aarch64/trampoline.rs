@@ -1,4 +1,4 @@
-//! The code that a branch at an A64 site leads to: a count, then the displaced instruction.
+//! The code that a branch at an A64 site leads to: a count or calls of consumers, then the displaced instruction.
 //!
 //! For:     `Trampoline::build` in a build for AArch64; built and tested on any host.
 //! State:   none.
@@ -11,23 +11,29 @@
 //!          H6 a thread whose count the kernel interrupts does not begin again: it makes an exclusive add.
 //! Checked: tests below (an abstract run of every step); the machine's test (docs/aarch64.md) runs it.
 //!
-//! A block: the descriptor, four constants, the way of threads that have no copy, the header, the entry.
+//! A block that counts: the descriptor, four constants, the way of threads that have no copy, the header, the entry. Another one:
+//! such a part for each of its bodies (`hit`), then the same.
 
 use crate::trampoline::{Body, Request, Rollback, SavedReg, Trampoline};
 use insn::Unreachable;
 use percpu::emit::TooFar;
-use percpu::emit::aarch64::{Places, count, reaches};
-use wire::{TrampolineHeader, table};
+use percpu::emit::aarch64::{Emitted, Places, count, reaches};
+use wire::{NO_CHAIN, TrampolineHeader, table};
+
+mod hit;
+pub(crate) use hit::ABOVE;
 
 /// The constants, behind the descriptor: CPU 0's entry of the table; where the address of the copy of all stands; where that
 /// of the children's; the cell.
 const CONSTANTS: usize = 32;
 /// Where a thread goes on that has no copy; before it stands what the kernel wants before an abort address.
 const SLOW: usize = 68;
-/// The first instruction.
-pub(crate) const ENTRY: usize = 192;
-/// A body, a tail and the longest copy.
-const REST: usize = 4 * (20 + 1 + insn::aarch64::COPY_MAX_WORDS);
+/// The first instruction of one that counts.
+const ENTRY: usize = 192;
+/// A tail and the longest copy.
+const REST: usize = 4 * (1 + insn::aarch64::COPY_MAX_WORDS);
+/// No count is longer.
+const LONGEST: usize = 4 * 20;
 
 const SAVE: u32 = 0xa9be_47f0; // stp x16, x17, [sp, #-32]!
 const GIVE_BACK: u32 = 0xa8c2_47f0; // ldp x16, x17, [sp], #32
@@ -44,8 +50,15 @@ const LOAD_X16: u32 = 0x5800_0010; // ldr x16, constant
 const LOAD_W17: u32 = 0x1800_0011; // ldr w17, constant
 const NOP: u32 = insn::aarch64::NOP;
 
-/// The most bytes of a block.
-pub(crate) const LEN_BOUND: usize = (ENTRY + REST).next_multiple_of(64);
+/// Where in a block with so many bodies the first instruction stands.
+pub(crate) fn entry(bodies: usize, is_count: bool) -> usize {
+    if is_count { ENTRY } else { hit::entry(bodies) }
+}
+
+/// The most bytes of a block with so many bodies.
+pub(crate) fn len_bound(bodies: usize) -> usize {
+    (hit::entry(bodies) + bodies * hit::LONGEST.max(LONGEST) + REST).next_multiple_of(64)
+}
 
 /// What a region has instead of a routine: the address of the children's copy.
 pub(crate) fn slow_constants(children: u64) -> Vec<u8> {
@@ -54,30 +67,30 @@ pub(crate) fn slow_constants(children: u64) -> Vec<u8> {
     bytes
 }
 
-/// The block for a request of one count.
+/// The block for a request: of one count, or of calls of consumers, one behind the other.
 ///
 /// # Errors
 /// What the copy of the displaced instruction does not reach.
 pub(crate) fn build(request: &Request<'_>) -> Result<Trampoline, Unreachable> {
-    // The session refuses all else by name before it comes here.
-    let cell = match request.bodies {
-        [Body::Count { cell }] => *cell,
-        other => unreachable!("an A64 trampoline counts, and does nothing else: {other:?}"),
-    };
-    let mut block = Block { request, bytes: vec![0; ENTRY], steps: vec![(0, None)] };
-    block.constants(cell);
-    let counted = Rollback { counted: true, ..saved() };
-    let done = block.body(cell, &counted)?;
-    block.slow(done, &counted);
+    let is_count = matches!(request.bodies, [Body::Count { .. }]);
+    let entry = entry(request.bodies.len(), is_count);
+    let mut block = Block { request, bytes: vec![0; entry], steps: vec![(0, None)] };
+    for (number, body) in request.bodies.iter().enumerate() {
+        match *body {
+            Body::Count { cell } => block.count(cell)?,
+            // What asks before it saves is a program's, which the session refuses by name before it comes here.
+            Body::Hit { desc, .. } => block.hit(number, desc)?,
+        }
+    }
     let tail = block.bytes.len();
     block.put(NOP);
     let displaced = insn::aarch64::displaced(request.placement, request.bias, block.here())?;
     block.bytes.extend(&displaced.bytes);
-    block.header(tail);
+    block.header(entry, tail);
     let Block { bytes, mut steps, .. } = block;
     steps.sort_by_key(|(from, _)| *from);
     let before = Vec::new();
-    Ok(Trampoline { at: request.at, bytes, entry: ENTRY, tail, tail_len: 4, displaced, before, steps })
+    Ok(Trampoline { at: request.at, bytes, entry, tail, tail_len: 4, displaced, before, steps })
 }
 
 /// x16 and x17 are on the stack.
@@ -117,6 +130,41 @@ impl Block<'_> {
         self.bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
     }
 
+    /// The area of the threads, if it is one that a section reaches.
+    fn threads(&self) -> Option<i32> {
+        self.request.ways.threads.map(|threads| threads.rseq_offset).filter(|area| reaches(*area))
+    }
+
+    /// Places one of percpu's adds here, with its descriptor.
+    fn add(
+        &mut self,
+        add: Result<Emitted, TooFar>,
+        (descriptor, slow): (usize, usize),
+    ) -> Result<(), Unreachable> {
+        let add = add.map_err(|TooFar { from, to }| Unreachable { from, to })?;
+        let (at, from) = (self.request.at, self.bytes.len());
+        add.words().iter().for_each(|word| self.put(*word));
+        let (start, end) = (from + 4 * add.start, self.bytes.len());
+        let words = [0, at + start as u64, (end - start) as u64, at + slow as u64];
+        words.into_iter().enumerate().for_each(|(i, word)| self.word_at(descriptor + 8 * i, word));
+        self.bytes[slow - 4..slow].copy_from_slice(&percpu::SIGNATURE_A64.to_le_bytes());
+        Ok(())
+    }
+
+    /// What an add here refers to: offsets in the block.
+    fn places(&self, descriptor: usize, table: usize, slow: usize) -> Places {
+        let at = |offset: usize| self.request.at + offset as u64;
+        Places { at: self.here(), descriptor: at(descriptor), table: at(table), slow: at(slow) }
+    }
+
+    fn count(&mut self, cell: u32) -> Result<(), Unreachable> {
+        self.constants(cell);
+        let counted = Rollback { counted: true, ..saved() };
+        let done = self.body(cell, &counted)?;
+        self.slow(done, &counted);
+        Ok(())
+    }
+
     fn constants(&mut self, cell: u32) {
         let (table, slow) = (self.request.table, self.request.slow);
         let constants = [table + table::CPU0 as u64, table + table::ALIVE as u64, slow, cell.into()];
@@ -128,22 +176,11 @@ impl Block<'_> {
         self.step(Some(Rollback::default()));
         self.put(SAVE);
         self.step(Some(saved()));
-        let (at, slow) = (self.request.at, self.request.at + SLOW as u64);
-        match self.request.ways.threads.filter(|threads| reaches(threads.rseq_offset)) {
-            Some(threads) => {
-                let table = at + CONSTANTS as u64;
-                let places = Places { at: self.here(), descriptor: at, table, slow };
-                let far = |TooFar { from, to }| Unreachable { from, to };
-                let add = count(threads.rseq_offset, cell, &places).map_err(far)?;
-                let from = self.bytes.len();
-                add.words().iter().for_each(|word| self.put(*word));
-                let (start, end) = (from + 4 * add.start, self.bytes.len());
-                let descriptor = [0, at + start as u64, (end - start) as u64, slow];
-                descriptor.into_iter().enumerate().for_each(|(i, word)| self.word_at(8 * i, word));
-            }
+        match self.threads() {
+            Some(area) => self.add(count(area, cell, &self.places(0, CONSTANTS, SLOW)), (0, SLOW))?,
             None => {
-                let distance = SLOW as i64 - self.bytes.len() as i64;
-                self.put(0x1400_0000 | ((distance >> 2) as u32 & 0x3ff_ffff));
+                let word = branch(self.bytes.len(), SLOW);
+                self.put(word);
             }
         }
         let done = self.bytes.len();
@@ -170,9 +207,8 @@ impl Block<'_> {
             near(CBNZ_W15, SLOW + 44, SLOW + 32),
             GIVE_MORE_BACK,
         ];
-        let back = 0x1400_0000 | ((done - SLOW - 4 * words.len()) >> 2) as u32;
+        let back = branch(SLOW + 4 * words.len(), done);
         let code: Vec<u8> = words.iter().chain([&back]).flat_map(|word| word.to_le_bytes()).collect();
-        self.bytes[SLOW - 4..SLOW].copy_from_slice(&SIGNATURE.to_le_bytes());
         self.bytes[SLOW..SLOW + code.len()].copy_from_slice(&code);
         let all_counted = Rollback { counted: true, ..all_saved() };
         self.steps.extend([
@@ -186,7 +222,7 @@ impl Block<'_> {
         ]);
     }
 
-    fn header(&mut self, tail: usize) {
+    fn header(&mut self, entry: usize, tail: usize) {
         let request = self.request;
         let site = request.placement.site.wrapping_add(request.bias);
         let header = TrampolineHeader {
@@ -194,25 +230,29 @@ impl Block<'_> {
             site,
             jump_at: site,
             semaphore: 0,
-            tail: (tail - ENTRY) as u16,
+            tail: (tail - entry) as u16,
             window: request.placement.displaced_len,
             body: 0,
-            hook: 0,
+            // Two bodies: a function that begins with its exit.
+            hook: if request.bodies.len() == 1 { 0 } else { NO_CHAIN },
             jump_original: request.jump_original,
             short_original: [0; 2],
             has_short: 0,
         };
-        self.bytes[ENTRY - TrampolineHeader::LEN..ENTRY].copy_from_slice(&header.bytes());
+        self.bytes[entry - TrampolineHeader::LEN..entry].copy_from_slice(&header.bytes());
     }
 }
-
-/// What the kernel wants before an abort address.
-const SIGNATURE: u32 = 0xd428_bc00;
 
 /// A branch or load at one offset of the block whose distance to another stands in bits 23 to 5.
 fn near(word: u32, from: usize, to: usize) -> u32 {
     let distance = ((to as i64 - from as i64) >> 2) as u32;
     word | (distance & 0x7_ffff) << 5
+}
+
+/// A branch from one offset of the block to another.
+fn branch(from: usize, to: usize) -> u32 {
+    let distance = to as i64 - from as i64;
+    0x1400_0000 | ((distance >> 2) as u32 & 0x3ff_ffff)
 }
 
 const _: () = assert!(SLOW + 14 * 4 <= ENTRY - TrampolineHeader::LEN);

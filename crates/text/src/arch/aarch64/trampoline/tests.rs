@@ -5,6 +5,8 @@ use crate::trampoline::{Flavour, PcPlace, Threads, Ways};
 use insn::{Asked, Code, Flow, Placement, place};
 use std::collections::BTreeMap;
 
+mod hit;
+
 const AT: u64 = 0x5555_0000_0000;
 const SITE: u64 = AT + 0x10_0000;
 const TABLE: u64 = AT - 0x10_0000;
@@ -13,6 +15,7 @@ const AREA: i32 = -32;
 const POINTER: u64 = 0x7f00_0000_1000;
 const STACK: u64 = 0x7fff_0000_1000;
 const CELL: u32 = 0x48;
+const FLAGS: u64 = 0xa000_0000;
 const COPY: u64 = 0x6000_0000_0000;
 const ALL: u64 = 0x6100_0000_0000;
 const CHILDREN: u64 = 0x6200_0000_0000;
@@ -20,6 +23,10 @@ const CHILDREN: u64 = 0x6200_0000_0000;
 const ORIGINAL: u32 = 0x9100_0400;
 
 fn block(threads: Option<Threads>) -> Trampoline {
+    block_of(threads, Flavour::Lite, &[Body::Count { cell: CELL }])
+}
+
+fn block_of(threads: Option<Threads>, flavour: Flavour, bodies: &[Body]) -> Trampoline {
     let bytes: Vec<u8> = [ORIGINAL, 0xd65f_03c0].iter().flat_map(|word| word.to_le_bytes()).collect();
     let code = Code { base: SITE, bytes: &bytes };
     let (function, taken, room) = (Some(SITE..SITE + 8), &|_| false, &|_| false);
@@ -33,8 +40,8 @@ fn block(threads: Option<Threads>) -> Trampoline {
         short_original: None,
         table: TABLE,
         slow: SLOW_AT,
-        ways: Ways { threads, has_rdpid: false, flavour: Flavour::Lite },
-        bodies: &[Body::Count { cell: CELL }],
+        ways: Ways { threads, has_rdpid: false, flavour },
+        bodies,
     };
     build(&request).unwrap()
 }
@@ -45,8 +52,12 @@ struct Thread {
     sp: u64,
     pc: u64,
     memory: BTreeMap<u64, u64>,
+    /// N, Z, C and V, where they stand in pstate.
+    flags: u64,
     /// The first so many exclusive stores fail.
     failing: u32,
+    /// What handlers were called with: registers, site, consumer, copy.
+    calls: Vec<[u64; 4]>,
 }
 
 fn signed(word: u32, low: u32, len: u32) -> u64 {
@@ -75,7 +86,7 @@ impl Thread {
         let second = (word >> 10 & 31) as usize;
         let near = self.pc.wrapping_add(signed(word, 5, 19) << 2);
         let scaled = u64::from(word >> 10 & 0xfff);
-        let mut next = self.pc + 4;
+        let (from, mut next) = (self.pc, self.pc + 4);
         match word {
             _ if word & 0xffc0_0000 == 0xa980_0000 => {
                 assert_eq!(rn, 31);
@@ -103,24 +114,38 @@ impl Thread {
             }
             _ if word & 0xff00_0000 == 0x5800_0000 => self.x[rt] = self.load(near),
             _ if word & 0xff00_0000 == 0x1800_0000 => self.x[rt] = self.word(near).into(),
-            0xf871_5a10 => self.x[16] = self.load(self.x[16] + 8 * (self.x[17] & 0xffff_ffff)),
+            _ if word & 0xffe0_fc00 == 0xf860_5800 => {
+                let index = self.x[(word >> 16 & 31) as usize] & 0xffff_ffff;
+                self.x[rt] = self.load(self.x[rn] + 8 * index);
+            }
             0x9278_de10 => self.x[16] &= !0xff,
             ADD_CELL => self.x[16] += self.x[17],
             ADD_ONE => self.x[17] += 1,
             LOAD_EXCLUSIVE => self.x[17] = self.load(self.x[16]),
-            STORE_EXCLUSIVE if self.failing > 0 => (self.failing, self.x[15]) = (self.failing - 1, 1),
-            STORE_EXCLUSIVE => {
-                self.store(self.x[16], self.x[17]);
-                self.x[15] = 0;
+            _ if word & 0xffe0_7c00 == 0xc800_7c00 => {
+                let is_failing = self.failing > 0;
+                if is_failing {
+                    self.failing -= 1;
+                } else {
+                    self.store(self.x[rn], self.x[rt]);
+                }
+                self.x[(word >> 16 & 31) as usize] = is_failing.into();
             }
-            _ if word & 0xffc0_0000 == 0xf940_0000 => self.x[rt] = self.load(self.x[rn] + 8 * scaled),
-            _ if word & 0xffc0_0000 == 0xf900_0000 => self.store(self.x[rn] + 8 * scaled, self.x[rt]),
+            _ if word & 0xffc0_0000 == 0xf940_0000 => self.x[rt] = self.load(self.base(rn) + 8 * scaled),
+            _ if word & 0xffc0_0000 == 0xf900_0000 => self.store(self.base(rn) + 8 * scaled, self.x[rt]),
+            _ if self.step_of_hit(word) => {}
             _ if word >> 26 == 5 => next = self.pc.wrapping_add(signed(word, 0, 26) << 2),
             ORIGINAL => self.x[0] += 1,
             NOP => {}
             other => panic!("{other:#010x} at {:#x}", self.pc),
         }
-        self.pc = next;
+        // A branch of the general path has been taken already.
+        self.pc = if self.pc == from { next } else { self.pc };
+    }
+
+    /// Register 31 as the base of an access is the stack pointer.
+    fn base(&self, register: usize) -> u64 {
+        self.x.get(register).copied().unwrap_or(self.sp)
     }
 
     fn counted(&self) -> u64 {
@@ -143,7 +168,8 @@ fn thread(block: &Trampoline, cpu: u32, alive: u64) -> Thread {
     // Go's word, and the one below it.
     memory.extend([(STACK - 8, 0x60), (STACK - 16, 0x61)]);
     let x = std::array::from_fn(|i| 0x1000 + i as u64);
-    Thread { x, sp: STACK, pc: block.entry_addr(), memory, failing: 1 }
+    let (calls, flags) = (Vec::new(), FLAGS);
+    Thread { x, sp: STACK, pc: block.entry_addr(), memory, flags, failing: 1, calls }
 }
 
 /// Runs a hit; at each instruction the roll-back gives the registers of the site, and says rightly whether it is counted.
@@ -210,7 +236,7 @@ fn the_descriptor_says_from_where_to_where_a_thread_is_sent_to_the_other_way() {
     let word = |at: usize| u64::from_le_bytes(block.bytes[at..at + 8].try_into().unwrap());
     let (start, len, abort) = (word(8), word(16), word(24));
     assert_eq!((word(0), abort), (0, AT + SLOW as u64));
-    assert_eq!(block.bytes[SLOW - 4..SLOW], SIGNATURE.to_le_bytes());
+    assert_eq!(block.bytes[SLOW - 4..SLOW], percpu::SIGNATURE_A64.to_le_bytes());
     let at = |addr: u64| u32::from_le_bytes(block.bytes[(addr - AT) as usize..][..4].try_into().unwrap());
     assert_eq!(at(start) & 0xffe0_0c00, 0x7840_0000, "it begins where the CPU is read");
     assert_eq!(at(start + len - 4) & 0xffc0_0000, 0xf900_0000, "and ends with the store");
@@ -235,6 +261,6 @@ fn the_descriptor_says_from_where_to_where_a_thread_is_sent_to_the_other_way() {
 fn an_area_that_one_instruction_does_not_reach_is_not_used_and_a_far_site_is_refused() {
     let far_area = block(Some(Threads { rseq_offset: -4096, self_offset: 0 }));
     assert_eq!(far_area.bytes, block(None).bytes);
-    assert!(far_area.bytes.len() <= LEN_BOUND);
+    assert!(far_area.bytes.len() <= len_bound(1));
     assert_eq!(insn::aarch64::b(SITE, far_area.entry_addr()).map(|word| word >> 26), Some(5));
 }

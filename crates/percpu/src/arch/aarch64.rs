@@ -1,0 +1,110 @@
+//! Adds by a table, in A64 instructions.
+//!
+//! For:     `table`.
+//! State:   none.
+//! Context: hit, signal. No stack use.
+//! Keeps:   X1 a sequence has one committing instruction, its last one.
+//!          X2 a sequence that did not commit has changed nothing that counts but `rseq_cs`.
+//!          X3 descriptors lie in data with relative relocations, so a static-pie blob can load them.
+//! Checked: the machine's test (docs/aarch64.md): exact sums under migration.
+//! Source:  rseq(2); the area's layout as in the x86-64 file.
+
+use core::arch::asm;
+
+/// The sequence around what commits, which may use `{copy}`, `{t}`, `{off}` and its own operands.
+///
+/// In: the copy, the site. Clobbers: {t}, {off}, flags. Where the kernel has interrupted it, it leaves through `{slow}` too:
+/// a thread that is single-stepped is interrupted in every try. The numbers that are no copy are 0 and 1.
+macro_rules! by_table {
+    ($copy:expr, $site:expr, [$($commit:expr),*], $($operands:tt)*) => {
+        asm!(
+            "cmp {copy}, #1",
+            "b.ls {slow}",
+            "ldr {off}, [{site}, #{area}]",
+            "mrs {t}, tpidr_el0",
+            "add {off}, {off}, {t}",
+            ".pushsection .data.rel.ro.nanoprobe_rseq, \"aw\", @progbits",
+            ".balign 32",
+            "2:",
+            ".long 0, 0",
+            ".quad 3f, 4f - 3f, 5f",
+            ".popsection",
+            "adrp {t}, 2b",
+            "add {t}, {t}, :lo12:2b",
+            "str {t}, [{off}, #8]",
+            "3:",
+            "ldrh {t:w}, [{off}, #4]",
+            "ldr {off}, [{site}, #{table}]",
+            "ldr {t}, [{off}, {t}, lsl #3]",
+            "and {t}, {t}, #~0xff",
+            "cmp {t}, {copy}",
+            "b.ne {slow}",
+            $($commit,)*
+            "4:",
+            ".pushsection .text.unlikely.nanoprobe_rseq, \"ax\", @progbits",
+            ".inst 0xd428bc00",
+            "5:",
+            "b {slow}",
+            ".popsection",
+            copy = in(reg) $copy,
+            site = in(reg) $site,
+            area = const AREA,
+            table = const TABLE,
+            t = out(reg) _,
+            off = out(reg) _,
+            slow = label { return false },
+            $($operands)*
+            options(nostack),
+        )
+    };
+}
+
+/// # Safety
+/// As [`crate::table::try_add`].
+#[inline(always)]
+pub unsafe fn table_add<const AREA: usize, const TABLE: usize>(
+    site: *const u8,
+    copy: u64,
+    cell: u64,
+    n: u64,
+) -> bool {
+    // SAFETY: a copy that is none is no entry's, and without one no area is touched; else area and table are sound, and
+    // the table has an entry for any 16 bits (contract). The kernel sends the thread to the abort handler if it is preempted,
+    // migrated or signalled before the store, so no other thread's add to this copy is lost.
+    unsafe {
+        by_table!(
+            copy,
+            site,
+            ["ldr {t}, [{copy}, {cell}]", "add {t}, {t}, {n}", "str {t}, [{copy}, {cell}]"],
+            cell = in(reg) cell,
+            n = in(reg) n,
+        );
+    }
+    true
+}
+
+/// # Safety
+/// As [`crate::table::try_count`].
+#[inline(always)]
+pub unsafe fn table_count<const AREA: usize, const TABLE: usize, const CELL: usize>(
+    site: *const u8,
+    copy: u64,
+    consumer: *const u8,
+) -> bool {
+    // SAFETY: as in `table_add`, and the cell's number is readable.
+    unsafe {
+        by_table!(
+            copy,
+            site,
+            [
+                "ldr {off:w}, [{consumer}, #{at}]",
+                "ldr {t}, [{copy}, {off}]",
+                "add {t}, {t}, #1",
+                "str {t}, [{copy}, {off}]"
+            ],
+            consumer = in(reg) consumer,
+            at = const CELL,
+        );
+    }
+    true
+}
