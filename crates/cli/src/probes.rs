@@ -440,7 +440,7 @@ fn say_tail_calls(job: &Job, sites: &[SitePlan]) {
 }
 
 /// What a function's exit by a jump to another function means.
-pub const TAIL_CALL: &str = "left by a jump to another function at some exits: its time ends there, and what is returned is not known";
+const TAIL_CALL: &str = "left by a jump to another function at some exits: its time ends there, and what is returned is not known";
 
 /// Names of functions that are left by jumps to other functions.
 pub fn tail_calls(sites: &[SitePlan]) -> Option<String> {

@@ -371,3 +371,23 @@ fn names_of_other_processes_are_found_out_when_they_are_printed() -> Result<()> 
     assert!(line.ends_with(us) && outcome.stdout.contains(&format!("@p[{us}]: 1\n")), "{outcome}");
     Ok(())
 }
+
+#[test]
+fn what_is_returned_is_not_made_up_where_a_function_is_left_by_a_jump() -> Result<()> {
+    let target = Target::build(Program::Returns, Link::Pie)?;
+    let mut running = target.spawn()?;
+    let (tails, tiny) = (probe(&target, "uretprobe", "tails"), probe(&target, "uretprobe", "tiny"));
+    let script = format!(
+        "{tails} {{ @tails[retval] = count(); }} {tails} {{ @left = count(); }} {tails} {{ @hist = hist(retval); }} {tiny} {{ @tiny[retval] = count(); }}"
+    );
+    let mut tracing = Nanoprobe::find()?.start(["-e", &script, "-p", &running.pid_text()])?;
+    tracing.attached()?;
+    running.command("run 20")?;
+    running.expect("rounds ")?;
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    assert!(!outcome.stdout.contains("@tails") && !outcome.stdout.contains("@hist"), "{outcome}");
+    assert!(outcome.stdout.contains("@tiny[") && scalar(&outcome, "@left") > 0, "{outcome}");
+    assert!(outcome.stderr.contains("--backend kernel sees them whole"), "{outcome}");
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}

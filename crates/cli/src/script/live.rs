@@ -14,7 +14,7 @@ use super::names::Names;
 use super::place::{Placing, missing, names_in, wanted};
 use super::sampled::{Sampled, has_any};
 use crate::guard::Guard;
-use crate::probes::{Modules, TAIL_CALL, modules, tail_calls};
+use crate::probes::{Modules, modules, tail_calls};
 use crate::render;
 use crate::started::{Started, descendants};
 use crate::stop::Stop;
@@ -40,6 +40,8 @@ use wire::maps::MapsHead;
 const EXECS: Duration = Duration::from_millis(1);
 /// How long one look at the doorbells may take, and what came of the last.
 const EXECS_LOOK: Duration = Duration::from_millis(50);
+/// What a function's exit by a jump to another function means for a script.
+const LEFT_BY_JUMP: &str = "left by a jump to another function at some exits: their time ends there, and what reads retval does not run there; --backend kernel sees them whole";
 /// How often it is looked whether a followed process is there.
 const OVER: Duration = Duration::from_millis(50);
 /// How often we look for children until none is new.
@@ -186,10 +188,12 @@ impl<'g> Live<'g> {
         let asked = placing.asked();
         let asked: Vec<_> = asked.iter().map(|(spec, verb)| (spec, *verb)).collect();
         let plan = plan_each(&mut self.images, pid, &asked).map_err(|why| why.to_string())?;
-        let (sites, natives, left_out) = placing.put(plan);
+        let programs = self.programs.as_ref();
+        let reads = |number| programs.and_then(|all| all.get(number)).is_some_and(Program::reads_result);
+        let (sites, natives, left_out) = placing.put(plan, &reads);
         self.left_out.extend(left_out.iter().cloned());
         if let Some(names) = tail_calls(&sites).filter(|_| self.how.says) {
-            eprintln!("WARNING: {names}: {TAIL_CALL}; --backend kernel sees them whole");
+            eprintln!("WARNING: {names}: {LEFT_BY_JUMP}");
         }
         if sites.is_empty() {
             return Err("nothing of it can be probed".into());

@@ -17,6 +17,8 @@ use session::{Action, Consumer, Plan, SitePlan, Verb};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+/// Why a function that is left by jumps alone has no probe at its returns that reads what is returned.
+const UNKNOWN: &str = "it is left by jumps to other functions alone, where what it returns is not known; --backend kernel sees it";
 /// Why an implementation of an ifunc has no probe.
 const UNCHOSEN: &str = "the loader chose another implementation of this function for this processor";
 
@@ -138,9 +140,15 @@ impl<'a> Placing<'a> {
     }
 
     /// The sites with the programs at their hooks, and those of them that need none; and the places that have none, with the cause.
-    pub fn put(&self, plan: Plan) -> (Vec<SitePlan>, Natives, Vec<(String, String)>) {
+    ///
+    /// Where a function is left by a jump to another one, its result is not known: programs that read it do not run there.
+    pub fn put(
+        &self,
+        plan: Plan,
+        reads_result: &dyn Fn(u32) -> bool,
+    ) -> (Vec<SitePlan>, Natives, Vec<(String, String)>) {
         let mut natives = Natives::default();
-        let mut placed: BTreeSet<Key> = BTreeSet::new();
+        let (mut placed, mut unknown) = (BTreeSet::new(), BTreeSet::new());
         let opened: BTreeMap<u32, u64> =
             plan.sites.iter().filter_map(|site| Some((site.opens()?, site.addr()))).collect();
         let mut sites = Vec::new();
@@ -158,13 +166,17 @@ impl<'a> Placing<'a> {
                 };
                 let wanted = key.and_then(|key| self.wanted.get(&key));
                 let programs = wanted.map_or(&[][..], |(programs, _)| programs);
+                let hook = site.placement.hooks.get(number);
+                let is_unknown = hook.is_some_and(|hook| hook.is_tail_call);
+                let runs = |(program, _): &&(u32, u64)| !(is_unknown && reads_result(*program));
                 let consumer =
                     |(program, cookie): &(u32, u64)| Consumer::Program { program: *program, cookie: *cookie };
-                *list = programs.iter().map(consumer).collect();
+                *list = programs.iter().filter(runs).map(consumer).collect();
+                unknown.extend(key.filter(|_| list.len() < programs.len()));
                 if let Some((start, true)) = key {
                     site.exit_of = Some(start);
                 }
-                placed.extend(key.filter(|_| !programs.is_empty()));
+                placed.extend(key.filter(|_| !list.is_empty()));
             }
             let has_any = |action: &Action| !matches!(action, Action::Consumers(list) if list.is_empty());
             let alone = match site.actions.as_slice() {
@@ -188,6 +200,7 @@ impl<'a> Placing<'a> {
             .collect();
         let why = |addr: &u64| match causes.get(addr) {
             Some(why) => (*why).to_owned(),
+            None if unknown.contains(&(*addr, true)) => UNKNOWN.to_owned(),
             None if plan.unchosen.contains(addr) => UNCHOSEN.to_owned(),
             None => "no probe can stand there".to_owned(),
         };

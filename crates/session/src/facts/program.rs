@@ -210,6 +210,12 @@ impl Program {
         places.into_iter().filter(|(_, offset)| is_read(*offset)).fold(0, |bits, (reg, _)| bits | 1 << reg)
     }
 
+    /// It reads the register that a function leaves its result in.
+    pub fn reads_result(&self) -> bool {
+        const RAX: u32 = 80;
+        self.code.is_checked || self.code.context.reads(RAX)
+    }
+
     /// It asks for the thread's stack.
     pub(crate) fn walks(&self) -> bool {
         self.code.helpers().contains(&Helper::UserStack.number())
