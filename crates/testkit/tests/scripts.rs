@@ -377,9 +377,11 @@ fn what_is_returned_is_not_made_up_where_a_function_is_left_by_a_jump() -> Resul
     let target = Target::build(Program::Returns, Link::Pie)?;
     let mut running = target.spawn()?;
     let (tails, tiny) = (probe(&target, "uretprobe", "tails"), probe(&target, "uretprobe", "tiny"));
-    let script = format!(
-        "{tails} {{ @tails[retval] = count(); }} {tails} {{ @left = count(); }} {tails} {{ @hist = hist(retval); }} {tiny} {{ @tiny[retval] = count(); }}"
-    );
+    let wanted = format!("{tails} {{ @tails[retval] = count(); }} {tails} {{ @hist = hist(retval); }}");
+    // Alone there is nothing for it to run at, and that is told too.
+    let outcome = Nanoprobe::find()?.run(["-e", &wanted, "-p", &running.pid_text()])?;
+    assert!(outcome.stderr.contains("--backend kernel sees") && outcome.code() != Some(0), "{outcome}");
+    let script = format!("{wanted} {tails} {{ @left = count(); }} {tiny} {{ @tiny[retval] = count(); }}");
     let mut tracing = Nanoprobe::find()?.start(["-e", &script, "-p", &running.pid_text()])?;
     tracing.attached()?;
     running.command("run 20")?;

@@ -190,9 +190,10 @@ impl<'g> Live<'g> {
         let plan = plan_each(&mut self.images, pid, &asked).map_err(|why| why.to_string())?;
         let programs = self.programs.as_ref();
         let reads = |number| programs.and_then(|all| all.get(number)).is_some_and(Program::reads_result);
+        let left_by_jumps = tail_calls(&plan.sites);
         let (sites, natives, left_out) = placing.put(plan, &reads);
         self.left_out.extend(left_out.iter().cloned());
-        if let Some(names) = tail_calls(&sites).filter(|_| self.how.says) {
+        if let Some(names) = left_by_jumps.filter(|_| self.how.says) {
             eprintln!("WARNING: {names}: {LEFT_BY_JUMP}");
         }
         if sites.is_empty() {
