@@ -81,6 +81,8 @@ fn with(job: Job, mut stop: Stop, guard: &mut Guard, view: Option<(Option<Tty>, 
         }
         other => other.flatten(),
     };
+    // Before anything is in: who is slow to take calls out loses them.
+    let price = job.args.recorded.and_then(|_| bench::price(&recording::verbs(&job)));
     let attached =
         Probes::attach(&job, pid, &mut writer, pace).and_then(|probes| recording::beside(probes, &job));
     match attached {
@@ -102,7 +104,7 @@ fn with(job: Job, mut stop: Stop, guard: &mut Guard, view: Option<(Option<Tty>, 
                 output,
                 before: None,
                 began: Instant::now(),
-                price: None,
+                price,
                 budget,
             }
             .run()
@@ -169,7 +171,6 @@ impl Engine<'_> {
         let others: BTreeSet<i32> = self.probes.sessions().iter().map(|s| s.pid()).collect();
         others.into_iter().filter(|pid| *pid != self.pid).for_each(|pid| self.guard.tell(pid));
         if self.job.args.recorded.is_some() {
-            self.price = bench::price(&recording::verbs(&self.job));
             recording::say_begun(&self.job);
         }
         self.began = Instant::now();

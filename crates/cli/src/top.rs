@@ -32,6 +32,7 @@ mod tail;
 mod tty;
 mod view;
 
+use crate::advice;
 use crate::args::{Format, RunArgs, TopArgs};
 use crate::engine::{self, Job};
 use crate::probes::Probes;
@@ -65,6 +66,11 @@ pub fn top(args: TopArgs) -> i32 {
         true => vec!["u::*".to_owned()],
         false => args.specs,
     };
+    if let Some(script) = specs.iter().find(|spec| spec.ends_with(".bt")) {
+        let tries =
+            [format!("nanoprobe run {script} -p PID"), "top with functions, as in u:libc:malloc".to_owned()];
+        return advice::fail(&"top shows no scripts in this version", &[], &tries);
+    }
     let specs = match run::parse(&specs) {
         Ok(specs) => specs,
         Err(code) => return code,

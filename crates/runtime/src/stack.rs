@@ -25,10 +25,11 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use map::Stacks;
 use memo::{Key, Record};
-use unwind::{Reg, Registers, Stop, Tables, walk};
+use unwind::{Reg, Registers, Stop, Tables, Way, walk};
 use wire::{
-    ConsumerDesc, STACK_FRAMES, SiteDesc, WALK_AT_ENTRY, WALK_FIRST_MEMO, WALK_FIRST_SPACE, WALK_IN_GO,
-    WALK_MEMOS, WALK_SPACE, WALK_SPACES, WALK_TABLES, WalkDesc, WalkMemo, walk_cell,
+    ConsumerDesc, STACK_FRAMES, SiteDesc, WALK_AT_ENTRY, WALK_FIRST_MEMO, WALK_FIRST_SPACE, WALK_FIRST_WAY,
+    WALK_IN_GO, WALK_MEMOS, WALK_SPACE, WALK_SPACES, WALK_TABLES, WALK_WAYS, WalkDesc, WalkMemo, WalkWay,
+    walk_cell,
 };
 
 /// How many spaces are asked for.
@@ -140,7 +141,9 @@ impl<A: Adder> Walker<'_, A> {
             space.leave();
             return (Ok((number, len)), stop);
         }
-        let mut own = Own { hit: self, start, end, record: Record::of(memo, sp) };
+        // SAFETY: the same.
+        let ways = unsafe { space.ways() };
+        let mut own = Own { hit: self, start, end, record: Record::of(memo, sp), ways };
         let (len, stop) = self.walk(sp, tables, &mut own, space.frames, most);
         // SAFETY: so many were written, and nobody else has the space.
         let frames = unsafe { core::slice::from_raw_parts(space.frames, len) };
@@ -245,6 +248,18 @@ struct Own<'a, A> {
     start: u64,
     end: u64,
     record: Record<'a>,
+    ways: &'a mut [WalkWay; WALK_WAYS],
+}
+
+impl<A: Adder> Own<'_, A> {
+    /// Where the way of an address is remembered, if it is.
+    #[inline(always)]
+    fn place(&mut self, pc: u64) -> &mut WalkWay {
+        // As many bits as there are places: the index is always one.
+        const BITS: u32 = WALK_WAYS.ilog2();
+        let at = pc.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - BITS);
+        &mut self.ways[at as usize % WALK_WAYS]
+    }
 }
 
 impl<A: Adder> unwind::Stack for Own<'_, A> {
@@ -264,6 +279,17 @@ impl<A: Adder> unwind::Stack for Own<'_, A> {
         (self.start, self.end) = self.hit.stack(sp);
         // What is behind a signal's frame is in another place each time.
         self.record.give_up();
+    }
+
+    #[inline(always)]
+    fn way(&mut self, pc: u64, tables: u32) -> Option<Way> {
+        let known = self.place(pc);
+        (known.pc == pc && known.tables == tables).then_some(Way(known.way))
+    }
+
+    #[inline(always)]
+    fn keep_way(&mut self, pc: u64, tables: u32, way: Way) {
+        *self.place(pc) = WalkWay { pc, tables, way: way.0 };
     }
 
     #[inline(always)]
@@ -323,6 +349,17 @@ impl<'a> Space<'a> {
         let at = first.wrapping_add(place % WALK_MEMOS);
         // SAFETY: in the space, behind its frames, and aligned as words are; any words are one; the caller's alone (contract).
         unsafe { &mut *at }
+    }
+
+    /// The ways that are remembered.
+    ///
+    /// # Safety
+    /// As for [`memo`](Self::memo).
+    #[inline(always)]
+    unsafe fn ways(&self) -> &'a mut [WalkWay; WALK_WAYS] {
+        let first = self.frames.cast::<u8>().wrapping_add(WALK_FIRST_WAY - 8).cast::<[WalkWay; WALK_WAYS]>();
+        // SAFETY: in the space, behind its memos, and aligned as words are; any words are some; the caller's alone (contract).
+        unsafe { &mut *first }
     }
 
     #[inline(always)]

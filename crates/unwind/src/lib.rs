@@ -18,5 +18,5 @@ pub use area::{Area, Loaded};
 #[cfg(feature = "std")]
 pub use make::{Table, make};
 pub use rule::Reg;
-pub use tables::{HEAD_WORDS, Tables};
+pub use tables::{HEAD_WORDS, Tables, Way};
 pub use walk::{FRAMES_MAX, Registers, Stack, Stop, walk};

@@ -16,7 +16,7 @@
 //! Blocks are small so that a look-up ends after three or four steps: it is done for each frame, and each step waits for
 //! the one before.
 
-use crate::rule::{Rule, WORDS};
+use crate::rule::{Kind, Reg, Rule, WORDS};
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -38,6 +38,34 @@ pub struct Tables<'a> {
     index: usize,
     modules: usize,
 }
+
+/// How the frame of an address is left, so that it need not be looked up again: the place of its rule in the area, or what almost all
+/// rules of code with frame pointers say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way(pub u32);
+
+impl Way {
+    const FIRST: Way = Way(u32::MAX - 2);
+    /// By the frame pointer, as the table says.
+    pub(crate) const FRAMED: Way = Way::FIRST;
+    /// By the frame pointer, since the table says nothing.
+    pub(crate) const BARE: Way = Way(u32::MAX - 1);
+    /// The same; there is no table.
+    pub(crate) const NO_TABLE: Way = Way(u32::MAX);
+
+    /// One of these three.
+    #[inline(always)]
+    pub(crate) fn is_framed(self) -> bool {
+        self.0 >= Way::FIRST.0
+    }
+}
+
+/// Code that has made a frame, and saved nothing else.
+const FRAMED: Rule = {
+    let mut rule = Rule::plain(Reg::Rbp, 16);
+    rule.saved[0] = -2;
+    rule
+};
 
 /// One module of the index.
 #[derive(Clone, Copy, Debug, Default)]
@@ -99,9 +127,29 @@ impl<'a> Tables<'a> {
         (pc < end).then_some(Module { start, end, bias, table })
     }
 
-    /// The rule at an address; `None` where no module with a table is. `last` is the module of the address before.
+    /// How the frame of an address is left. `last` is the module of the address before.
+    #[inline(never)]
+    pub(crate) fn way(&self, pc: u64, last: &mut Module) -> Way {
+        let Some(place) = self.place(pc, last) else { return Way::NO_TABLE };
+        match self.rule(place) {
+            None => Way::NO_TABLE,
+            Some(rule) if rule.kind() == Kind::FramePointer => Way::BARE,
+            Some(rule) if rule == FRAMED => Way::FRAMED,
+            Some(_) => {
+                u32::try_from(place).ok().filter(|place| *place < Way::FIRST.0).map_or(Way::NO_TABLE, Way)
+            }
+        }
+    }
+
+    /// The rule that a way leads to.
     #[inline(always)]
-    pub(crate) fn rule(&self, pc: u64, last: &mut Module) -> Option<Rule> {
+    pub(crate) fn rule_of(&self, way: Way) -> Option<Rule> {
+        self.rule(way.0 as usize)
+    }
+
+    /// Where the rule of an address is; `None` where no module with a table is.
+    #[inline(always)]
+    fn place(&self, pc: u64, last: &mut Module) -> Option<usize> {
         if pc < last.start || pc >= last.end {
             *last = self.module(pc)?;
         }
@@ -122,7 +170,11 @@ impl<'a> Tables<'a> {
             }
         }
         let row = self.word(rows + low.checked_sub(1)?)?;
-        let rule = table + self.word(table + 3)? as usize + (row >> BLOCK_BITS) as usize * WORDS;
+        Some(table + self.word(table + 3)? as usize + (row >> BLOCK_BITS) as usize * WORDS)
+    }
+
+    #[inline(always)]
+    fn rule(&self, rule: usize) -> Option<Rule> {
         let words: &[AtomicU32; WORDS] = self.area.get(rule..)?.first_chunk()?;
         let [a, b, c, d, e] = words;
         Some(Rule::from_words([

@@ -13,7 +13,7 @@
 //! Checked: tests/steps: instructions of programs that are stepped, beside the calls that were seen (W4 too); tests/tables.rs.
 
 use crate::rule::{Kind, LOST, REGS, Reg, Rule, SAME, SAVED};
-use crate::tables::{Module, Tables};
+use crate::tables::{Module, Tables, Way};
 
 /// The most frames that are walked, as many as the kernel's.
 pub const FRAMES_MAX: usize = 127;
@@ -31,6 +31,18 @@ pub trait Stack {
     /// The walk has met an address that no table speaks of.
     fn unknown(&mut self, pc: u64) {
         let _ = pc;
+    }
+
+    /// What was kept of an address under tables of this number, if it is still known. A look-up is a chain of reads, each of which waits
+    /// for the one before; this is one.
+    fn way(&mut self, pc: u64, tables: u32) -> Option<Way> {
+        let _ = (pc, tables);
+        None
+    }
+
+    /// The walk has looked this up.
+    fn keep_way(&mut self, pc: u64, tables: u32, way: Way) {
+        let _ = (pc, tables, way);
     }
 
     /// What the walk finds hangs on this word: if the stack pointer, all words that are told and all registers that are told are as
@@ -189,26 +201,91 @@ pub fn walk(
         take(given, registers.pc);
         given += 1;
         let at = registers.pc.wrapping_sub(u64::from(!is_own));
-        let rule = match tables.rule(at, &mut last) {
-            Some(rule) => rule,
+        let way = match stack.way(at, tables.generation()) {
+            Some(way) => way,
             None => {
-                stack.unknown(at);
-                Rule::bare(Kind::FramePointer)
+                let way = tables.way(at, &mut last);
+                stack.keep_way(at, tables.generation(), way);
+                way
             }
         };
-        is_own = rule.kind() == Kind::Signal;
-        let left = match rule.kind() {
-            Kind::FramePointer | Kind::Unknown if is_entry && given == 1 => {
-                return_from(&mut registers, stack)
+        is_own = false;
+        let is_first = is_entry && given == 1;
+        let left = match way {
+            Way::FRAMED => leave_framed(&mut registers, stack),
+            Way::BARE | Way::NO_TABLE => {
+                if way == Way::NO_TABLE {
+                    stack.unknown(at);
+                }
+                match is_first {
+                    true => return_from(&mut registers, stack),
+                    false => leave_by_frame_pointer(&mut registers, stack),
+                }
             }
-            _ => leave(&rule, &mut registers, stack),
+            _ => {
+                let rule = tables.rule_of(way).unwrap_or(Rule::bare(Kind::Unknown));
+                is_own = rule.kind() == Kind::Signal;
+                match rule.kind() {
+                    Kind::Unknown if is_first => return_from(&mut registers, stack),
+                    _ => leave(&rule, &mut registers, stack),
+                }
+            }
         };
+        if left.is_ok() && way.is_framed() {
+            given = climb(tables, &mut registers, stack, given, most, &mut take);
+        }
         match left {
             Ok(()) if registers.pc == 0 => return (given, Stop::Outermost),
             Ok(()) => {}
             Err(stop) => return (given, stop),
         }
     }
+}
+
+/// Goes on by frame pointers as long as that is remembered of the code, and nothing is in the way: what [`leave_framed`] and
+/// [`leave_by_frame_pointer`] do, in registers of the processor. How many addresses were given by then.
+#[inline(always)]
+fn climb(
+    tables: Tables<'_>,
+    registers: &mut Registers,
+    stack: &mut impl Stack,
+    from: usize,
+    most: usize,
+    take: &mut impl FnMut(usize, u64),
+) -> usize {
+    const RBP: usize = Reg::Rbp as usize;
+    let (mut given, mut pc, mut sp, mut is_bare) = (from, registers.pc, registers.sp(), false);
+    let Some((mut base, mut origin)) = registers.get(RBP).zip(registers.origins.get(RBP).copied()) else {
+        return given;
+    };
+    let generation = tables.generation();
+    // What is not plain is left to the others.
+    while pc != 0 && given < most && origin != 0 && base >= sp && base & 7 == 0 {
+        let at = pc.wrapping_sub(1);
+        let Some(way) = stack.way(at, generation).filter(|way| way.is_framed()) else { break };
+        let (Some(caller), Some(next)) = (stack.word(base), stack.word(base.wrapping_add(8))) else { break };
+        take(given, pc);
+        given += 1;
+        if way != Way::FRAMED {
+            is_bare = true;
+            if way == Way::NO_TABLE {
+                stack.unknown(at);
+            }
+        }
+        stack.hangs_on(origin, base);
+        stack.hangs_on(base.wrapping_add(8), next);
+        (origin, sp, base, pc) = (base, base.wrapping_add(16), caller, next);
+    }
+    if given > from {
+        if is_bare {
+            registers.known = 0;
+        }
+        registers.pc = pc;
+        registers.set(Reg::Rsp as usize, sp);
+        registers.restore(RBP, origin, base);
+        registers.forget(Reg::R10 as usize);
+    }
+    given
 }
 
 /// Leaves a function of which nothing has run, or nothing is left to run.
@@ -265,6 +342,26 @@ fn leave(rule: &Rule, registers: &mut Registers, stack: &mut impl Stack) -> Resu
         match value {
             Some(value) => registers.restore(number, place(words, from), value),
             None => registers.forget(number),
+        }
+    }
+    registers.set(Reg::Rsp as usize, frame);
+    registers.forget(Reg::R10 as usize);
+    Ok(())
+}
+
+/// Code that has made a frame, as its table says: what [`leave`] does by such a rule.
+#[inline(always)]
+fn leave_framed(registers: &mut Registers, stack: &mut impl Stack) -> Result<(), Stop> {
+    let (sp, base) = (registers.sp(), registers.base(Reg::Rbp, stack).ok_or(Stop::Unknown)?);
+    let frame = base.wrapping_add(16);
+    if frame <= sp {
+        return Err(Stop::NotUp);
+    }
+    registers.pc = followed(base.wrapping_add(8), stack, Stop::NotStack)?;
+    if base >= sp {
+        match stack.word(base) {
+            Some(value) => registers.restore(Reg::Rbp as usize, base, value),
+            None => registers.forget(Reg::Rbp as usize),
         }
     }
     registers.set(Reg::Rsp as usize, frame);

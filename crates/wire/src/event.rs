@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn the_number_of_any_stack_has_room() {
-        assert!(crate::STACKS_MAX < 1 << Event::WHY_SHIFT);
+        const { assert!(crate::STACKS_MAX < 1 << Event::WHY_SHIFT) };
         let event = Event { tid: 4 | 0x2_4001 << Event::STACK_SHIFT, ..Event::default() };
         assert_eq!((event.stack(), event.tid as u32), (0x2_4001, 4));
     }

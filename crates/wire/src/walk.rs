@@ -21,8 +21,12 @@ pub const WALK_MEMOS: usize = 16;
 pub const WALK_CHECKS: usize = 168;
 /// Where what is remembered begins in a space: behind a word that says whose it is, and frames.
 pub const WALK_FIRST_MEMO: usize = (1 + STACK_FRAMES) * 8;
+/// Ways that are remembered in each; a power of two.
+pub const WALK_WAYS: usize = 256;
+/// Where these begin in a space.
+pub const WALK_FIRST_WAY: usize = WALK_FIRST_MEMO + WALK_MEMOS * size_of::<WalkMemo>();
 /// Bytes of a space.
-pub const WALK_SPACE: usize = WALK_FIRST_MEMO + WALK_MEMOS * size_of::<WalkMemo>();
+pub const WALK_SPACE: usize = WALK_FIRST_WAY + WALK_WAYS * size_of::<WalkWay>();
 /// Where the tables begin.
 pub const WALK_TABLES: usize = 4096 + WALK_SPACES * WALK_SPACE;
 /// Where the spaces begin.
@@ -49,6 +53,18 @@ pub struct WalkDesc {
     pub most: AtomicU64,
     /// An address of code in no module with a table, since the controller has last looked; 0 for none.
     pub missed: AtomicU64,
+}
+
+/// How the frame of an address is left: what the tables say of it, once it was looked up.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct WalkWay {
+    /// The address; 0: nothing is remembered here.
+    pub pc: u64,
+    /// Which tables were asked.
+    pub tables: u32,
+    /// What was found, as crate `unwind` has it.
+    pub way: u32,
 }
 
 /// A walk that was made, what it hangs on, and what was found.

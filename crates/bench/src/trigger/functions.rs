@@ -81,6 +81,10 @@ core::arch::global_asm!(
     "nop",
     "ret",
     ".size trig_anew, . - trig_anew",
+    "trig trig_framed_anew",
+    "nop",
+    "ret",
+    ".size trig_framed_anew, . - trig_framed_anew",
     // In: edi how many calls deeper, rsi whom to call there, rdx what with. It has frames and no unwind information.
     "trig trig_chain",
     "push rbp",
@@ -135,6 +139,8 @@ unsafe extern "C" {
     pub safe fn trig_framed();
     /// `nop; ret`
     pub safe fn trig_anew();
+    /// `nop; ret`
+    pub safe fn trig_framed_anew();
     /// Calls itself so many times, then `function` with `with`.
     pub fn trig_chain(deeper: u32, function: extern "C" fn(*const ()), with: *const ());
     /// Calls a function with the stack pointer so many bytes lower.
@@ -172,12 +178,14 @@ pub enum Function {
     Framed,
     /// Calls `trig_anew`, as deep as `Deep`, each time from another place of the stack.
     Anew,
+    /// Calls `trig_framed_anew`, as deep as `Framed`, each time from another place of the stack.
+    FramedAnew,
     /// Makes a cheap system call.
     Syscall,
 }
 
 /// Those with code of ours.
-const ALL: [Function; 9] = [
+const ALL: [Function; 10] = [
     Function::Nop,
     Function::Push,
     Function::Ret,
@@ -187,6 +195,7 @@ const ALL: [Function; 9] = [
     Function::Deep,
     Function::Framed,
     Function::Anew,
+    Function::FramedAnew,
 ];
 
 impl Function {
@@ -207,6 +216,7 @@ impl Function {
             Function::Deep => "trig_deep",
             Function::Framed => "trig_framed",
             Function::Anew => "trig_anew",
+            Function::FramedAnew => "trig_framed_anew",
             Function::Syscall => "getppid",
         }
     }
@@ -222,7 +232,9 @@ impl Function {
     /// The probed instruction in words.
     pub fn instruction(self) -> &'static str {
         match self {
-            Function::Nop | Function::Deep | Function::Framed | Function::Anew => "1-byte nop",
+            Function::Nop | Function::Deep | Function::Framed | Function::Anew | Function::FramedAnew => {
+                "1-byte nop"
+            }
             Function::Push | Function::Args => "push %rbp",
             Function::Ret => "ret",
             Function::Nop5 => "5-byte nop",
@@ -234,7 +246,9 @@ impl Function {
     /// What it must begin with.
     fn bytes(self) -> &'static [u8] {
         match self {
-            Function::Nop | Function::Deep | Function::Framed | Function::Anew => &[0x90, 0xc3],
+            Function::Nop | Function::Deep | Function::Framed | Function::Anew | Function::FramedAnew => {
+                &[0x90, 0xc3]
+            }
             Function::Push => &[0x55, 0x48, 0x89, 0xe5, 0x53],
             Function::Ret => &[0xc3, 0xcc, 0xcc, 0xcc, 0xcc],
             Function::Nop5 => &[0x0f, 0x1f, 0x44, 0x00, 0x00, 0xc3],
@@ -255,6 +269,7 @@ impl Function {
             Function::Deep => trig_deep as *const u8,
             Function::Framed => trig_framed as *const u8,
             Function::Anew => trig_anew as *const u8,
+            Function::FramedAnew => trig_framed_anew as *const u8,
             Function::Syscall => return &[],
         };
         // SAFETY: every function above has 64 bytes of readable code and padding from its symbol on (the

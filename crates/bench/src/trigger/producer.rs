@@ -103,6 +103,13 @@ fn produce(shared: &Shared, producer: usize, function: Function) {
                 functions::anew(number.get(), functions::trig_anew);
             });
         }),
+        Function::FramedAnew => framed(&|| {
+            let number = std::cell::Cell::new(0);
+            spin::<BATCH>(shared, producer, || {
+                number.set(number.get() + 1);
+                functions::anew(number.get(), functions::trig_framed_anew);
+            });
+        }),
         Function::Syscall => spin::<SLOW_BATCH>(shared, producer, getppid),
     }
 }

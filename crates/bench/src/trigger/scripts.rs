@@ -42,7 +42,7 @@ what 16 frames more cost is the difference between 20 and 4.
 /// A row: its name, the function that is called, and the script; without a probe it is one at the entry.
 type Row = (&'static str, Function, &'static str);
 
-const ROWS: [Row; 18] = [
+const ROWS: [Row; 20] = [
     ("count", Function::Args, "{ @ = count(); }"),
     ("no", Function::Args, "/arg0 > 1000000/ { @ = count(); }"),
     ("hist", Function::Args, "{ @ = hist(arg0); }"),
@@ -57,6 +57,8 @@ const ROWS: [Row; 18] = [
     ("stack-4", Function::Deep, "{ @[ustack(4)] = count(); }"),
     ("stack-20", Function::Deep, "{ @[ustack(20)] = count(); }"),
     ("framed-20", Function::Framed, "{ @[ustack(20)] = count(); }"),
+    ("framed-anew-4", Function::FramedAnew, "{ @[ustack(4)] = count(); }"),
+    ("framed-anew-20", Function::FramedAnew, "{ @[ustack(20)] = count(); }"),
     ("anew-4", Function::Anew, "{ @[ustack(4)] = count(); }"),
     ("anew-20", Function::Anew, "{ @[ustack(20)] = count(); }"),
     ("retval", Function::Args, "uretprobe { @ = hist(retval); }"),

@@ -173,6 +173,9 @@ pub fn parse(words: &[String]) -> Result<Options, String> {
             "--usdt-file-activation" => {}
             name if IGNORED.contains(&name) => drop(next(name)?),
             name if ABSENT.contains(&name) => return Err(format!("{name} is not in this version")),
+            "--budget" => {
+                return Err("scripts keep no --budget in this version: count, hist and lat do".into());
+            }
             name if name.len() > 1 && name.starts_with('-') => return Err(format!("unknown option: {word}")),
             _ => options.word(word),
         }
@@ -269,6 +272,7 @@ mod tests {
     #[test]
     fn what_is_not_known_is_refused() {
         assert_eq!(read("-e P --aa=20"), Err("unknown option: --aa=20".into()));
+        assert!(read("-e P --budget 2%").unwrap_err().contains("keep no --budget"));
         assert_eq!(read("-e"), Err("option -e takes a value".into()));
     }
 

@@ -78,7 +78,7 @@ fn every_instruction_of_c_programs_of_many_shapes_has_its_true_stack() {
     // The third has its tables in debug information alone.
     let debug_frame =
         ["-O2", "-fomit-frame-pointer", "-g", "-gz", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"];
-    let shapes: [&[&str]; 7] = [
+    let shapes: [&[&str]; 8] = [
         &["-O2", "-fomit-frame-pointer"],
         &["-O0", "-static"],
         &debug_frame,
@@ -86,6 +86,8 @@ fn every_instruction_of_c_programs_of_many_shapes_has_its_true_stack() {
         &["-O2", "-fno-omit-frame-pointer", "-static"],
         &["-Os", "-fno-pie", "-no-pie"],
         &["-O0"],
+        // By frame pointers, and nothing else.
+        &["-O2", "-fno-omit-frame-pointer", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"],
     ];
     let few = if std::env::var_os("NANOPROBE_UNWIND_STEPS").is_some() { shapes.len() } else { 3 };
     for flags in shapes.into_iter().take(few) {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::rc::Rc;
 use sys::ptrace::{self, Regs};
-use unwind::{Area, FRAMES_MAX, Loaded, Reg, Registers, Stack, Stop, Tables, make, walk};
+use unwind::{Area, FRAMES_MAX, Loaded, Reg, Registers, Stack, Stop, Tables, Way, make, walk};
 
 /// How often a signal comes, once the program has a handler.
 const SIGNAL_EVERY: usize = 61;
@@ -23,7 +23,12 @@ struct Remote {
     len: usize,
     /// What the walk hung on; `None` once it has left a signal's frame.
     told: Option<Told>,
+    /// As hits remember them.
+    ways: Vec<(u64, u32, u32)>,
 }
+
+/// Few, so that each has several addresses.
+const WAYS: usize = 61;
 
 /// Words and registers.
 #[derive(Clone, Default)]
@@ -55,6 +60,15 @@ impl Stack for Remote {
         let mut word = [0; 8];
         let got = sys::remote::read_process(self.pid, addr, &mut word).ok()?;
         (got == 8).then(|| u64::from_le_bytes(word))
+    }
+
+    fn way(&mut self, pc: u64, tables: u32) -> Option<Way> {
+        let (known, of, way) = self.ways[pc as usize % WAYS];
+        (known == pc && of == tables).then_some(Way(way))
+    }
+
+    fn keep_way(&mut self, pc: u64, tables: u32, way: Way) {
+        self.ways[pc as usize % WAYS] = (pc, tables, way.0);
     }
 
     fn switch(&mut self, _: u64) {
@@ -242,7 +256,8 @@ pub fn run(program: &Path, arguments: &[&str], stepping: Stepping) -> Outcome {
     let pid = child.id() as i32;
     assert!(libc::WIFSTOPPED(wait(pid)));
     let mut known = Known::new(pid);
-    let mut stack = Remote { pid, from: 0, bytes: vec![0; 1 << 10], len: 0, told: None };
+    let mut stack =
+        Remote { pid, from: 0, bytes: vec![0; 1 << 10], len: 0, told: None, ways: vec![(0, 0, 0); WAYS] };
     let (mut truth, mut outcome) = (Truth::of(stepping.is_go), Outcome::default());
     let mut chance = Chance(0x9e37_79b9_7f4a_7c15);
     let mut before = ptrace::regs(pid).unwrap();
