@@ -197,3 +197,31 @@ fn what_is_no_text_is_refused_by_assert_str() {
     assert_eq!((out.as_str(), err.as_str(), code), ("1\n\n\n", "", 0));
     assert!(common::run("begin { assert_str(5); }", lang::run::Format::Text).is_err());
 }
+
+#[test]
+fn what_a_map_has_for_a_thread_is_what_it_has_when_it_is_asked() {
+    for (body, expected) in [
+        ("@s[tid] = 5; $a = @s[tid]; @s[tid] = 9; print(($a, @s[tid], @s[tid]));", "(5, 9, 9)"),
+        ("@s[tid] = 1; $i = 0; while ($i < 3) { $i++; print(@s[tid]); @s[tid] = @s[tid] + 1; }", "1\n2\n3"),
+        ("@s[tid] = 1; if (@s[tid] == 1) { @s[tid] = 7; } print(@s[tid]);", "7"),
+        (
+            "@s[tid] = 1; if (@s[tid] == 2) { $x = tid; } else { @s[tid] += 3; } print(@s[tid] + @s[tid]);",
+            "8",
+        ),
+        (
+            "@s[tid] = 4; print(@s[tid]); delete(@s, tid); print((@s[tid], has_key(@s, tid)));",
+            "4\n(0, false)",
+        ),
+        ("@s[tid] = 4; $a = @s[tid]++; print(($a, @s[tid], ++@s[tid], @s[tid]));", "(4, 5, 6, 6)"),
+        ("@s[tid] = 1; @t[tid] = 2; print((@s[tid], @t[tid], @s[tid], @t[tid]));", "(1, 2, 1, 2)"),
+        ("@s[tid] = 1; @t[tid] = 2; if (cpu > 100000) { $x = tid; } print(tid == tid && tid > 0);", "true"),
+        ("$x = cpu < 100000 ? 1 : tid; print((tid == tid, $x));", "(true, 1)"),
+        ("@s[tid] = 1; for ($kv : @s) { $a = @s[tid]; @s[tid] = 6; } print(@s[tid]);", "6"),
+        ("@s[tid] = (int8)-3; print((@s[tid], @s[tid] < 0));", "(-3, true)"),
+        ("@s[tid] = 1; print(cpu > 100000 && @s[tid] == 1); @s[tid] = 2; print(@s[tid]);", "false\n2"),
+    ] {
+        let printed =
+            text(&format!("begin {{ {body} clear(@s); clear(@t); }} end {{ @t[0] = 1; clear(@t); }}"));
+        assert_eq!(printed.trim_end(), expected, "{body}");
+    }
+}

@@ -18,17 +18,20 @@ mod build;
 mod cached;
 mod change;
 mod look;
+mod sleep;
 mod walk;
 
 #[cfg(all(feature = "std", not(loom)))]
 pub use build::HashBuilder;
+#[cfg(not(loom))]
+pub(crate) use sleep::Met;
 
 #[cfg(not(loom))]
 use crate::Error;
 use crate::credit::Credits;
 #[cfg(not(loom))]
 use crate::place::Checked;
-use crate::place::{Access, Place, words};
+use crate::place::{ASLEEP, Access, Place, words};
 use core::ops::Deref;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
@@ -70,6 +73,9 @@ pub(crate) const LRU: u32 = 2;
 /// Elements go back without a grace period.
 pub(crate) const PLAIN: u32 = 4;
 
+/// A key that is removed may leave its element where it is, asleep; whoever takes an element away claims it first.
+pub(crate) const SLEEPS: u32 = 8;
+
 /// In the word of use: used since the hand came by, and in the map.
 pub(crate) const WAS_USED: u32 = 1;
 const IS_LIVE: u32 = 2;
@@ -96,6 +102,14 @@ pub fn lay_out(base: NonNull<u8>, key: usize, value: usize, limit: u32) {
     words.into_iter().for_each(|(at, word)| place.u32(at).store(word, Relaxed));
     place.at(HEAD).u64(0).store(u64::from(limit), Relaxed);
     place.at(HEAD + Credits::size(1)).u32(4).store(END, Relaxed);
+}
+
+/// The same of one whose elements may sleep, as a table's do.
+#[cfg(loom)]
+pub fn lay_out_sleepy(base: NonNull<u8>, key: usize, value: usize, limit: u32) {
+    lay_out(base, key, value, limit);
+    // SAFETY: a model's memory.
+    unsafe { Place::new(base) }.u32(KIND).store(PLAIN | SLEEPS, Relaxed);
 }
 
 /// What a hash was made for: lengths in bytes, the most keys, CPUs. Whoever looks at one that he does not trust knows it from
@@ -173,6 +187,14 @@ pub(crate) trait Store {
 
     /// Gives that right back.
     fn has_removed(&self);
+
+    /// How many elements are asleep.
+    fn asleep(&self) -> u64 {
+        0
+    }
+
+    /// One that was asleep was taken out of its chain.
+    fn has_reaped(&self) {}
 }
 
 /// A hash with keys and values of fixed lengths.
@@ -362,7 +384,8 @@ impl<M: Access> Entries<M> {
 
     /// True of an element of a key.
     pub(crate) fn is_live(&self, index: u32) -> bool {
-        self.element(index).u32(USED).load(Relaxed) & IS_LIVE != 0
+        let element = self.element(index);
+        element.u32(USED).load(Relaxed) & IS_LIVE != 0 && element.u32(VERSION).load(Relaxed) & ASLEEP == 0
     }
 
     /// True of an element that is being made and was never a key's: its version was 0.

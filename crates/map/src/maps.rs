@@ -286,14 +286,14 @@ impl Maps {
         self.version += 2;
         // What a target left there is not believed.
         self.put(at + offset_of!(Span, version), self.version | 1);
-        // [MAP-45] The odd version is seen before any of the new numbers. Pairs with [MAP-47], [MAP-48].
+        // [MAP-45] The odd version is seen before any of the new numbers. Pairs with [MAP-47], [MAP-48], [MAP-55], [MAP-56].
         core::sync::atomic::fence(Release);
         self.put(at + offset_of!(Span, from), piece.from);
         self.put(at + offset_of!(Span, until), piece.until);
         self.put(at + offset_of!(Span, ns), piece.ns);
         self.put(at + offset_of!(Span, ns_per_tick), piece.ns_per_tick);
         if let Some(version) = self.ground.memory().word(at + offset_of!(Span, version)) {
-            // [MAP-46] The numbers are seen with the even version. Pairs with [MAP-47].
+            // [MAP-46] The numbers are seen with the even version. Pairs with [MAP-47], [MAP-55].
             version.store(self.version + 2, Release);
         }
         self.version += 2;

@@ -256,25 +256,58 @@ pub fn open_write(version: &AtomicU32) {
 /// Ends the change: even, and never 0.
 #[inline(always)]
 pub fn close_write(version: &AtomicU32) {
-    let next = version.load(Relaxed).wrapping_add(1);
+    // Past the bit of sleep too.
+    let next = (version.load(Relaxed) | ASLEEP | 1).wrapping_add(1);
     // [MAP-2] The bytes are seen with the even version. Pairs with [MAP-3], [MAP-4], [MAP-18].
     #[cfg(not(mutant = "MAP-2"))]
     let order = Release;
     #[cfg(mutant = "MAP-2")]
     let order = Relaxed;
-    version.store(if next == 0 { 2 } else { next }, order);
+    version.store(if next == 0 { 4 } else { next }, order);
+}
+
+/// Set in the version of a key's element while the key is gone.
+pub const ASLEEP: u32 = 2;
+
+/// Begins a change of what others may change too: false if `version` is not what was seen any more.
+#[inline(always)]
+pub fn claim_write(version: &AtomicU32, seen: u32) -> bool {
+    // [MAP-52] All that was done before the version that was seen comes before this change. Pairs with [MAP-53].
+    #[cfg(not(mutant = "MAP-52"))]
+    let is_ours = version.compare_exchange(seen, seen & !ASLEEP | 1, Acquire, Relaxed).is_ok();
+    // Two of whom each believes that he is alone.
+    #[cfg(mutant = "MAP-52")]
+    let is_ours = version.load(Relaxed) == seen;
+    #[cfg(mutant = "MAP-52")]
+    version.store(seen & !ASLEEP | 1, Relaxed);
+    // [MAP-54] As [MAP-1]. Pairs with [MAP-3].
+    fence(Release);
+    is_ours
+}
+
+/// The key of an element is gone from here on: false if `version` is not what was seen any more.
+#[inline(always)]
+pub fn put_to_sleep(version: &AtomicU32, seen: u32) -> bool {
+    // [MAP-53] What this thread did with the element comes before what is done by whoever has it next. Pairs with [MAP-52].
+    version.compare_exchange(seen, seen | ASLEEP, Release, Relaxed).is_ok()
 }
 
 /// What `read` reads if nobody changed it meanwhile; `None` otherwise.
 #[inline(always)]
 pub fn versioned<T>(version: &AtomicU32, read: impl FnOnce() -> T) -> Option<T> {
+    versioned_as(version, |_| read())
+}
+
+/// The same for who wants to know the version.
+#[inline(always)]
+pub fn versioned_as<T>(version: &AtomicU32, read: impl FnOnce(u32) -> T) -> Option<T> {
     // [MAP-3] The version before and after: the same and even, so the bytes between are of one write.
-    // Pairs with [MAP-1], [MAP-2].
+    // Pairs with [MAP-1], [MAP-2], [MAP-54].
     let before = version.load(Acquire);
     if before & 1 != 0 || before == 0 {
         return None;
     }
-    let got = read();
+    let got = read(before);
     #[cfg(not(mutant = "MAP-3"))]
     fence(Acquire);
     (version.load(Relaxed) == before).then_some(got)

@@ -10,7 +10,7 @@
 use crate::around::{Around, Piece};
 use crate::cell::Adder;
 use crate::handler::PtRegs;
-use crate::helpers::quick::Quick;
+use crate::helpers::quick::{self, Quick};
 use crate::helpers::vectors;
 use core::sync::atomic::Ordering::Relaxed;
 use wire::{HELPERS_LEN, Hit, ProgramDesc, SiteDesc, needs};
@@ -45,20 +45,20 @@ macro_rules! helpers {
 }
 
 helpers! {
-    ktime_get_ns() = around, hit: around.monotonic();
-    pid_tgid() = around, hit: around.process_and_thread::<A>();
+    ktime_get_ns_whole() = around, hit: around.monotonic();
+    pid_tgid_whole() = around, hit: around.process_and_thread::<A>();
     smp_processor_id() = around, hit: around.cpu();
     cookie() = around, hit: hit.cookie;
     map_lookup_whole(map, key) = around, hit: around.map_lookup::<A>(map, key);
-    map_update(map, key, value, flags) = around, hit: around.map_update::<A>(map, key, value, flags);
-    map_delete(map, key) = around, hit: around.map_delete::<A>(map, key);
+    map_update_whole(map, key, value, flags) = around, hit: around.map_update::<A>(map, key, value, flags);
+    map_delete_whole(map, key) = around, hit: around.map_delete::<A>(map, key);
     prandom_u32() = around, hit: around.random();
     uid_gid() = around, hit: around.uid_gid();
     comm(to, len) = around, hit: around.comm(to, len);
     numa_node_id() = around, hit: around.node();
     probe_read_user(to, len, from) = around, hit: around.probe_read::<A>(to, len, from);
     probe_read_own(to, len, from) = around, hit: around.read_own(to, len, from);
-    ktime_get_boot_ns() = around, hit: around.boot_time();
+    ktime_get_boot_ns_whole() = around, hit: around.boot_time();
     ringbuf_output(ring, from, len) = around, hit: around.ring_output::<A>(ring, from, len);
     ktime_get_tai_ns() = around, hit: around.atomic_time();
     lookup_or_init_whole(map, key) = around, hit: around.lookup_or_init::<A>(map, key);
@@ -85,15 +85,15 @@ helpers! {
 }
 
 macro_rules! quick_first {
-    ($($name:ident($quick:ident, $value:ident) = $does:expr, or $whole:ident;)*) => {
+    ($($name:ident($quick:ident, $r3:ident, $r4:ident) = $does:expr, or $whole:ident;)*) => {
         $(
             unsafe extern "C" fn $name<A: Adder>(
                 r1: u64, r2: u64, r3: u64, r4: u64, r5: u64, hit: *mut Hit,
             ) -> u64 {
                 // SAFETY: the run's own (contract of all: `table`).
                 let quick = unsafe { Quick::of(&*hit, &r5, r1, r2) };
-                let $value = r3;
-                let _ = $value;
+                let ($r3, $r4) = (r3, r4);
+                let _ = ($r3, $r4);
                 match quick.and_then(|$quick| $does) {
                     Some(result) => result,
                     // SAFETY: passed on from the caller.
@@ -105,9 +105,46 @@ macro_rules! quick_first {
 }
 
 quick_first! {
-    map_lookup(quick, value) = quick.address::<A>(), or map_lookup_whole;
-    lookup_or_init(quick, value) = quick.address::<A>(), or lookup_or_init_whole;
-    aggregate(quick, value) = quick.add::<A>(value).then_some(0), or aggregate_whole;
+    map_lookup(quick, value, flags) = quick.address::<A>(), or map_lookup_whole;
+    lookup_or_init(quick, value, flags) = quick.address_there::<A>(), or lookup_or_init_whole;
+    aggregate(quick, value, flags) = quick.add::<A>(value).then_some(0), or aggregate_whole;
+    map_update(quick, value, flags) = quick.set::<A>(value, flags).then_some(0), or map_update_whole;
+    map_delete(quick, value, flags) = quick.remove::<A>(), or map_delete_whole;
+}
+
+macro_rules! clocks {
+    ($($name:ident($clock:ident) = $more:expr, or $whole:ident;)*) => {
+        $(
+            unsafe extern "C" fn $name<A: Adder>(
+                r1: u64, r2: u64, r3: u64, r4: u64, r5: u64, hit: *mut Hit,
+            ) -> u64 {
+                // SAFETY: the run's own (contract of all: `table`).
+                let of = unsafe { &*hit };
+                // SAFETY: passed on from the caller.
+                match unsafe { quick::clock(of, |$clock| $more) } {
+                    Some(ns) => ns,
+                    // SAFETY: passed on from the caller.
+                    None => unsafe { $whole::<A>(r1, r2, r3, r4, r5, hit) },
+                }
+            }
+        )*
+    };
+}
+
+clocks! {
+    ktime_get_ns(_clock) = 0, or ktime_get_ns_whole;
+    ktime_get_boot_ns(clock) = clock.boot.load(Relaxed), or ktime_get_boot_ns_whole;
+}
+
+unsafe extern "C" fn pid_tgid<A: Adder>(r1: u64, r2: u64, r3: u64, r4: u64, r5: u64, hit: *mut Hit) -> u64 {
+    // SAFETY: the run's own (contract of all: `table`).
+    let of = unsafe { &*hit };
+    // SAFETY: passed on from the caller.
+    match unsafe { quick::process_and_thread::<A>(of) } {
+        Some(known) => known,
+        // SAFETY: passed on from the caller.
+        None => unsafe { pid_tgid_whole::<A>(r1, r2, r3, r4, r5, hit) },
+    }
 }
 
 /// The helpers of one build, in the order of [`wire::Helper`]. Whoever calls one must pass the run's `Hit`.

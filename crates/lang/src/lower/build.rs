@@ -3,7 +3,8 @@
 //! For:     the lowering of statements and expressions, in the files beside this one.
 //! State:   instructions, memory in use, loops that are open.
 //! Context: control.
-//! Keeps:   B1 r6 is the context and r9 scratch memory from the prologue on; r7, r8 are free; r0 to r5 are lost by a call.
+//! Keeps:   B1 r6 is the context and r9 scratch memory from the prologue on; r7 and r8 keep what `Code` knows of them; r0 to r5 are
+//!             lost by a call.
 //!          B2 a number in r0 is extended to 64 bits as its type says, everywhere.
 //! Checked: tests/scripts.rs.
 
@@ -11,9 +12,10 @@ use super::code::{Code, Label, r};
 use super::frame::{Base, Frame, Place};
 use super::sites::Group;
 use super::{Lowering, SCRATCH_MAX};
-use crate::ast::{AttachPoint, Expr, Probe, VarId};
+use crate::ast::{AttachPoint, Expr, ExprKind, Probe, VarId};
 use crate::types::{Int, Type};
-use crate::{Diagnostic, Span};
+use crate::visit::Visit;
+use crate::{Builtin, Diagnostic, Span};
 use bpf::helper::{self, SCRATCH};
 use bpf::{Cond, Op, Operand, Program, Reg, Size, Wide};
 use std::collections::HashMap;
@@ -38,6 +40,8 @@ pub struct Build<'l, 'a> {
     pub point: &'l AttachPoint,
     /// The places that it serves.
     pub group: Group,
+    /// The thread's number is asked for more than once.
+    pub keeps_thread: bool,
 }
 
 impl<'l, 'a> Build<'l, 'a> {
@@ -52,7 +56,8 @@ impl<'l, 'a> Build<'l, 'a> {
         let mut code = Code::default();
         let end = code.label();
         let (frame, vars, loops) = (Frame::default(), HashMap::new(), Vec::new());
-        let mut build = Build { up, code, frame, vars, loops, end, point, group };
+        let keeps_thread = asks_for_thread(probe) > 1;
+        let mut build = Build { up, code, frame, vars, loops, end, point, group, keeps_thread };
         build.variables(number);
         if let Some(predicate) = &probe.predicate {
             build.truth(predicate)?;
@@ -142,4 +147,24 @@ impl<'l, 'a> Build<'l, 'a> {
     pub fn constant(&mut self, bytes: &[u8]) -> Place {
         Place { base: Base::Constants, at: self.up.constant(bytes) as i32 }
     }
+}
+
+/// How often a probe asks for its thread.
+fn asks_for_thread(probe: &Probe) -> usize {
+    struct Count(usize);
+    impl Visit for Count {
+        fn expr(&mut self, e: &mut Expr) {
+            self.0 += usize::from(is_thread(e));
+            self.parts(e);
+        }
+    }
+    let (mut count, mut probe) = (Count(0), probe.clone());
+    probe.predicate.iter_mut().for_each(|e| count.expr(e));
+    count.block(&mut probe.body);
+    count.0
+}
+
+/// True of `tid`.
+pub fn is_thread(e: &Expr) -> bool {
+    matches!(&e.kind, ExprKind::Builtin(Builtin::Tid, args) if args.is_empty())
 }

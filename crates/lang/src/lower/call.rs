@@ -7,7 +7,7 @@
 //! Checked: tests/scripts.rs.
 
 use super::build::{Build, Done};
-use super::code::r;
+use super::code::{THREAD, r};
 use super::frame::Place;
 use crate::Builtin;
 use crate::ast::{Expr, ExprKind, Provider};
@@ -295,6 +295,10 @@ impl Build<'_, '_> {
     fn identity(&mut self, builtin: Builtin, args: &[Expr], e: &Expr) -> Done {
         use Builtin as B;
         match builtin {
+            B::Tid if args.is_empty() && self.code.knows_thread() => {
+                self.code.mov(r(0), THREAD);
+                return Ok(());
+            }
             B::Pid | B::Tid => {
                 if args.first().and_then(word).is_some_and(|word| word == "init") {
                     self.about(About::InitPidTgid)?;
@@ -322,6 +326,9 @@ impl Build<'_, '_> {
         match builtin {
             B::Pid | B::Gid => self.code.alu(Alu::Rsh, r(0), Operand::Imm(32)),
             _ => self.narrow(Int::new(4, false)),
+        }
+        if builtin == B::Tid && args.is_empty() && self.keeps_thread {
+            self.code.keep_thread();
         }
         Ok(())
     }

@@ -4,8 +4,10 @@
 //! State:   the instructions of one program so far.
 //! Context: control.
 //! Keeps:   1. A jump of any distance is written: where 16 bits do not reach, by a long jump.
+//!          2. What is known of a register holds on every way that leads here.
 //! Checked: tests below; every program is made by it.
 
+use crate::ast::MapId;
 use bpf::{Alu, Callee, Cond, Insn, Op, Operand, Program, Refused, Reg, Size, Wide, Width};
 
 /// Where a jump leads.
@@ -25,7 +27,18 @@ pub struct Code {
     items: Vec<Item>,
     /// The item that each label stands before.
     labels: Vec<usize>,
+    /// The first jump to each label.
+    first_jumps: Vec<usize>,
+    /// Where r7 became the thread's number.
+    thread: Option<usize>,
+    /// Where r8 became what this map has for the thread's number.
+    noted: Option<(MapId, usize)>,
 }
+
+/// The thread's number, once it is known.
+pub const THREAD: Reg = r(7);
+/// What a map has for it.
+pub const NOTED: Reg = r(8);
 
 /// Register `n`, 0 to 10.
 pub const fn r(n: u8) -> Reg {
@@ -39,12 +52,50 @@ impl Code {
     /// A label that is not placed yet.
     pub fn label(&mut self) -> Label {
         self.labels.push(usize::MAX);
+        self.first_jumps.push(usize::MAX);
         Label(self.labels.len() - 1)
     }
 
     /// Places a label here.
     pub fn bind(&mut self, label: Label) {
         self.labels[label.0] = self.items.len();
+        // Who jumped here before something was known has not been where it became so.
+        let first = self.first_jumps[label.0];
+        self.thread = self.thread.filter(|known| *known <= first);
+        // Whoever jumps here from below may have changed the map.
+        self.noted = self.noted.filter(|(_, known)| *known <= first && first != usize::MAX);
+    }
+
+    /// r0 is the thread's number from here on, and is kept.
+    pub fn keep_thread(&mut self) {
+        self.mov(THREAD, r(0));
+        self.thread = Some(self.items.len());
+    }
+
+    /// True where it is kept.
+    pub fn knows_thread(&self) -> bool {
+        self.thread.is_some()
+    }
+
+    /// r0 is what a map has for the thread's number, and is kept.
+    pub fn keep_noted(&mut self, map: MapId) {
+        self.mov(NOTED, r(0));
+        self.noted = Some((map, self.items.len()));
+    }
+
+    /// True where that is kept.
+    pub fn knows_noted(&self, map: MapId) -> bool {
+        self.noted.is_some_and(|(of, _)| of == map)
+    }
+
+    /// The map may have something else from here on.
+    pub fn forget_noted(&mut self, map: MapId) {
+        self.noted = self.noted.filter(|(of, _)| *of != map);
+    }
+
+    fn note_jump(&mut self, label: Label) {
+        let first = &mut self.first_jumps[label.0];
+        *first = (*first).min(self.items.len());
     }
 
     /// Adds an instruction.
@@ -105,11 +156,13 @@ impl Code {
 
     /// Goes to a label.
     pub fn ja(&mut self, label: Label) {
+        self.note_jump(label);
         self.items.push(Item::Ja(label));
     }
 
     /// Goes to a label if a condition on 64 bits holds.
     pub fn jump(&mut self, cond: Cond, dst: Reg, src: Operand, label: Label) {
+        self.note_jump(label);
         self.items.push(Item::Jump(cond, dst, src, label));
     }
 

@@ -6,8 +6,8 @@
 //! Keeps:   a number ends in r0, extended as its type says; anything else at a place.
 //! Checked: tests/scripts.rs.
 
-use super::build::{Build, CONTEXT, Done};
-use super::code::r;
+use super::build::{Build, CONTEXT, Done, is_thread};
+use super::code::{NOTED, r};
 use super::frame::Place;
 use super::memory::size_of;
 use crate::ast::{Block, Expr, ExprKind, FieldName, If, MapId, Step, UnOp};
@@ -115,6 +115,7 @@ impl Build<'_, '_> {
 
     /// r1 = a map.
     pub fn map_to_r1(&mut self, map: MapId) {
+        self.code.forget_noted(map);
         self.code.op(Op::Wide { dst: r(1), wide: Wide::MapIndex(FIRST_MAP + map.0 as i32) });
     }
 
@@ -139,6 +140,11 @@ impl Build<'_, '_> {
 
     /// r0 = the number that a map has for a key; 0 without one.
     fn element(&mut self, map: MapId, key: Option<&Expr>, e: &Expr) -> Done {
+        let is_of_thread = key.is_some_and(is_thread) && self.keeps_thread && !self.up.options.says_failures;
+        if is_of_thread && self.code.knows_noted(map) {
+            self.code.mov(r(0), NOTED);
+            return Ok(());
+        }
         let key = self.key(map, key)?;
         self.map_and_key(map, key);
         let ty = &self.up.checked.map(map).value;
@@ -152,6 +158,9 @@ impl Build<'_, '_> {
         self.code.jump(Cond::Eq, r(0), Operand::Imm(0), none);
         self.code.load(size_of(int.size), int.signed, r(0), r(0), 0);
         self.missing(none, e);
+        if is_of_thread {
+            self.code.keep_noted(map);
+        }
         Ok(())
     }
 

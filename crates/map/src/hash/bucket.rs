@@ -10,7 +10,7 @@
 
 use super::{BUSY, DATA, END, Entries, HEAD_OF_CHAIN, NEXT, SUM, TRIES, VERSION};
 use crate::Error;
-use crate::place::{Access, versioned};
+use crate::place::{ASLEEP, Access, versioned_as};
 use crate::prim::{Acquire, AtomicU32, Relaxed, Release, fence, spin};
 
 #[derive(Clone, Copy)]
@@ -119,11 +119,22 @@ impl<M: Access> Entries<M> {
     /// Safe whatever happens to elements meanwhile: a reader that was led astray starts again.
     #[inline(always)]
     pub(crate) fn find<T>(&self, key: &[u8], mut read: impl FnMut(M, u32) -> T) -> Result<T, Error> {
+        self.meet::<false, T>(key, |element, index, _| read(element, index))
+    }
+
+    /// The same, with the version that stood between; of a key that is gone too if `OF_SLEEPERS`, and is asleep.
+    #[inline(always)]
+    pub(super) fn meet<const OF_SLEEPERS: bool, T>(
+        &self,
+        key: &[u8],
+        mut read: impl FnMut(M, u32, u32) -> T,
+    ) -> Result<T, Error> {
         let hash = hash_of_key(key);
         let bucket = self.bucket_of(hash);
         let mut steps = self.steps(1);
         for _ in 0..TRIES {
-            match bucket.steady(|| self.find_once(&bucket, hash, key, &mut steps, &mut read)) {
+            let look = || self.meet_once::<OF_SLEEPERS, T>(&bucket, hash, key, &mut steps, &mut read);
+            match bucket.steady(look) {
                 Some(found) => return found.ok_or(Error::NotFound),
                 None => spin(),
             }
@@ -133,13 +144,13 @@ impl<M: Access> Entries<M> {
 
     /// `None`: led astray, to be tried again.
     #[inline(always)]
-    fn find_once<T>(
+    fn meet_once<const OF_SLEEPERS: bool, T>(
         &self,
         bucket: &Bucket<M>,
         hash: u32,
         key: &[u8],
         steps: &mut u64,
-        read: &mut impl FnMut(M, u32) -> T,
+        read: &mut impl FnMut(M, u32, u32) -> T,
     ) -> Option<Option<T>> {
         // [MAP-22] Sees what the element's maker wrote. Pairs with [MAP-23].
         #[cfg(not(mutant = "MAP-22"))]
@@ -153,9 +164,12 @@ impl<M: Access> Entries<M> {
                 return None;
             }
             let element = self.element(index);
-            if self.matches(element, hash, key) {
-                return versioned(element.u32(VERSION), || {
-                    self.matches(element, hash, key).then(|| read(element, index))
+            // One that is asleep is no key's for who does not ask for it: its key was gone when this was read.
+            let is_met = |version: u32| OF_SLEEPERS || version & ASLEEP == 0;
+            if self.matches(element, hash, key) && is_met(element.u32(VERSION).load(Relaxed)) {
+                return versioned_as(element.u32(VERSION), |version| {
+                    let is_it = is_met(version) && self.matches(element, hash, key);
+                    is_it.then(|| read(element, index, version))
                 })
                 .filter(Option::is_some);
             }

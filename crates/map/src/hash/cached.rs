@@ -14,7 +14,7 @@ use core::ptr::NonNull;
 use objcache::{Index, View};
 
 /// A cache, and credits for keys beside its elements.
-struct Cached<'a> {
+pub(super) struct Cached<'a> {
     entries: &'a Entries,
     view: &'a View<'static>,
 }
@@ -57,7 +57,7 @@ impl Store for Cached<'_> {
 
 impl Hash {
     #[inline(always)]
-    fn store(&self) -> Cached<'_> {
+    pub(super) fn store(&self) -> Cached<'_> {
         Cached { entries: &self.entries, view: &self.view }
     }
 

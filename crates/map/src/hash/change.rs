@@ -66,19 +66,13 @@ impl<M: Access> Entries<M> {
         let hash = hash_of_key(key);
         let locked = self.lock(hash)?;
         let (before, index) = self.place_of(&locked, hash, key).ok_or(Error::NotFound)?;
+        if !self.claim_to_unlink(index, false)? {
+            return Err(Error::NotFound);
+        }
         self.unlink(&locked, before, index);
         drop(locked);
         store.has_removed();
         store.give(index);
-        Ok(())
-    }
-
-    /// Runs `change` on the element of a key while nobody else changes its bucket.
-    pub(crate) fn with_locked(&self, key: &[u8], change: impl FnOnce(M, u32)) -> Result<(), Error> {
-        let hash = hash_of_key(key);
-        let locked = self.lock(hash)?;
-        let (_, index) = self.place_of(&locked, hash, key).ok_or(Error::NotFound)?;
-        change(self.element(index), index);
         Ok(())
     }
 
@@ -98,8 +92,12 @@ impl<M: Access> Entries<M> {
             let mut index = locked.0.head().load(Relaxed);
             while index & END == 0 && index != 0 && steps > 0 {
                 steps -= 1;
+                match self.claim_to_unlink(index, true) {
+                    Ok(true) => store.has_removed(),
+                    Ok(false) => store.has_reaped(),
+                    Err(_) => break,
+                }
                 self.unlink(&locked, 0, index);
-                store.has_removed();
                 store.give(index);
                 index = locked.0.head().load(Relaxed);
             }
@@ -150,10 +148,18 @@ impl<M: Access> Entries<M> {
     ) -> Result<Option<u32>, Error> {
         let locked = self.lock(hash)?;
         let old = self.place_of(&locked, hash, key);
-        match (flag, old.is_some()) {
+        let sleeper = old.and_then(|(_, old)| self.sleeper(old));
+        match (flag, old.is_some() && sleeper.is_none()) {
             (Flag::NoExist, true) => return Err(Error::Exists),
             (Flag::Exist, false) => return Err(Error::NotFound),
             _ => {}
+        }
+        if let Some(sleeper) = sleeper {
+            // Who was faster has woken it: then it is there.
+            if !self.claim(sleeper) {
+                return Err(Error::Exists);
+            }
+            store.has_reaped();
         }
         if old.is_none() && !store.may_add() && !self.evict(store, locked.0.number) {
             return Err(Error::Full);
@@ -193,7 +199,7 @@ impl<M: Access> Entries<M> {
     }
 
     /// Takes an element out of its chain; who stands on it still finds the way on.
-    fn unlink(&self, locked: &Locked<M>, before: u32, index: u32) {
+    pub(super) fn unlink(&self, locked: &Locked<M>, before: u32, index: u32) {
         let element = self.element(index);
         let next = element.u32(NEXT).load(Relaxed);
         let previous = self.element(before);
@@ -203,9 +209,12 @@ impl<M: Access> Entries<M> {
         element.u32(USED).store(0, Relaxed);
     }
 
-    /// An LRU map without elements forgets a key and tries again.
+    /// A map without elements takes one that is asleep; an LRU map forgets a key and tries again.
     #[cold]
     fn evict_and_take(&self, store: &impl Store) -> Option<u32> {
+        if let Some(index) = self.reap(store) {
+            return Some(index);
+        }
         if self.evict(store, END) {
             store.has_removed();
         }
@@ -242,7 +251,8 @@ impl<M: Access> Entries<M> {
                 break;
             }
             let element = self.element(index);
-            if element.u32(USED).load(Relaxed) & WAS_USED == 0 || any_will_do {
+            let is_it = element.u32(USED).load(Relaxed) & WAS_USED == 0 || any_will_do;
+            if is_it && self.claim_to_unlink(index, true).is_ok() {
                 self.unlink(locked, before, index);
                 return Some(index);
             }

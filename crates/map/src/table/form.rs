@@ -12,7 +12,7 @@ use crate::place::Access;
 #[cfg(feature = "std")]
 use {
     crate::credit::Credits,
-    crate::hash::{END, LRU, PER_CPU, PLAIN},
+    crate::hash::{END, LRU, PER_CPU, PLAIN, SLEEPS},
     crate::place::words,
     crate::prim::Relaxed,
 };
@@ -112,7 +112,7 @@ impl Form {
             value: value as u32,
             limit,
             cpus,
-            kind: bit(is_lru, LRU) | bit(is_apart, PER_CPU) | PLAIN,
+            kind: bit(is_lru, LRU) | bit(is_apart, PER_CPU) | PLAIN | SLEEPS,
             buckets,
             unit: u32::try_from(unit).ok()?,
             value_unit: u32::try_from(value_unit).ok()?,

@@ -11,9 +11,11 @@
 //! A `Table` is thirty words that are computed for each call, which costs more than the look itself: an add took 25 ns by it, and
 //! takes 6 so (2026-11, AMD family 26, helpers in a loop).
 
+use super::pool::Pool;
 use super::{Form, Slot};
-use crate::hash::{DATA, HEAD_OF_CHAIN, LRU, NEXT, SUM, USED, VERSION, WAS_USED, hash_of_word};
-use crate::place::{Place, versioned};
+use crate::aggregate::hist_bucket;
+use crate::hash::{DATA, HEAD_OF_CHAIN, LRU, Met, NEXT, SUM, USED, VERSION, WAS_USED, hash_of_word};
+use crate::place::{Place, claim_write, close_write, put_to_sleep, versioned_as};
 use crate::prim::{Acquire, Relaxed};
 use crate::way::Way;
 use core::ptr::NonNull;
@@ -49,9 +51,28 @@ impl<'a> Glance<'a> {
         matches!(self.form.key, 4 | 8).then_some(self.form.key)
     }
 
+    /// Bytes of a plain value that every thread has, if they are a word or half of one.
+    #[inline(always)]
+    pub fn value_bytes(&self) -> Option<u32> {
+        let is_plain = self.form.agg[0] == 0 && !self.form.is_per_cpu();
+        (is_plain && matches!(self.form.value, 4 | 8)).then_some(self.form.value)
+    }
+
     /// The element of a key of so many bytes, filled up with zeros, if it is there and is found at once.
     #[inline(always)]
     pub fn find(&self, key: u64) -> Option<Slot> {
+        self.meet(key).and_then(|met| (!met.is_asleep()).then_some(Slot(met.index)))
+    }
+
+    /// The same; `Some(None)` if the key was there once and is gone.
+    #[inline(always)]
+    pub fn find_or_gone(&self, key: u64) -> Option<Option<Slot>> {
+        self.meet(key).map(|met| (!met.is_asleep()).then_some(Slot(met.index)))
+    }
+
+    /// The element of a key, there or asleep.
+    #[inline(always)]
+    fn meet(&self, key: u64) -> Option<Met> {
         let (form, head) = (self.form, self.head());
         let hash = hash_of_word(key, self.key_bytes()?);
         let bucket = head.at(form.chains as usize + (hash & form.buckets.wrapping_sub(1)) as usize * 8);
@@ -63,17 +84,68 @@ impl<'a> Glance<'a> {
             if number >= form.limit {
                 return None;
             }
-            let element = head.at(form.elements as usize + number as usize * form.unit as usize);
+            let element = self.element(index);
             let is_it = || element.u32(SUM).load(Relaxed) == hash && element.u64(DATA).load(Relaxed) == key;
             if is_it() {
                 let was_used = form.kind & LRU == 0 || element.u32(USED).load(Relaxed) & WAS_USED != 0;
-                let is_still = versioned(element.u32(VERSION), is_it);
-                return (was_used && is_still == Some(true)).then_some(Slot(index));
+                let met =
+                    versioned_as(element.u32(VERSION), |version| is_it().then_some(Met { index, version }));
+                return met.flatten().filter(|_| was_used);
             }
             // [MAP-51] As [MAP-27]. Pairs with [MAP-23], [MAP-24].
             index = element.u32(NEXT).load(Acquire);
         }
         None
+    }
+
+    /// An element whose index is within the limit.
+    #[inline(always)]
+    fn element(&self, index: u32) -> Place {
+        let number = index.wrapping_sub(1) as usize;
+        self.head().at(self.form.elements as usize + number * self.form.unit as usize)
+    }
+
+    /// Sets the value of a key that was there before, of at most a word, which is filled up with zeros; false if the table has to
+    /// do it.
+    #[inline(always)]
+    pub fn set(&self, key: u64, value: u64, way: impl Way) -> bool {
+        let Some(met) = self.value_bytes().and_then(|_| self.meet(key)) else { return false };
+        let word = self.value(Slot(met.index), 0);
+        if !met.is_asleep() {
+            word.u64(0).store(value, Relaxed);
+            return true;
+        }
+        let version = self.element(met.index);
+        let is_ours = claim_write(version.u32(VERSION), met.version);
+        if is_ours {
+            word.u64(0).store(value, Relaxed);
+            close_write(version.u32(VERSION));
+            self.pool().count_asleep(u64::MAX, way);
+        }
+        is_ours
+    }
+
+    /// Removes a key; `Some(false)` if it is gone already, `None` if the table has to do it.
+    #[inline(always)]
+    pub fn remove(&self, key: u64, way: impl Way) -> Option<bool> {
+        let pool = self.pool();
+        if self.form.kind & LRU != 0 || !pool.has_room() {
+            return None;
+        }
+        let met = self.meet(key)?;
+        if met.is_asleep() {
+            return Some(false);
+        }
+        put_to_sleep(self.element(met.index).u32(VERSION), met.version).then(|| {
+            pool.count_asleep(1, way);
+            true
+        })
+    }
+
+    #[inline(always)]
+    fn pool(&self) -> Pool<Place> {
+        let place = self.head().at(self.form.pool as usize);
+        Pool { place, cpus: self.form.cpus, limit: self.form.limit }
     }
 
     /// The address of a value that was found: of a per-CPU table that of the thread's CPU.
@@ -83,17 +155,29 @@ impl<'a> Glance<'a> {
         self.value(slot, if cpu < self.form.cpus { 1 + cpu } else { 0 }).ptr()
     }
 
-    /// Takes a value into a key's count or sum; false if the table has to do it.
+    /// Takes a value into what a key aggregates; false if the table has to do it.
     #[inline(always)]
     pub fn add(&self, key: u64, value: u64, way: impl Way) -> bool {
-        let n = match self.form.agg[0] & 0xff {
-            COUNT => 1,
-            SUM_OF => value,
-            _ => return false,
-        };
+        match self.form.agg[0] & 0xff {
+            COUNT => self.add_to(0, key, 1, way),
+            SUM_OF => self.add_to(0, key, value, way),
+            HIST => self.add_to_bucket(key, value, way),
+            _ => false,
+        }
+    }
+
+    /// By itself: the others need none of its registers.
+    #[inline(never)]
+    fn add_to_bucket(&self, key: u64, value: u64, way: impl Way) -> bool {
+        let bucket = hist_bucket(value.cast_signed(), self.form.agg[1] as u8);
+        self.add_to(bucket.min((self.form.value as usize / 8).saturating_sub(1)), key, 1, way)
+    }
+
+    #[inline(always)]
+    fn add_to(&self, word: usize, key: u64, n: u64, way: impl Way) -> bool {
         let Some(slot) = self.find(key) else { return false };
         let cpu = way.cpu();
-        cpu < self.form.cpus && way.add(cpu, self.value(slot, 1 + cpu).u64(0), n)
+        cpu < self.form.cpus && way.add(cpu, self.value(slot, 1 + cpu).u64(8 * word), n)
     }
 
     /// One copy of a value that was found, whose index is within the limit.
@@ -107,17 +191,20 @@ impl<'a> Glance<'a> {
 
 /// The aggregations that add one number to one word, as `Agg::to_words` names them.
 const COUNT: u64 = 1;
-/// The other one.
+/// Another one.
 const SUM_OF: u64 = 2;
+/// And one that adds 1 to a word that it chooses.
+const HIST: u64 = 7;
 
 #[cfg(test)]
 mod tests {
-    use super::{COUNT, SUM_OF};
+    use super::{COUNT, HIST, SUM_OF};
     use crate::Agg;
 
     #[test]
     fn aggregations_are_named_as_they_name_themselves() {
         assert_eq!(Agg::Count.to_words()[0], COUNT);
+        assert_eq!(Agg::Hist { bits: 3 }.to_words()[..2], [HIST, 3]);
         assert!([false, true].into_iter().all(|signed| Agg::Sum { signed }.to_words()[0] & 0xff == SUM_OF));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! For:     `Table`.
 //! State:   how many were never used; for each CPU how many it has, and a stack of them: a turn and the first, linked by the word
-//!          that holds a hash in an element of a key.
+//!          that holds a hash in an element of a key. Beside them how many are asleep in their chains, which nobody has either.
 //! Context: hit, signal, target, control. Lock-free: who is interrupted holds up nobody.
 //! Keeps:   O1 an element is taken by one. O2 all that are left are found, also those of other CPUs.
 //! Checked: tests/programs/table.rs (threads that take and give all the time, and handlers that interrupt them); tests/programs/hostile.rs.
@@ -10,10 +10,13 @@
 use crate::hash::{Entries, Store};
 use crate::place::Access;
 use crate::prim::{AcqRel, Acquire, AtomicU64, Relaxed, Release};
+use crate::way::Way;
 
 /// Bytes of a CPU's line, as `Credits` has them.
 const LINE: usize = 128;
 const HEAD: usize = 8;
+/// How many are asleep: on each CPU's line what its threads put to sleep less what they woke, on the first line what others did.
+const ASLEEP: usize = 16;
 const TRIES: u32 = 256;
 
 pub(super) struct Pool<M> {
@@ -38,6 +41,30 @@ impl<M: Access> Pool<M> {
     pub fn used(&self) -> u32 {
         let limit = u64::from(self.limit);
         (limit - self.place.u64(0).load(Relaxed).min(limit)) as u32
+    }
+
+    /// True while more than half of the elements were never used: then there is room for some that are asleep.
+    pub fn has_room(&self) -> bool {
+        self.place.u64(0).load(Relaxed) > u64::from(self.limit) / 2
+    }
+
+    /// Counts one that went to sleep, or woke (`u64::MAX`).
+    #[inline(always)]
+    pub fn count_asleep(&self, n: u64, way: impl Way) {
+        let cpu = way.cpu();
+        let is_done = cpu < self.cpus && way.add(cpu, self.line(cpu).u64(ASLEEP), n);
+        if !is_done {
+            self.place.u64(ASLEEP).fetch_add(n, Relaxed);
+        }
+    }
+
+    /// How many are asleep; exact while nobody changes the table.
+    pub fn asleep(&self) -> u64 {
+        let own = |cpu| self.line(cpu).u64(ASLEEP).load(Relaxed);
+        let sum =
+            (0..self.cpus).fold(self.place.u64(ASLEEP).load(Relaxed), |sum, cpu| sum.wrapping_add(own(cpu)));
+        // Who wakes one may have counted before who put it to sleep.
+        if sum > u64::from(self.limit) { 0 } else { sum }
     }
 
     fn line(&self, cpu: u32) -> M {
@@ -136,4 +163,12 @@ impl<M: Access> Store for Own<'_, M> {
     }
 
     fn has_removed(&self) {}
+
+    fn asleep(&self) -> u64 {
+        self.pool.asleep()
+    }
+
+    fn has_reaped(&self) {
+        self.pool.place.u64(ASLEEP).fetch_sub(1, Relaxed);
+    }
 }

@@ -12,6 +12,7 @@ mod frames;
 mod hash;
 mod queue;
 mod ring;
+mod sleep;
 mod versions;
 
 /// Every execution with at most `bound` preemptions.

@@ -4,4 +4,5 @@ mod glance;
 mod ground;
 mod hostile;
 mod maps;
+mod sleep;
 mod table;

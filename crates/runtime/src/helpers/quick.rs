@@ -1,23 +1,26 @@
 //! What nearly every hit asks of a map: a key of one word, or of half of one, that is there.
 //!
-//! For:     `aggregate`, `map_lookup` and `lookup_or_init`, before they make themselves a picture of all that is around.
+//! For:     helpers of maps, and of the thread's number, before they make themselves a picture of all that is around.
 //! State:   none.
 //! Context: hit.
 //! Keeps:   Q1 `None` and false say nothing, and nothing was done: who gets them goes the whole way.
 //!          Q2 as `around` R1: a key is read only in the program's frames, or among the constants.
-//! Checked: tests/helpers/functions.rs: each of the three by its function, with every kind of wrong pointer, beside the whole way.
+//! Checked: tests/helpers/functions.rs: each by its function, with every kind of wrong pointer, beside the whole way.
 
-use crate::around::{Piece, form};
+use crate::around::{Piece, errno, form};
 use crate::cell::Adder;
+use crate::helpers::world::counted_at_once;
+use crate::trace::tid;
 use core::sync::atomic::Ordering::Relaxed;
 use map::Glance;
-use wire::maps::MapsHead;
+use wire::maps::{Clock, MapsHead};
 use wire::{Hit, ProgramDesc, SiteDesc, needs};
 
 /// A map and a key.
 pub(crate) struct Quick<'a> {
     hit: &'a Hit,
     glance: Glance<'a>,
+    own: [Piece; 2],
     key: u64,
 }
 
@@ -36,23 +39,14 @@ impl<'a> Quick<'a> {
         let form = unsafe { form(maps, map) }?;
         // SAFETY: the form of a table that the controller laid out there, and that nobody changes.
         let glance = unsafe { Glance::at(form) };
-        let len = u64::from(glance.key_bytes()?);
-        let frames = Piece { start: core::ptr::from_ref(below) as u64, end: hit.regs };
-        let constants = desc.maps + maps.constants;
-        let constants = Piece { start: constants, end: constants + maps.constants_len };
         // Orders nothing: it never changes but for the children's bit.
         let is_own = desc.needs.load(Relaxed) & needs::CHECKED == 0;
-        let may_read = is_own && frames.holds(key, len) || constants.holds(key, len);
-        if !may_read {
-            return None;
-        }
-        let key = match len {
-            // SAFETY: the program's frames, or a constant, all four bytes of it.
-            4 => u64::from(unsafe { (key as *const u32).read_unaligned() }),
-            // SAFETY: the same, all eight.
-            _ => unsafe { (key as *const u64).read_unaligned() },
-        };
-        Some(Quick { hit, glance, key })
+        let start = if is_own { core::ptr::from_ref(below) as u64 } else { hit.regs };
+        let constants = desc.maps + maps.constants;
+        let constants = Piece { start: constants, end: constants + maps.constants_len };
+        let own = [Piece { start, end: hit.regs }, constants];
+        let key = word(own, key, glance.key_bytes()?)?;
+        Some(Quick { hit, glance, own, key })
     }
 
     #[inline(always)]
@@ -67,10 +61,78 @@ impl<'a> Quick<'a> {
         self.glance.add(self.key, value, self.way::<A>())
     }
 
-    /// The value's address.
+    /// The value's address, 0 of a key that is gone.
     #[inline(always)]
     pub fn address<A: Adder>(&self) -> Option<u64> {
-        let slot = self.glance.find(self.key)?;
-        Some(self.glance.address(slot, self.way::<A>()).as_ptr() as u64)
+        let found = self.glance.find_or_gone(self.key)?;
+        Some(found.map_or(0, |slot| self.glance.address(slot, self.way::<A>()).as_ptr() as u64))
     }
+
+    /// The value's address, of a key that is there.
+    #[inline(always)]
+    pub fn address_there<A: Adder>(&self) -> Option<u64> {
+        self.address::<A>().filter(|at| *at != 0)
+    }
+
+    /// Sets the value of a key that is there, or was.
+    #[inline(always)]
+    pub fn set<A: Adder>(&self, value: u64, flags: u64) -> bool {
+        let value = self.glance.value_bytes().and_then(|len| word(self.own, value, len));
+        flags == 0 && value.is_some_and(|value| self.glance.set(self.key, value, self.way::<A>()))
+    }
+
+    /// Removes a key that is there, or was: 0 or an error.
+    #[inline(always)]
+    pub fn remove<A: Adder>(&self) -> Option<u64> {
+        let removed = self.glance.remove(self.key, self.way::<A>())?;
+        Some(if removed { 0 } else { errno::ENOENT })
+    }
+}
+
+/// So many bytes, 4 or 8, in one of two pieces that are the program's.
+#[inline(always)]
+fn word(own: [Piece; 2], at: u64, len: u32) -> Option<u64> {
+    let [frames, constants] = own;
+    if !(frames.holds(at, len.into()) || constants.holds(at, len.into())) {
+        return None;
+    }
+    Some(match len {
+        // SAFETY: the program's frames, or a constant, all four bytes of it.
+        4 => u64::from(unsafe { (at as *const u32).read_unaligned() }),
+        // SAFETY: the same, all eight.
+        _ => unsafe { (at as *const u64).read_unaligned() },
+    })
+}
+
+/// Process and thread, where both are known without a call.
+///
+/// # Safety
+/// As for [`Adder::pointer`].
+#[inline(always)]
+pub(crate) unsafe fn process_and_thread<A: Adder>(hit: &Hit) -> Option<u64> {
+    // SAFETY: a site's description lives as long as its trampoline can be run (contract).
+    let site = unsafe { &*(hit.site as *const SiteDesc) };
+    if hit.copy <= wire::COPY_NONE || site.process == 0 || !A::is_known(hit.copy, site) {
+        return None;
+    }
+    // SAFETY: the controller has seen that the word is there in each thread whose block is known.
+    let thread = unsafe { tid(site) };
+    (thread != 0).then_some(u64::from(site.process) << 32 | thread)
+}
+
+/// Nanoseconds by the counter, where it may be read and one of the clock's spans is of now; `more` are added.
+///
+/// # Safety
+/// As for [`Quick::of`].
+#[inline(always)]
+pub(crate) unsafe fn clock(hit: &Hit, more: impl FnOnce(&Clock) -> u64) -> Option<u64> {
+    // SAFETY: a program's description lives as long as a list leads to it (contract).
+    let desc = unsafe { &*(hit.program as *const ProgramDesc) };
+    // SAFETY: the controller has put a head there (contract).
+    let maps = unsafe { &*(desc.maps as *const MapsHead) };
+    // Orders nothing: it never changes but for the children's bit.
+    if desc.needs.load(Relaxed) & needs::COUNTER == 0 {
+        return None;
+    }
+    counted_at_once(&maps.clock.spans).map(|ns| ns.wrapping_add(more(&maps.clock)))
 }

@@ -1,11 +1,14 @@
 //! The helpers of maps as programs call them, which try a quick way first, beside the whole way: the same results, the same values,
 //! and the same errors for what is not the program's.
 
-use crate::ground::{COUNTS, FIRST, HALVES, PLAIN, SUMS, World};
+use crate::ground::{COUNTS, FIRST, HALVES, PLAIN, SUMS, WORDS, World};
 use runtime::{Adder, Function, Locked, PtRegs, Rseq, helpers};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use wire::maps::{HelperError, ReadWay};
 use wire::{Helper, Hit, ProgramDesc, needs};
+
+const ENOENT: u64 = -2i64 as u64;
+const EINVAL: u64 = -22i64 as u64;
 
 /// A run of a program whose frames are words here.
 struct Run {
@@ -42,6 +45,15 @@ impl Run {
         let hit = std::ptr::from_ref(&hit).cast_mut();
         // SAFETY: the run's own, as the agent makes it; helpers look at every pointer.
         unsafe { self.table[helper as usize](self.world.handle(map), key, value, 0, 0, hit) }
+    }
+
+    /// The value of a word that a key has.
+    fn value(&self, map: usize, key: u64) -> Option<u64> {
+        let table = self.world.maps.table(map - FIRST);
+        let mut value = [0; 8];
+        let slot = table.find(&key.to_ne_bytes()).ok()?;
+        assert!(table.value(slot, &mut value));
+        Some(u64::from_ne_bytes(value))
     }
 
     fn sum(&self, map: usize, key: u64) -> u64 {
@@ -93,6 +105,42 @@ fn a_key_is_found_in_frames_in_a_given_stack_and_in_scratch_in_both_builds() {
         used::<Rseq>(bits, given);
         used::<Locked>(bits, given);
     }
+}
+
+/// What a thread does that notes something at an entry and takes it away at an exit.
+fn notes<A: Adder>(bits: u64) {
+    let mut frames: Frames = [0; _];
+    let run = Run::new::<A>(&mut frames, bits);
+    let (key, value) = (frames[5..].as_mut_ptr(), frames[7..].as_mut_ptr());
+    let (key_at, value_at) = (key as u64, value as u64);
+    // SAFETY: the program's own words.
+    let put = |at: *mut u64, word: u64| unsafe { at.write_volatile(word) };
+    for n in 0..300u64 {
+        put(key, n % 5);
+        put(value, 1000 + n);
+        assert_eq!(run.call(Helper::MapUpdate, WORDS, key_at, value_at), 0);
+        assert_eq!(run.value(WORDS, n % 5), Some(1000 + n));
+        let at = run.call(Helper::MapLookup, WORDS, key_at, 0);
+        // SAFETY: the value's address, in memory that is never freed.
+        assert_eq!(unsafe { (at as *const u64).read() }, 1000 + n);
+        if n % 3 == 0 {
+            assert_eq!(run.call(Helper::MapDelete, WORDS, key_at, 0), 0);
+            assert_eq!(run.call(Helper::MapDelete, WORDS, key_at, 0), ENOENT);
+            assert_eq!((run.call(Helper::MapLookup, WORDS, key_at, 0), run.value(WORDS, n % 5)), (0, None));
+        }
+    }
+    // What is wrong is refused as ever.
+    put(key, 0);
+    assert_eq!(run.call(Helper::MapUpdate, WORDS, key_at, 0), EINVAL);
+    assert_eq!(run.call(Helper::MapUpdate, WORDS, key_at, run.hit.regs + size_of::<PtRegs>() as u64), EINVAL);
+    assert_eq!(run.call(Helper::MapDelete, WORDS, 8, 0), EINVAL);
+    assert_eq!(run.world.errors(), [(HelperError::BadArgument, 3)]);
+}
+
+#[test]
+fn a_note_is_taken_and_taken_away_in_both_builds() {
+    notes::<Rseq>(0);
+    notes::<Locked>(0);
 }
 
 #[test]

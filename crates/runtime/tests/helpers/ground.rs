@@ -14,6 +14,7 @@ pub const PLAIN: usize = FIRST;
 pub const COUNTS: usize = FIRST + 1;
 pub const SUMS: usize = FIRST + 2;
 pub const HALVES: usize = FIRST + 3;
+pub const WORDS: usize = FIRST + 4;
 pub const LIMIT: usize = 20;
 
 struct Words(&'static [AtomicU64]);
@@ -53,6 +54,7 @@ impl World {
         let mut tables =
             vec![spec(24, None), spec(0, Some(Agg::Count)), spec(0, Some(Agg::Sum { signed: true }))];
         tables.push(Spec { key: 4, ..spec(0, Some(Agg::Count)) });
+        tables.push(spec(8, None));
         let constants = b"constant\0".to_vec();
         let plan = Plan { constants, tables, first_table: FIRST, ring_bytes: 1 << 12 };
         let mut maps = Maps::new(&plan).unwrap();
