@@ -15,7 +15,7 @@ use super::pool::Pool;
 use super::{Form, Slot};
 use crate::aggregate::hist_bucket;
 use crate::hash::{DATA, HEAD_OF_CHAIN, LRU, Met, NEXT, SUM, USED, VERSION, WAS_USED, hash_of_word};
-use crate::place::{Place, claim_write, close_write, put_to_sleep, versioned_as};
+use crate::place::{ASLEEP, Place, claim_write, close_write, put_to_sleep, versioned_as};
 use crate::prim::{Acquire, Relaxed};
 use crate::way::Way;
 use core::ptr::NonNull;
@@ -61,18 +61,18 @@ impl<'a> Glance<'a> {
     /// The element of a key of so many bytes, filled up with zeros, if it is there and is found at once.
     #[inline(always)]
     pub fn find(&self, key: u64) -> Option<Slot> {
-        self.meet(key).and_then(|met| (!met.is_asleep()).then_some(Slot(met.index)))
+        self.meet::<false>(key).map(|met| Slot(met.index))
     }
 
     /// The same; `Some(None)` if the key was there once and is gone.
     #[inline(always)]
     pub fn find_or_gone(&self, key: u64) -> Option<Option<Slot>> {
-        self.meet(key).map(|met| (!met.is_asleep()).then_some(Slot(met.index)))
+        self.meet::<true>(key).map(|met| (!met.is_asleep()).then_some(Slot(met.index)))
     }
 
-    /// The element of a key, there or asleep.
+    /// The element of a key; of one that is gone too if `OF_SLEEPERS`, and is asleep.
     #[inline(always)]
-    fn meet(&self, key: u64) -> Option<Met> {
+    fn meet<const OF_SLEEPERS: bool>(&self, key: u64) -> Option<Met> {
         let (form, head) = (self.form, self.head());
         let hash = hash_of_word(key, self.key_bytes()?);
         let bucket = head.at(form.chains as usize + (hash & form.buckets.wrapping_sub(1)) as usize * 8);
@@ -109,7 +109,7 @@ impl<'a> Glance<'a> {
     /// do it.
     #[inline(always)]
     pub fn set(&self, key: u64, value: u64, way: impl Way) -> bool {
-        let Some(met) = self.value_bytes().and_then(|_| self.meet(key)) else { return false };
+        let Some(met) = self.value_bytes().and_then(|_| self.meet::<true>(key)) else { return false };
         let word = self.value(Slot(met.index), 0);
         if !met.is_asleep() {
             word.u64(0).store(value, Relaxed);
@@ -132,7 +132,7 @@ impl<'a> Glance<'a> {
         if self.form.kind & LRU != 0 || !pool.has_room() {
             return None;
         }
-        let met = self.meet(key)?;
+        let met = self.meet::<true>(key)?;
         if met.is_asleep() {
             return Some(false);
         }
@@ -158,12 +158,13 @@ impl<'a> Glance<'a> {
     /// Takes a value into what a key aggregates; false if the table has to do it.
     #[inline(always)]
     pub fn add(&self, key: u64, value: u64, way: impl Way) -> bool {
-        match self.form.agg[0] & 0xff {
-            COUNT => self.add_to(0, key, 1, way),
-            SUM_OF => self.add_to(0, key, value, way),
-            HIST => self.add_to_bucket(key, value, way),
-            _ => false,
-        }
+        let n = match self.form.agg[0] & 0xff {
+            COUNT => 1,
+            SUM_OF => value,
+            HIST => return self.add_to_bucket(key, value, way),
+            _ => return false,
+        };
+        self.add_to(0, key, n, way)
     }
 
     /// By itself: the others need none of its registers.

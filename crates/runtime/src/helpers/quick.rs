@@ -20,8 +20,32 @@ use wire::{Hit, ProgramDesc, SiteDesc, needs};
 pub(crate) struct Quick<'a> {
     hit: &'a Hit,
     glance: Glance<'a>,
-    own: [Piece; 2],
+    own: Own,
     key: u64,
+}
+
+/// What a program may read: its frames, if they are on the thread's stack, and constants.
+struct Own {
+    frames: Piece,
+    is_own: bool,
+    constants: Piece,
+}
+
+impl Own {
+    /// So many bytes, 4 or 8.
+    #[inline(always)]
+    fn word(&self, at: u64, len: u32) -> Option<u64> {
+        let bytes = u64::from(len);
+        if !(self.is_own && self.frames.holds(at, bytes) || self.constants.holds(at, bytes)) {
+            return None;
+        }
+        Some(match len {
+            // SAFETY: the program's frames, or a constant, all four bytes of it.
+            4 => u64::from(unsafe { (at as *const u32).read_unaligned() }),
+            // SAFETY: the same, all eight.
+            _ => unsafe { (at as *const u64).read_unaligned() },
+        })
+    }
 }
 
 impl<'a> Quick<'a> {
@@ -41,11 +65,11 @@ impl<'a> Quick<'a> {
         let glance = unsafe { Glance::at(form) };
         // Orders nothing: it never changes but for the children's bit.
         let is_own = desc.needs.load(Relaxed) & needs::CHECKED == 0;
-        let start = if is_own { core::ptr::from_ref(below) as u64 } else { hit.regs };
         let constants = desc.maps + maps.constants;
         let constants = Piece { start: constants, end: constants + maps.constants_len };
-        let own = [Piece { start, end: hit.regs }, constants];
-        let key = word(own, key, glance.key_bytes()?)?;
+        let frames = Piece { start: core::ptr::from_ref(below) as u64, end: hit.regs };
+        let own = Own { frames, is_own, constants };
+        let key = own.word(key, glance.key_bytes()?)?;
         Some(Quick { hit, glance, own, key })
     }
 
@@ -77,7 +101,7 @@ impl<'a> Quick<'a> {
     /// Sets the value of a key that is there, or was.
     #[inline(always)]
     pub fn set<A: Adder>(&self, value: u64, flags: u64) -> bool {
-        let value = self.glance.value_bytes().and_then(|len| word(self.own, value, len));
+        let value = self.glance.value_bytes().and_then(|len| self.own.word(value, len));
         flags == 0 && value.is_some_and(|value| self.glance.set(self.key, value, self.way::<A>()))
     }
 
@@ -87,21 +111,6 @@ impl<'a> Quick<'a> {
         let removed = self.glance.remove(self.key, self.way::<A>())?;
         Some(if removed { 0 } else { errno::ENOENT })
     }
-}
-
-/// So many bytes, 4 or 8, in one of two pieces that are the program's.
-#[inline(always)]
-fn word(own: [Piece; 2], at: u64, len: u32) -> Option<u64> {
-    let [frames, constants] = own;
-    if !(frames.holds(at, len.into()) || constants.holds(at, len.into())) {
-        return None;
-    }
-    Some(match len {
-        // SAFETY: the program's frames, or a constant, all four bytes of it.
-        4 => u64::from(unsafe { (at as *const u32).read_unaligned() }),
-        // SAFETY: the same, all eight.
-        _ => unsafe { (at as *const u64).read_unaligned() },
-    })
 }
 
 /// Process and thread, where both are known without a call.
