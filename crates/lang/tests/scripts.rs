@@ -220,8 +220,7 @@ fn what_a_map_has_for_a_thread_is_what_it_has_when_it_is_asked() {
         ("@s[tid] = (int8)-3; print((@s[tid], @s[tid] < 0));", "(-3, true)"),
         ("@s[tid] = 1; print(cpu > 100000 && @s[tid] == 1); @s[tid] = 2; print(@s[tid]);", "false\n2"),
     ] {
-        let printed =
-            text(&format!("begin {{ {body} clear(@s); clear(@t); }} end {{ @t[0] = 1; clear(@t); }}"));
+        let printed = text(&format!("begin {{ {body} @s[0] = 0; @t[0] = 0; clear(@s); clear(@t); }}"));
         assert_eq!(printed.trim_end(), expected, "{body}");
     }
 }
