@@ -88,9 +88,12 @@ impl<'a> Glance<'a> {
             let is_it = || element.u32(SUM).load(Relaxed) == hash && element.u64(DATA).load(Relaxed) == key;
             if is_it() {
                 let was_used = form.kind & LRU == 0 || element.u32(USED).load(Relaxed) & WAS_USED != 0;
-                let met =
-                    versioned_as(element.u32(VERSION), |version| is_it().then_some(Met { index, version }));
-                return met.flatten().filter(|_| was_used);
+                let mut version = 0;
+                let is_still = versioned_as(element.u32(VERSION), |seen| {
+                    version = seen;
+                    (OF_SLEEPERS || seen & ASLEEP == 0) && is_it()
+                });
+                return (was_used && is_still == Some(true)).then_some(Met { index, version });
             }
             // [MAP-51] As [MAP-27]. Pairs with [MAP-23], [MAP-24].
             index = element.u32(NEXT).load(Acquire);

@@ -65,6 +65,24 @@ fn a_sum_that_comes_back_begins_anew() {
 }
 
 #[test]
+fn nothing_is_added_to_one_that_sleeps() {
+    for agg in [Agg::Count, Agg::Sum { signed: true }, Agg::Hist { bits: 0 }] {
+        let (maps, words) = moved(vec![Spec { agg: Some(agg), ..spec(0, 100) }], 0);
+        let table = words.table(&maps, 0);
+        // SAFETY: the form of a table that `Maps` laid out there, in words that are never freed.
+        let glance = unsafe { Glance::at(words.form(&maps, 0)) };
+        let key = 3u64.to_ne_bytes();
+        for _ in 0..20 {
+            table.aggregate(&key, 1, 0, way()).unwrap();
+            assert!(glance.find(3).is_some());
+            table.delete(&key, way()).unwrap();
+            assert_eq!((glance.find(3), glance.find_or_gone(3)), (None, Some(None)));
+            assert!(!glance.add(3, 1, way()), "it is gone");
+        }
+    }
+}
+
+#[test]
 fn those_that_sleep_make_room_before_a_table_is_full() {
     for limit in [1usize, 2, 7, 64, 100] {
         let (maps, words) = moved(vec![spec(8, limit)], 0);
