@@ -13,15 +13,23 @@
 
 #include "mark.h"
 
+#ifdef __aarch64__
+#define GUARDED(value) __asm__ volatile(MARK("guarded", "demo_semaphore", "4@%w0 -4@[sp, 8]")::"r"(value))
+#define PLAIN(value) __asm__ volatile(MARK("plain", "0", "8@%0")::"r"(value))
+#else
+#define GUARDED(value) __asm__ volatile(MARK("guarded", "demo_semaphore", "4@%%ecx -4@8(%%rsp)")::"c"(value))
+#define PLAIN(value) __asm__ volatile(MARK("plain", "0", "8@%%rdx")::"d"(value))
+#endif
+
 static void pass(uint64_t calls) {
     uint64_t guarded = 0, plain = 0;
     for (uint64_t i = 0; i < calls; i++) {
         if (demo_semaphore) {
             uint64_t rubbish_above = i | 0xabcdull << 32;
-            __asm__ volatile(MARK("guarded", "demo_semaphore", "4@%%ecx -4@8(%%rsp)")::"c"(rubbish_above));
+            GUARDED(rubbish_above);
             guarded++;
         }
-        __asm__ volatile(MARK("plain", "0", "8@%%rdx")::"d"(i));
+        PLAIN(i);
         plain++;
         if (i % 2)
             __asm__ volatile(MARK("twice", "0", ""));

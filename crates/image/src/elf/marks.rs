@@ -54,10 +54,20 @@ impl Mark {
 
     /// The n-th argument, from 0; `None` if it has fewer, or the note cannot be read.
     pub fn operand(&self, n: usize) -> Option<Operand<'_>> {
-        let (len, place) = self.arguments.split_whitespace().nth(n)?.split_once('@')?;
+        let (len, place) = apart(&self.arguments).nth(n)?.split_once('@')?;
         let len_bytes = len.trim_start_matches('-').parse().ok()?;
         Some(Operand { len_bytes, place })
     }
+}
+
+/// Arguments stand apart by spaces; A64's memory has some within its brackets.
+fn apart(arguments: &str) -> impl Iterator<Item = &str> {
+    let mut is_inside = false;
+    let parts = arguments.split(move |c: char| {
+        is_inside = (is_inside || c == '[') && c != ']';
+        c.is_whitespace() && !is_inside
+    });
+    parts.filter(|part| !part.is_empty())
 }
 
 /// The marks of the ELF file `data`, in file order.
@@ -89,4 +99,16 @@ fn mark(bytes: &[u8], base: Option<u64>) -> Option<Mark> {
         name: texts.next()?,
         arguments: texts.next()?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::apart;
+
+    #[test]
+    fn spaces_within_brackets_separate_no_arguments() {
+        let of = |arguments| apart(arguments).collect::<Vec<_>>();
+        assert_eq!(of("4@w3 -4@[sp, 8]  8@x0"), ["4@w3", "-4@[sp, 8]", "8@x0"]);
+        assert_eq!(of(" 4@%ecx -4@8(%rsp)"), ["4@%ecx", "-4@8(%rsp)"]);
+    }
 }

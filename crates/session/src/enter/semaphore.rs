@@ -17,9 +17,9 @@ use std::mem::offset_of;
 use wire::TrampolineHeader;
 
 /// Bits of an address of a process.
-const ADDRESS_BITS: u32 = 47;
+const ADDRESS_BITS: u32 = if cfg!(target_arch = "aarch64") { 48 } else { 47 };
 /// Of the number, what fits beside: enough to tell it from the one after it.
-const COUNT_BITS: u32 = 15;
+const COUNT_BITS: u32 = 62 - ADDRESS_BITS;
 
 /// What we have done to a semaphore, in one word: the address in its low bits, 0 for none; two bits for what is being
 /// done; the count from which it is done, less its highest bit.
