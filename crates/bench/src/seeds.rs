@@ -14,6 +14,7 @@ mod measure;
 mod published;
 mod table;
 mod tracer;
+mod trap;
 
 use crate::command;
 use published::Table;
@@ -31,38 +32,42 @@ enum Subject {
     Tables(&'static [Table]),
     Consumers,
     Tracer,
+    Trap,
+    Cell(trap::Cell),
 }
 
 const HELP: &str = "\
-nanoprobe bench seeds uprobe|srcu-lite|consumers|tracer [OPTION]...
+nanoprobe bench seeds uprobe|srcu-lite|consumers|tracer|trap [OPTION]...
 uprobe, srcu-lite: prints the tables that a kernel series published, for the CPU counts
 that this machine has too, and the registry's hit path under the same protections: M/s of
 wall time, median of the runs. consumers: what a hit costs with 1, 2, 4 and 8 consumers,
 and the same handlers called without a registry. tracer: the tables again with the probe
 in another process, as `nanoprobe bench trig-NAME` has it, by each flavour of its readers.
+trap: the rows of entries with a probe that a program has on itself, by a jump and by int3.
 
-But for tracer, ours is in process: the registry's hit path with consumers that count, no trap and no
+A to D call their readers, A' to C' have them in the hit's own code; nothing else differs.
+But for tracer and trap, ours is in process: the registry's hit path with consumers that count, no trap and no
 trampoline. The kernel's figures hold a trap, on another machine. Compare along a row of
 ours, not with the row above. Fails unless each consumer counted every call.
 
   --calls N       calls per run and thread (20000): short, so that most runs are
                   not interrupted by other load; tracer runs for two seconds
-  --runs N        runs of each column, taken in turns (101; tracer 5)
+  --runs N        runs of each column, taken in turns (101; tracer 5, trap 11)
   --consumers N   consumers on the probe, in the tables (1)
 
 Example: nanoprobe bench seeds srcu-lite --runs 301
 ";
 
 /// The series that there are.
-const SERIES: [&str; 5] = ["uprobe", "srcu-lite", "consumers", "tracer", "hwbp"];
+const SERIES: [&str; 6] = ["uprobe", "srcu-lite", "consumers", "tracer", "trap", "hwbp"];
 
 /// Runs the series that the arguments name; the exit status.
 pub fn main(args: &[String]) -> i32 {
     let is_named = |wanted: &[&str]| args.iter().any(|arg| wanted.contains(&arg.as_str()));
-    if is_named(&SERIES[..4]) {
+    if is_named(&SERIES[..5]) {
         return uprobe_seeds_main(args);
     }
-    if is_named(&SERIES[4..]) {
+    if is_named(&SERIES[5..]) {
         return crate::breakpoint::seeds_main(args);
     }
     if is_named(&["-h", "--help"]) {
@@ -83,6 +88,11 @@ fn uprobe_seeds_main(args: &[String]) -> i32 {
         Subject::Tables(tables) => tables.iter().try_for_each(|t| table::print(t, &options, out)),
         Subject::Consumers => consumers::print(&options, out),
         Subject::Tracer => published::SRCU_LITE.iter().try_for_each(|t| tracer::print(t, &options, out)),
+        Subject::Trap => {
+            let mut entries = published::SRCU_LITE.iter().filter(|t| t.kind == measure::Kind::Entry);
+            entries.try_for_each(|t| trap::print(t, &options, out))
+        }
+        Subject::Cell(cell) => trap::cell(cell, options.calls, out),
     })
 }
 
@@ -97,6 +107,12 @@ fn parse(args: &[String]) -> Result<Option<(Subject, Options)>, lexopt::Error> {
             Value(name) if name == "srcu-lite" => subject = Some(Subject::Tables(published::SRCU_LITE)),
             Value(name) if name == "consumers" => subject = Some(Subject::Consumers),
             Value(name) if name == "tracer" => subject = Some(Subject::Tracer),
+            Value(name) if name == "trap" => subject = Some(Subject::Trap),
+            // A child of `trap`.
+            Long("cell") => {
+                let cell = trap::Cell::parse(&parser.value()?.string()?);
+                subject = Some(Subject::Cell(cell.ok_or("no such cell")?));
+            }
             Long("calls") => options.calls = parser.value()?.parse::<u64>()?.max(1),
             Long("runs") => options.runs = Some(parser.value()?.parse::<usize>()?.max(1)),
             Long("consumers") => options.consumers = parser.value()?.parse::<usize>()?.max(1),
@@ -107,7 +123,7 @@ fn parse(args: &[String]) -> Result<Option<(Subject, Options)>, lexopt::Error> {
             other => return Err(other.unexpected()),
         }
     }
-    let subject = subject.ok_or("which seed: uprobe, srcu-lite, consumers or tracer")?;
+    let subject = subject.ok_or("which seed: uprobe, srcu-lite, consumers, tracer or trap")?;
     Ok(Some((subject, options)))
 }
 
@@ -160,6 +176,12 @@ mod tests {
         };
         assert_eq!(names(published::SRCU_LITE), [vec![("B", "A"), ("C", "D")], vec![("C", "D")]]);
         assert_eq!(names(published::UPROBE), [vec![("lite", "SRCU")], vec![("lite", "SRCU")]]);
+        let primes = |t: &'static Table| table::primes(t).map(|(a, b)| (&t.columns[a], &t.columns[b]));
+        for (prime, plain) in published::SRCU_LITE.iter().flat_map(primes) {
+            let of = |c: &published::Column| (c.by.entry, c.by.returns);
+            assert!(of(prime) == of(plain) && plain.by.by_calls && !prime.by.by_calls, "{}", plain.name);
+        }
+        assert_eq!(published::SRCU_LITE.iter().flat_map(primes).count(), 6);
     }
 
     #[test]

@@ -93,8 +93,8 @@ pub enum Preset {
 impl Preset {
     /// What protects entries, then returns.
     ///
-    /// A' is A again on a newer kernel; B' and C' are B and C with inlined calls. Ours are always inlined,
-    /// so a preset and its prime are the same here.
+    /// B' and C' were published as B and C with inlined calls, A' as A on a newer kernel. Here a prime differs from its preset in that
+    /// alone, for A too: [`is_inlined`](Self::is_inlined).
     pub const fn protections(self) -> (Protection, Protection) {
         match self {
             Self::Baseline => (Protection::Refcount, Protection::Refcount),
@@ -103,6 +103,11 @@ impl Preset {
             Self::C | Self::CPrime => (Protection::Lite, Protection::Lite),
             Self::D => (Protection::Normal, Protection::Normal),
         }
+    }
+
+    /// True if readers are entered and left in the hit's own code, and not by calls.
+    pub const fn is_inlined(self) -> bool {
+        matches!(self, Self::Baseline | Self::APrime | Self::BPrime | Self::CPrime)
     }
 }
 
@@ -113,6 +118,8 @@ pub struct Config {
     pub entry: Protection,
     /// What protects a uprobe between entry and return.
     pub returns: Protection,
+    /// Readers that the published kernels have ([`Preset`]) are entered and left by calls, as there. For comparison alone.
+    pub by_calls: bool,
     /// How many freed uprobes and consumers stay in memory, marked, so that a use of them is seen.
     pub quarantine: usize,
     /// Breaks the registry on purpose.
@@ -133,6 +140,7 @@ impl Config {
         Config {
             entry,
             returns,
+            by_calls: false,
             quarantine: 0,
             #[cfg(feature = "broken")]
             broken: None,
@@ -142,13 +150,47 @@ impl Config {
     /// A published combination.
     pub const fn preset(preset: Preset) -> Config {
         let (entry, returns) = preset.protections();
-        Config::new(entry, returns)
+        let config = Config::new(entry, returns);
+        Config { by_calls: !preset.is_inlined(), ..config }
+    }
+}
+
+/// How one side's readers are entered: by what, and whether by a call. One enum, so that a hit looks once.
+#[derive(Clone, Copy)]
+enum Way {
+    Refcount,
+    Normal,
+    Sigsafe,
+    TasksTrace,
+    TasksFast,
+    Lite,
+    Fast,
+    CallNormal,
+    CallTasksTrace,
+    CallLite,
+}
+
+impl Way {
+    fn of(kind: Protection, by_calls: bool) -> Way {
+        match kind {
+            Protection::Normal if by_calls => Way::CallNormal,
+            Protection::TasksTrace if by_calls => Way::CallTasksTrace,
+            Protection::Lite if by_calls => Way::CallLite,
+            Protection::Refcount => Way::Refcount,
+            Protection::Normal => Way::Normal,
+            Protection::Sigsafe => Way::Sigsafe,
+            Protection::TasksTrace => Way::TasksTrace,
+            Protection::TasksFast => Way::TasksFast,
+            Protection::Lite => Way::Lite,
+            Protection::Fast => Way::Fast,
+        }
     }
 }
 
 /// One side's readers.
 pub(crate) struct Side {
     pub kind: Protection,
+    way: Way,
     domain: Option<Domain>,
 }
 
@@ -172,24 +214,30 @@ impl Drop for Section<'_> {
 }
 
 impl Side {
-    pub fn new(kind: Protection, name: &str) -> Result<Side, BuildError> {
+    pub fn new(kind: Protection, by_calls: bool, name: &str) -> Result<Side, BuildError> {
         let build = |f| Domain::builder(name).flavour(f).checked(false).build();
-        Ok(Side { kind, domain: kind.flavour().map(build).transpose()? })
+        Ok(Side { kind, way: Way::of(kind, by_calls), domain: kind.flavour().map(build).transpose()? })
     }
 
     /// Enters; `None` if a rule of the domain forbids it.
     #[inline(always)]
     pub fn enter(&self) -> Option<Token> {
-        let rank = match (self.kind, &self.domain) {
-            (Protection::Fast, Some(domain)) => domain.lock::<Fast>(),
-            (Protection::Lite, Some(domain)) => domain.lock::<Lite>(),
-            (Protection::Normal, Some(domain)) => domain.lock::<Normal>(),
-            (Protection::Sigsafe, Some(domain)) => domain.lock::<Sigsafe>(),
-            (Protection::TasksTrace, _) => {
+        let rank = match (self.way, &self.domain) {
+            (Way::Fast, Some(domain)) => domain.lock::<Fast>(),
+            (Way::Lite, Some(domain)) => domain.lock::<Lite>(),
+            (Way::Normal, Some(domain)) => domain.lock::<Normal>(),
+            (Way::Sigsafe, Some(domain)) => domain.lock::<Sigsafe>(),
+            (Way::CallNormal, Some(domain)) => lock_by_call::<Normal>(domain),
+            (Way::CallLite, Some(domain)) => lock_by_call::<Lite>(domain),
+            (Way::CallTasksTrace, _) => {
+                trace_by_call();
+                return Some(Token(None, PhantomData));
+            }
+            (Way::TasksTrace, _) => {
                 holdout::lock();
                 return Some(Token(None, PhantomData));
             }
-            (Protection::TasksFast, _) => {
+            (Way::TasksFast, _) => {
                 on_fast::lock();
                 return Some(Token(None, PhantomData));
             }
@@ -201,19 +249,25 @@ impl Side {
     /// Leaves what `enter` of this side entered.
     #[inline(always)]
     pub fn leave(&self, token: Token) {
-        match (self.kind, &self.domain, token.0) {
+        match (self.way, &self.domain, token.0) {
             // SAFETY: a token is made by `enter`, stays on its thread and is left once; callers pass those of this side.
-            (Protection::Fast, Some(domain), Some(rank)) => unsafe { domain.unlock::<Fast>(rank) },
+            (Way::Fast, Some(domain), Some(rank)) => unsafe { domain.unlock::<Fast>(rank) },
             // SAFETY: as above.
-            (Protection::Lite, Some(domain), Some(rank)) => unsafe { domain.unlock::<Lite>(rank) },
+            (Way::Lite, Some(domain), Some(rank)) => unsafe { domain.unlock::<Lite>(rank) },
             // SAFETY: as above.
-            (Protection::Normal, Some(domain), Some(rank)) => unsafe { domain.unlock::<Normal>(rank) },
+            (Way::Normal, Some(domain), Some(rank)) => unsafe { domain.unlock::<Normal>(rank) },
             // SAFETY: as above.
-            (Protection::Sigsafe, Some(domain), Some(rank)) => unsafe { domain.unlock::<Sigsafe>(rank) },
+            (Way::Sigsafe, Some(domain), Some(rank)) => unsafe { domain.unlock::<Sigsafe>(rank) },
             // SAFETY: as above.
-            (Protection::TasksTrace, ..) => unsafe { holdout::unlock() },
+            (Way::CallNormal, Some(domain), Some(rank)) => unsafe { unlock_by_call::<Normal>(domain, rank) },
             // SAFETY: as above.
-            (Protection::TasksFast, ..) => unsafe { on_fast::unlock() },
+            (Way::CallLite, Some(domain), Some(rank)) => unsafe { unlock_by_call::<Lite>(domain, rank) },
+            // SAFETY: as above.
+            (Way::CallTasksTrace, ..) => unsafe { untrace_by_call() },
+            // SAFETY: as above.
+            (Way::TasksTrace, ..) => unsafe { holdout::unlock() },
+            // SAFETY: as above.
+            (Way::TasksFast, ..) => unsafe { on_fast::unlock() },
             _ => {}
         }
     }
@@ -229,16 +283,20 @@ impl Side {
     /// As `section`, with one look at the kind in the place of two.
     #[inline(always)]
     pub fn read<T>(&self, body: impl FnOnce() -> T) -> Option<T> {
-        match (self.kind, &self.domain) {
-            (Protection::Fast, Some(domain)) => inside::<Fast, T>(domain, body),
-            (Protection::Lite, Some(domain)) => inside::<Lite, T>(domain, body),
-            (Protection::Normal, Some(domain)) => inside::<Normal, T>(domain, body),
-            (Protection::Sigsafe, Some(domain)) => inside::<Sigsafe, T>(domain, body),
-            (Protection::TasksTrace, _) => {
+        match (self.way, &self.domain) {
+            (Way::Fast, Some(domain)) => inside::<Fast, T>(domain, body),
+            (Way::Lite, Some(domain)) => inside::<Lite, T>(domain, body),
+            (Way::Normal, Some(domain)) => inside::<Normal, T>(domain, body),
+            (Way::Sigsafe, Some(domain)) => inside::<Sigsafe, T>(domain, body),
+            (Way::TasksTrace, _) => {
                 let _reader = holdout::read();
                 Some(body())
             }
-            (Protection::TasksFast, _) => {
+            (Way::CallNormal | Way::CallLite | Way::CallTasksTrace, _) => {
+                let _section = self.section()?;
+                Some(body())
+            }
+            (Way::TasksFast, _) => {
                 let _reader = on_fast::read();
                 Some(body())
             }
@@ -281,4 +339,30 @@ impl Side {
 fn inside<F: Reader, T>(domain: &Domain, body: impl FnOnce() -> T) -> Option<T> {
     let _reader = domain.try_read::<F>().ok()?;
     Some(body())
+}
+
+#[inline(never)]
+fn lock_by_call<F: Reader>(domain: &Domain) -> Result<Rank, rcu::Misuse> {
+    domain.lock::<F>()
+}
+
+/// # Safety
+/// As for [`Domain::unlock`].
+#[inline(never)]
+unsafe fn unlock_by_call<F: Reader>(domain: &Domain, rank: Rank) {
+    // SAFETY: the caller's duty.
+    unsafe { domain.unlock::<F>(rank) }
+}
+
+#[inline(never)]
+fn trace_by_call() {
+    holdout::lock();
+}
+
+/// # Safety
+/// As for [`holdout::unlock`].
+#[inline(never)]
+unsafe fn untrace_by_call() {
+    // SAFETY: the caller's duty.
+    unsafe { holdout::unlock() }
 }

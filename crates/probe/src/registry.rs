@@ -108,8 +108,8 @@ impl Registry {
     pub fn new(config: Config) -> Result<Registry, rcu::BuildError> {
         Ok(Registry {
             inner: Arc::new(Inner {
-                entry: Side::new(config.entry, "uprobe-entry")?,
-                returns: Side::new(config.returns, "uprobe-returns")?,
+                entry: Side::new(config.entry, config.by_calls, "uprobe-entry")?,
+                returns: Side::new(config.returns, config.by_calls, "uprobe-returns")?,
                 config,
                 tree: Tree::new(0x5eed),
                 tree_lock: RwLock::new(()),

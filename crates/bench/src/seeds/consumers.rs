@@ -12,7 +12,7 @@ use super::table::middle_ratio;
 use super::{Options, load};
 use crate::Summary;
 use crate::pin;
-use probe::Protection;
+use probe::{Config, Protection};
 use std::io::{Error, Result, Write};
 
 const COUNTS: [usize; 4] = [1, 2, 4, 8];
@@ -38,7 +38,8 @@ struct Line {
 
 fn print_block(kind: Kind, types: usize, options: &Options, out: &mut impl Write) -> Result<()> {
     let line = |by: Option<Protection>| {
-        let subject = |n| Subject::new(kind, [by.unwrap_or(Protection::Fast); 2], n, types);
+        let by_both = by.unwrap_or(Protection::Fast);
+        let subject = |n| Subject::new(kind, Config::new(by_both, by_both), n, types);
         Line { by, subjects: COUNTS.map(subject).into(), results: Default::default() }
     };
     let bare = (kind == Kind::Entry).then_some(None);

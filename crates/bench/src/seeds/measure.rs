@@ -8,7 +8,7 @@
 
 use crate::pin::{self, Gate};
 use probe::fake::{FakeFile, FakeSpace};
-use probe::{Config, Consumer, Protection, Registered, Registry, Regs, UprobeRef, Verdict};
+use probe::{Config, Consumer, Registered, Registry, Regs, UprobeRef, Verdict};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -95,8 +95,8 @@ pub struct Subject {
 
 impl Subject {
     /// A probe with so many consumers, of so many types.
-    pub fn new(kind: Kind, by: [Protection; 2], consumers: usize, types: usize) -> Subject {
-        let registry = Registry::new(Config::new(by[0], by[1])).expect("domains can be made");
+    pub fn new(kind: Kind, by: Config, consumers: usize, types: usize) -> Subject {
+        let registry = Registry::new(by).expect("domains can be made");
         let space = FakeSpace::new(1);
         space.map(1, 0..4096, 0x1000);
         registry.add_space(space);
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn a_consumer_that_is_not_called_fails_the_run() {
         for kind in [Kind::Entry, Kind::Return] {
-            let mut subject = Subject::new(kind, [Protection::Fast; 2], 9, 3);
+            let mut subject = Subject::new(kind, Config::default(), 9, 3);
             assert!(subject.run(2, 100).is_ok() && subject.cpu_ns(100).is_ok());
             let gone = subject.registered.pop().unwrap();
             assert_eq!(subject.registry.unregister_nosync(gone).breakpoints, 0);

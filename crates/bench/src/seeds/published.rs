@@ -9,12 +9,12 @@
 //!          (2024). Rows up to 8 CPUs; more are in neither our machines nor this file.
 
 use super::measure::Kind;
-use probe::{Preset, Protection};
+use probe::{Config, Preset, Protection};
 
-/// A column: its name, and the protections of entries and of returns.
+/// A column: its name, and how entries and returns are protected.
 pub struct Column {
     pub name: &'static str,
-    pub by: [Protection; 2],
+    pub by: Config,
 }
 
 /// Mean and standard deviation in M/s; none where nothing was published.
@@ -35,12 +35,17 @@ pub struct Table {
 }
 
 const fn column(name: &'static str, preset: Preset) -> Column {
+    Column { name, by: Config::preset(preset) }
+}
+
+/// The same with readers in the hit's own code.
+const fn inlined(name: &'static str, preset: Preset) -> Column {
     let (entry, returns) = preset.protections();
-    Column { name, by: [entry, returns] }
+    Column { name, by: Config::new(entry, returns) }
 }
 
 const fn ours(name: &'static str, by: Protection) -> Column {
-    Column { name, by: [by, by] }
+    Column { name, by: Config::new(by, by) }
 }
 
 const fn row(cpus: usize, published: &'static [Published]) -> Row {
@@ -60,8 +65,8 @@ const UNNAMED: &str = "machine not named";
 /// Three stages: references and locks, SRCU, RCU Tasks Trace on entries; then what came later.
 const STAGES: &[Column] = &[
     column("baseline", Preset::Baseline),
-    column("SRCU", Preset::D),
-    column("RTT", Preset::A),
+    inlined("SRCU", Preset::D),
+    inlined("RTT", Preset::A),
     ours("lite", Protection::Lite),
     ours("tasks-fast", Protection::TasksFast),
     ours("fast", Protection::Fast),

@@ -19,13 +19,20 @@ use std::io::{Result, Write};
 pub fn print(table: &Table, options: &Options, out: &mut impl Write) -> Result<()> {
     writeln!(out, "{}, M/s; published: kernel, {}; ours: in process, no trap", table.title, table.machine)?;
     line(out, "", table.columns.iter().map(|c| c.name.to_owned()))?;
-    line(out, "entries by", table.columns.iter().map(|c| c.by[0].to_string()))?;
+    line(out, "entries by", table.columns.iter().map(|c| c.by.entry.to_string()))?;
     if table.kind == Kind::Return {
-        line(out, "returns by", table.columns.iter().map(|c| c.by[1].to_string()))?;
+        line(out, "returns by", table.columns.iter().map(|c| c.by.returns.to_string()))?;
     }
+    let readers = |c: &Column| if c.by.by_calls { "called" } else { "inlined" }.to_owned();
+    line(out, "readers", table.columns.iter().map(readers))?;
     let rows = table.rows.iter().filter(|row| row.cpus <= pin::online());
     let compared = rows.map(|row| print_row(table, row, options, out)).collect::<Result<Vec<_>>>()?;
-    writeln!(out, "lite by srcu, median of the runs: {}\n", compared.concat().join(", "))
+    let (lite, inlined): (Vec<_>, Vec<_>) = compared.into_iter().unzip();
+    writeln!(out, "lite by srcu, median of the runs: {}", lite.concat().join(", "))?;
+    match inlined.concat() {
+        none if none.is_empty() => writeln!(out),
+        all => writeln!(out, "inlined by called, median of the runs: {}\n", all.join(", ")),
+    }
 }
 
 pub fn line(out: &mut impl Write, head: &str, cells: impl Iterator<Item = String>) -> Result<()> {
@@ -34,8 +41,11 @@ pub fn line(out: &mut impl Write, head: &str, cells: impl Iterator<Item = String
     writeln!(out)
 }
 
-/// Prints a row; the comparisons of lite with normal readers in it, in words.
-fn print_row(table: &Table, row: &Row, options: &Options, out: &mut impl Write) -> Result<Vec<String>> {
+/// Comparisons in words.
+type Words = Vec<String>;
+
+/// Prints a row; its comparisons of lite with normal readers, and of inlined with called ones.
+fn print_row(table: &Table, row: &Row, options: &Options, out: &mut impl Write) -> Result<(Words, Words)> {
     let subject = |c: &Column| Subject::new(table.kind, c.by, options.consumers, 1);
     let subjects: Vec<_> = table.columns.iter().map(subject).collect();
     let mut results = vec![Vec::new(); subjects.len()];
@@ -54,12 +64,12 @@ fn print_row(table: &Table, row: &Row, options: &Options, out: &mut impl Write) 
     };
     line(out, &format!("{:<7}ours", ""), results.iter().map(ours))?;
     writeln!(out, "{:<7}hits = calls in every cell; load average {at_first} to {}", "", load())?;
-    let compared = pairs(table).map(|(lite, normal)| {
-        let names = [lite, normal].map(|i| table.columns[i].name);
-        let ratio = middle_ratio(&results[lite], &results[normal]);
+    let compare = |(one, other): (usize, usize)| {
+        let names = [one, other].map(|i| table.columns[i].name);
+        let ratio = middle_ratio(&results[one], &results[other]);
         format!("{}/{} at {cpus} {ratio:.3}", names[0], names[1])
-    });
-    Ok(compared.collect())
+    };
+    Ok((pairs(table).map(compare).collect(), primes(table).map(compare).collect()))
 }
 
 /// The middle of the ratios of results that were taken one after the other.
@@ -68,17 +78,28 @@ pub fn middle_ratio(a: &[f64], b: &[f64]) -> f64 {
     Summary::of(&ratios).median
 }
 
-/// The columns that differ in having lite readers where the other has normal ones. Primes are repetitions.
+/// The columns that differ in having lite readers where the other has normal ones. Primes are compared by themselves.
 pub fn pairs(table: &Table) -> impl Iterator<Item = (usize, usize)> + '_ {
     let sides = if table.kind == Kind::Entry { 1 } else { 2 };
     let lite = |p: Protection| if p == Protection::Normal { Protection::Lite } else { p };
     let is_pair = move |a: &Column, b: &Column| {
-        let (a, b) = (&a.by[..sides], &b.by[..sides]);
-        a != b && b.iter().map(|p| lite(*p)).eq(a.iter().copied())
+        let of = |c: &Column| [c.by.entry, c.by.returns];
+        let (calls, a, b) = (a.by.by_calls == b.by.by_calls, of(a), of(b));
+        let (a, b) = (&a[..sides], &b[..sides]);
+        calls && a != b && b.iter().map(|p| lite(*p)).eq(a.iter().copied())
     };
     let columns = || table.columns.iter().enumerate().filter(|(_, c)| !c.name.ends_with('\''));
     columns().flat_map(move |(i, a)| {
         let others = columns().filter(move |(_, b)| is_pair(a, b));
         others.map(move |(j, _)| (i, j))
+    })
+}
+
+/// The columns that differ in having inlined readers where the other calls them: A' and A, and so on.
+pub fn primes(table: &Table) -> impl Iterator<Item = (usize, usize)> + '_ {
+    let all = table.columns.iter().enumerate();
+    all.filter_map(|(i, prime)| {
+        let plain = prime.name.strip_suffix('\'')?;
+        Some((i, table.columns.iter().position(|c| c.name == plain)?))
     })
 }

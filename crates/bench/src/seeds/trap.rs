@@ -1,0 +1,154 @@
+//! The published rows for entries, and a probe of `trap` in this very program, by each flavour of its readers.
+//!
+//! For:     `bench seeds trap`.
+//! State:   the results of one row at a time.
+//! Context: control; a child for each figure, since an engine has its readers for life.
+//! Keeps:   X1 all cells of a row come from one run, taken in turns.
+//!          X2 hits = calls in each of them, or the run fails.
+//! Checked: X2 in every child.
+
+use super::published::Table;
+use super::table::line;
+use super::{Options, load};
+use crate::Summary;
+use crate::pin::{self, Gate};
+use percpu::Counter;
+use probe::{Consumer, Protection, Regs, Verdict};
+use std::io::{Error, Result, Write};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Instant;
+use sys::mapping as mm;
+use trap::{Config, Engine};
+
+const READERS: [Protection; 4] =
+    [Protection::Fast, Protection::Lite, Protection::Normal, Protection::Sigsafe];
+const RUNS: usize = 11;
+
+/// A nop of five bytes, and back.
+const FUNCTION: [u8; 6] = [0x0f, 0x1f, 0x44, 0, 0, 0xc3];
+
+/// What one child measures.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cell {
+    readers: Protection,
+    is_jump: bool,
+    cpus: usize,
+}
+
+impl Cell {
+    /// As it stands in the child's arguments: `lite:jump:2`.
+    pub fn parse(text: &str) -> Option<Cell> {
+        let mut parts = text.split(':');
+        let (name, way, cpus) = (parts.next()?, parts.next()?, parts.next()?.parse().ok()?);
+        let readers = READERS.into_iter().find(|readers| readers.name() == name)?;
+        (1..=pin::online()).contains(&cpus).then_some(Cell { readers, is_jump: way == "jump", cpus })
+    }
+
+    fn text(self) -> String {
+        format!("{}:{}:{}", self.readers, if self.is_jump { "jump" } else { "trap" }, self.cpus)
+    }
+}
+
+/// Measures and prints, for the CPU counts that this machine has.
+pub fn print(table: &Table, options: &Options, out: &mut impl Write) -> Result<()> {
+    writeln!(out, "{}, M/s; ours: trap, a probe in its own program, one consumer that counts", table.title)?;
+    line(out, "readers", READERS.into_iter().map(|readers| readers.to_string()))?;
+    for row in table.rows.iter().filter(|row| row.cpus <= pin::online()) {
+        for is_jump in [true, false] {
+            print_row(row.cpus, is_jump, options, out)?;
+        }
+    }
+    writeln!(out, "hits = calls in every cell\n")
+}
+
+fn print_row(cpus: usize, is_jump: bool, options: &Options, out: &mut impl Write) -> Result<()> {
+    let at_first = load();
+    let mut results: [Vec<f64>; READERS.len()] = Default::default();
+    for _ in 0..options.runs.unwrap_or(RUNS) {
+        for (readers, results) in READERS.into_iter().zip(&mut results) {
+            results.push(in_child(Cell { readers, is_jump, cpus }, options.calls)?);
+        }
+    }
+    let ours = |results: &Vec<f64>| {
+        let summary = Summary::of(results);
+        format!("{:.2}±{:.2}", summary.median, summary.sd)
+    };
+    let way = if is_jump { "jump" } else { "int3" };
+    line(out, &format!("{cpus} CPU  {way}"), results.iter().map(ours))?;
+    writeln!(out, "{:<7}load average {at_first} to {}", "", load())
+}
+
+fn in_child(cell: Cell, calls: u64) -> Result<f64> {
+    let mut child = Command::new(std::env::current_exe()?);
+    child.args(["bench", "seeds", "trap", "--cell", &cell.text(), "--calls", &calls.to_string()]);
+    let got = child.stderr(Stdio::inherit()).output()?;
+    let text = String::from_utf8_lossy(&got.stdout);
+    let rate = text.trim().parse().ok().filter(|_| got.status.success());
+    rate.ok_or_else(|| Error::other(format!("{} gave no figure: {text}", cell.text())))
+}
+
+struct Count(Counter);
+
+impl Consumer for Count {
+    fn handler(&self, _: &mut Regs, _: &mut u64) -> Verdict {
+        self.0.inc();
+        Verdict::Continue
+    }
+}
+
+/// The child's part: measures, and prints one figure.
+pub fn cell(cell: Cell, calls: u64, out: &mut impl Write) -> Result<()> {
+    let other = |error: trap::ProbeError| Error::other(error.to_string());
+    let config = Config { readers: cell.readers, jumps: cell.is_jump, ..Config::default() };
+    let engine = Engine::start(config).map_err(other)?;
+    let function = map_function()?;
+    let count = Arc::new(Count(Counter::new()));
+    // SAFETY: an instruction begins there, and the consumer only counts.
+    let probe = unsafe { engine.probe(function, count.clone()) }.map_err(other)?;
+    let rate = rate(function, cell.cpus, calls);
+    let way = probe.way();
+    engine.remove([probe]);
+    let (hits, made) = (count.0.sum(), calls * cell.cpus as u64);
+    if hits != made {
+        return Err(Error::other(format!("hits {hits}, calls {made}")));
+    }
+    if way.is_none_or(|way| (way.rung != trap::Rung::Trap) != cell.is_jump) {
+        return Err(Error::other("it stands another way than it was asked for"));
+    }
+    writeln!(out, "{}", rate / 1e6)
+}
+
+fn map_function() -> Result<u64> {
+    let errno = |errno: sys::Errno| Error::other(errno.to_string());
+    let file = sys::memfd(c"bench-seeds", 4096).map_err(errno)?;
+    let view = mm::SharedMapping::of_file(file, 4096).map_err(errno)?;
+    // SAFETY: the view is a page, longer than the code, and nobody else has the file.
+    unsafe { view.base().copy_from(FUNCTION.as_ptr(), FUNCTION.len()) };
+    // SAFETY: a free address.
+    let at = unsafe { mm::map(0, 4096, mm::PROT_READ | mm::PROT_EXEC, mm::MAP_PRIVATE, file) };
+    sys::close(file);
+    at.map_err(errno)
+}
+
+/// Calls a second of all threads together.
+fn rate(function: u64, threads: usize, calls: u64) -> f64 {
+    // SAFETY: the code keeps to the C calling convention and is mapped for ever.
+    let function: extern "C" fn() = unsafe { std::mem::transmute(function) };
+    let (start, end) = (&Gate::new(threads), &Gate::new(threads));
+    std::thread::scope(|s| {
+        let work = |cpu: usize| {
+            move || {
+                pin::pin_to(cpu);
+                start.pass();
+                let began = Instant::now();
+                (0..calls).for_each(|_| function());
+                let seconds = began.elapsed().as_secs_f64();
+                end.arrive();
+                calls as f64 / seconds
+            }
+        };
+        let all: Vec<_> = (0..threads).map(|cpu| s.spawn(work(cpu))).collect();
+        all.into_iter().map(|thread| thread.join().expect("a caller does not panic")).sum()
+    })
+}
