@@ -18,15 +18,22 @@ use std::io::{Error, Result, Write};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
-use sys::mapping as mm;
 use trap::{Config, Engine};
 
 const READERS: [Protection; 4] =
     [Protection::Fast, Protection::Lite, Protection::Normal, Protection::Sigsafe];
 const RUNS: usize = 11;
 
-/// A nop of five bytes, and back.
-const FUNCTION: [u8; 6] = [0x0f, 0x1f, 0x44, 0, 0, 0xc3];
+// A nop of five bytes, and back: a function of the program's, whose start is known.
+std::arch::global_asm!(
+    ".p2align 4, 0xcc\n.globl seeds_trap_probed\n.type seeds_trap_probed, @function\nseeds_trap_probed:\n.cfi_startproc",
+    ".byte 0x0f, 0x1f, 0x44, 0, 0\nret",
+    ".cfi_endproc\n.size seeds_trap_probed, . - seeds_trap_probed\n.p2align 4, 0xcc",
+);
+
+unsafe extern "C" {
+    fn seeds_trap_probed();
+}
 
 /// What one child measures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,11 +109,11 @@ pub fn cell(cell: Cell, calls: u64, out: &mut impl Write) -> Result<()> {
     let other = |error: trap::ProbeError| Error::other(error.to_string());
     let config = Config { readers: cell.readers, jumps: cell.is_jump, ..Config::default() };
     let engine = Engine::start(config).map_err(other)?;
-    let function = map_function()?;
+    let function = seeds_trap_probed as *const () as u64;
     let count = Arc::new(Count(Counter::new()));
     // SAFETY: an instruction begins there, and the consumer only counts.
     let probe = unsafe { engine.probe(function, count.clone()) }.map_err(other)?;
-    let rate = rate(function, cell.cpus, calls);
+    let rate = rate(cell.cpus, calls);
     let way = probe.way();
     engine.remove([probe]);
     let (hits, made) = (count.0.sum(), calls * cell.cpus as u64);
@@ -119,22 +126,10 @@ pub fn cell(cell: Cell, calls: u64, out: &mut impl Write) -> Result<()> {
     writeln!(out, "{}", rate / 1e6)
 }
 
-fn map_function() -> Result<u64> {
-    let errno = |errno: sys::Errno| Error::other(errno.to_string());
-    let file = sys::memfd(c"bench-seeds", 4096).map_err(errno)?;
-    let view = mm::SharedMapping::of_file(file, 4096).map_err(errno)?;
-    // SAFETY: the view is a page, longer than the code, and nobody else has the file.
-    unsafe { view.base().copy_from(FUNCTION.as_ptr(), FUNCTION.len()) };
-    // SAFETY: a free address.
-    let at = unsafe { mm::map(0, 4096, mm::PROT_READ | mm::PROT_EXEC, mm::MAP_PRIVATE, file) };
-    sys::close(file);
-    at.map_err(errno)
-}
-
 /// Calls a second of all threads together.
-fn rate(function: u64, threads: usize, calls: u64) -> f64 {
-    // SAFETY: the code keeps to the C calling convention and is mapped for ever.
-    let function: extern "C" fn() = unsafe { std::mem::transmute(function) };
+fn rate(threads: usize, calls: u64) -> f64 {
+    // SAFETY: it does nothing.
+    let call = |_| unsafe { seeds_trap_probed() };
     let (start, end) = (&Gate::new(threads), &Gate::new(threads));
     std::thread::scope(|s| {
         let work = |cpu: usize| {
@@ -142,7 +137,7 @@ fn rate(function: u64, threads: usize, calls: u64) -> f64 {
                 pin::pin_to(cpu);
                 start.pass();
                 let began = Instant::now();
-                (0..calls).for_each(|_| function());
+                (0..calls).for_each(call);
                 let seconds = began.elapsed().as_secs_f64();
                 end.arrive();
                 calls as f64 / seconds
