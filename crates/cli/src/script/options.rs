@@ -68,6 +68,20 @@ impl Backend {
     }
 }
 
+/// The stages of `-d`.
+///
+/// # Errors
+/// One is none of bpftrace's.
+fn stages(text: &str) -> Result<Vec<String>, String> {
+    const STAGES: [&str; 9] =
+        ["all", "ast", "parse", "types", "codegen", "codegen-opt", "dis", "libbpf", "verifier"];
+    let unknown = text.split(',').find(|stage| !STAGES.contains(stage));
+    match unknown {
+        None => Ok(text.split(',').map(str::to_owned).collect()),
+        Some(other) => Err(format!("no stage {other} of -d; there are {}", STAGES.join(", "))),
+    }
+}
+
 /// The options as they were given.
 #[derive(Debug, Default, PartialEq)]
 pub struct Options {
@@ -146,7 +160,7 @@ pub fn parse(words: &[String]) -> Result<Options, String> {
             "--follow" => options.follows = true,
             "-p" | "--pid" => options.pids.push(next(name)?),
             "-c" | "--cmd" => options.command = Some(next(name)?),
-            "-d" | "--debug" => options.stages.extend(next(name)?.split(',').map(str::to_owned)),
+            "-d" | "--debug" => options.stages.extend(stages(&next(name)?)?),
             "-I" => options.include.push(next(name)?.into()),
             "--debuginfo" => options.debug_dirs.push(next(name)?.into()),
             "--include" => options.headers.push(next(name)?),
@@ -274,6 +288,8 @@ mod tests {
         assert_eq!(read("-e P --aa=20"), Err("unknown option: --aa=20".into()));
         assert!(read("-e P --budget 2%").unwrap_err().contains("keep no --budget"));
         assert_eq!(read("-e"), Err("option -e takes a value".into()));
+        assert!(read("-d ast,nothing -e P").is_err_and(|why| why.starts_with("no stage nothing of -d")));
+        assert_eq!(read("-d ast,dis -e P").unwrap().stages, ["ast", "dis"]);
     }
 
     #[test]
