@@ -314,29 +314,7 @@ impl Machine {
         if *count > TOLD_MAX {
             return;
         }
-        let (text, helper) = match trouble {
-            Trouble::Division => (
-                "Divide or modulo by 0 detected. This can lead to unexpected results. 1 is being used as the result.".into(),
-                None,
-            ),
-            Trouble::MapFull => (
-                "Map full; can't update element. Try increasing max_map_keys config or manually setting the max entries \
-                 in a map declaration e.g. `let @a = hash(5000)`"
-                    .to_owned(),
-                Some(("map_update_elem", -7)),
-            ),
-            Trouble::NoKey => {
-                ("Can't delete map element because it does not exist.".into(), Some(("map_delete_elem", -2)))
-            }
-            Trouble::Lookup => {
-                ("Can't lookup map element because it does not exist.".into(), Some(("map_lookup_elem", 0)))
-            }
-            Trouble::Read { helper } => (os::error_text(code.unsigned_abs() as i32), Some((helper, code))),
-            Trouble::Bounds => {
-                ("Array access out of bounds. This can lead to unexpected results.".into(), None)
-            }
-            Trouble::NoChild => ("cpid: there is no child process; 0 is being used.".into(), None),
-        };
+        let (text, helper) = in_words(trouble, code);
         if !self.says_warnings {
             return;
         }
@@ -357,6 +335,59 @@ impl Machine {
     }
 }
 
+/// A trouble as it is told, and the helper that said so with what it gave.
+fn in_words(trouble: Trouble, code: i64) -> (String, Option<(&'static str, i64)>) {
+    const EBUSY: i64 = -16;
+    let (text, helper) = match trouble {
+        Trouble::Division => (
+            "Divide or modulo by 0 detected. This can lead to unexpected results. 1 is being used as the result.",
+            None,
+        ),
+        Trouble::MapFull if code == EBUSY => (
+            "Can't update map element because another thread was changing its place in the map.",
+            Some(("map_update_elem", EBUSY)),
+        ),
+        Trouble::MapFull => (
+            "Map full; can't update element. Try increasing max_map_keys config or manually setting the max entries \
+             in a map declaration e.g. `let @a = hash(5000)`",
+            Some(("map_update_elem", -7)),
+        ),
+        Trouble::NoKey if code == EBUSY => (
+            "Can't delete map element because another thread was changing its place in the map.",
+            Some(("map_delete_elem", EBUSY)),
+        ),
+        Trouble::NoKey => {
+            ("Can't delete map element because it does not exist.", Some(("map_delete_elem", -2)))
+        }
+        Trouble::Lookup => {
+            ("Can't lookup map element because it does not exist.", Some(("map_lookup_elem", 0)))
+        }
+        Trouble::Read { helper } => {
+            return (os::error_text(code.unsigned_abs() as i32), Some((helper, code)));
+        }
+        Trouble::Bounds => ("Array access out of bounds. This can lead to unexpected results.", None),
+        Trouble::NoChild => ("cpid: there is no child process; 0 is being used.", None),
+    };
+    (text.to_owned(), helper)
+}
+
 fn number_at(args: &[u8], at: usize) -> i64 {
     number(args.get(at..).unwrap_or_default(), report::INT64) as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_map_that_is_being_changed_is_not_said_to_be_full_or_without_the_key() {
+        for (trouble, code) in [(Trouble::MapFull, -7), (Trouble::NoKey, -2)] {
+            let (text, helper) = in_words(trouble, -16);
+            assert!(text.contains("another thread was changing"), "{text}");
+            assert_eq!(helper.map(|(_, code)| code), Some(-16));
+            let (text, helper) = in_words(trouble, code);
+            assert!(!text.contains("another thread"), "{text}");
+            assert_eq!(helper.map(|(_, code)| code), Some(code));
+        }
+    }
 }
