@@ -415,7 +415,7 @@ impl Arena {
 
     /// Writes a word that hits read; all that it leads to must be written before.
     pub fn publish(&self, offset: usize, value: u64) {
-        // [WIRE-1] Orders what the word leads to before the word. Pairs with [WIRE-2].
+        // [WIRE-1] Orders what the word leads to before the word. Pairs with [WIRE-2], on AArch64 [WIRE-3].
         self.word(offset).store(value, Ordering::Release);
     }
 

@@ -161,7 +161,7 @@ impl Block<'_> {
     fn walk(&mut self, out: usize) {
         let site = near(0x5800_0001, self.bytes.len(), out + at::SITE);
         self.put(site); // ldr x1, site
-        // [WIRE-2] Orders the list before what is read of it. Pairs with [WIRE-1].
+        // [WIRE-3] Orders the list before what is read of it. Pairs with [WIRE-1].
         self.put(0xc8df_fc22); // ldar x2, [x1]
         let skip = self.bytes.len();
         self.put(0);
