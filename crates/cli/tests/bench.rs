@@ -180,7 +180,7 @@ fn every_seed_series_is_named_when_none_is_and_says_how_it_is_run() {
     let got = bench("seeds");
     assert_eq!(got.status.code(), Some(2));
     let listed = names(&text(&bench("seeds -l").stdout));
-    assert_eq!(listed, ["uprobe", "srcu-lite", "consumers", "tracer", "hwbp"]);
+    assert_eq!(listed, ["uprobe", "srcu-lite", "consumers", "tracer", "trap", "hwbp"]);
     let (said, help) = (text(&got.stderr), text(&bench("seeds --help").stdout));
     for name in &listed {
         assert!(said.contains(name.as_str()) && help.contains(name.as_str()), "{name}: {said}{help}");
