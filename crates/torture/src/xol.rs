@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 use trap::{Config, Engine};
 use world::World;
 
+/// How much longer a run goes on until each of its parts has done something.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Runs the torture; the exit status.
 pub fn xol_main(args: &[String]) -> i32 {
     let options = match options::parse(args) {
@@ -57,6 +60,14 @@ fn run(options: Options) -> Result<i32, trap::ProbeError> {
         std::thread::spawn(move || world::churn(world)),
     ];
     watch(world, Instant::now() + options.run_for);
+    // On a machine with other work, somebody's turn may come late.
+    let patience = Instant::now() + PATIENCE;
+    while !idle(&parts(world)).is_empty() && options.broken.is_none() && Instant::now() < patience {
+        if world.is_wrong() || world.stuck.load(Relaxed) > 0 || world.hits.sum() >= options.hits {
+            break;
+        }
+        watch(world, Instant::now() + Duration::from_millis(100));
+    }
     world.over.store(true, Relaxed);
     if world.stuck.load(Relaxed) == 0 {
         for thread in workers.into_iter().chain(others) {
@@ -84,6 +95,26 @@ fn watch(world: &World, end: Instant) {
     }
 }
 
+/// A part of the test, and how often it did its work.
+type Part = (&'static str, u64);
+
+fn parts(world: &World) -> [Part; 6] {
+    let (jumps, counts) = (world.options.jumps, world.engine.counts());
+    [
+        ("hits", world.hits.sum()),
+        if jumps { ("jumps", world.jumped.load(Relaxed)) } else { ("written", counts.written) },
+        if jumps { ("threads", world.options.threads as u64) } else { ("waits", counts.slept) },
+        if jumps { ("handled", counts.handled) } else { ("settled", counts.settled) },
+        ("signals", world.signals.load(Relaxed)),
+        ("churned", world.churned.load(Relaxed)),
+    ]
+}
+
+/// Those that did nothing.
+fn idle(parts: &[Part]) -> Vec<&'static str> {
+    parts.iter().filter(|part| part.1 == 0).map(|part| part.0).collect()
+}
+
 /// The verdict; the exit status.
 fn report(world: &World) -> i32 {
     let options = &world.options;
@@ -93,15 +124,8 @@ fn report(world: &World) -> i32 {
     let counts = world.engine.counts();
     // Who is stuck leaves calls unfinished; and then there is an error already.
     let is_inexact = stuck == 0 && wrong == 0 && hits != calls;
-    let parts = [
-        ("hits", hits),
-        if options.jumps { ("jumps", world.jumped.load(Relaxed)) } else { ("written", counts.written) },
-        if options.jumps { ("threads", options.threads as u64) } else { ("waits", counts.slept) },
-        if options.jumps { ("handled", counts.handled) } else { ("settled", counts.settled) },
-        ("signals", world.signals.load(Relaxed)),
-        ("churned", world.churned.load(Relaxed)),
-    ];
-    let idle: Vec<_> = parts.iter().filter(|part| part.1 == 0).map(|part| part.0).collect();
+    let parts = parts(world);
+    let idle = idle(&parts);
     if !idle.is_empty() && options.broken.is_none() {
         println!("xol-torture: parts that did nothing, so that nothing is known: {}", idle.join(" "));
     }
