@@ -14,7 +14,8 @@ use crate::render::Writer;
 use crate::started::{Started, descendants};
 use crate::top::Place;
 use image::lookup::{LookupError, find_file, find_module};
-use image::{Process, Spec};
+use image::spec::Library;
+use image::{Module, Process, Spec};
 use session::{
     Broken, Deaf, Held, Images, Loads, Missed, Pace, Plan, PlanError, Receipt, Rung, Session, SitePlan, Verb,
 };
@@ -89,7 +90,7 @@ impl Probes {
         let process = is_patient.then(|| Process::read(self.pid as u32).ok()).flatten();
         self.seen = process.as_ref().map(modules).unwrap_or_default();
         let is_awaited = |spec: &&Spec| {
-            process.as_ref().is_some_and(|p| is_missing(spec, p)) && find_file(&spec.library).is_ok()
+            process.as_ref().is_some_and(|p| is_missing(&spec.library, p)) && find_file(&spec.library).is_ok()
         };
         let (awaited, here): (Vec<&Spec>, Vec<&Spec>) = job.specs.iter().partition(is_awaited);
         let here: Vec<Spec> = here.into_iter().cloned().collect();
@@ -409,7 +410,7 @@ impl Probes {
 
 /// The specifications whose library or program the process has.
 fn present(job: &Job, process: &Process) -> Vec<Spec> {
-    job.specs.iter().filter(|s| !is_missing(s, process)).cloned().collect()
+    job.specs.iter().filter(|s| !is_missing(&s.library, process)).cloned().collect()
 }
 
 /// Whether the kernel may place it, if nobody else can: a hit of such a probe costs a hundred times what a jump costs, so
@@ -548,16 +549,16 @@ fn cannot_listen(deaf: &Deaf) -> i32 {
 
 /// The modules of a process.
 pub fn modules(process: &Process) -> Modules {
-    let mut all = Modules::new();
-    for module in &process.modules {
-        let own = process.mappings.iter().filter(|m| m.file.is_some() && m.file == module.file);
-        if let Some(start) = own.map(|m| m.range.start.0).min() {
-            all.insert((module.path.display().to_string(), start));
-        }
-    }
-    all
+    process.modules.iter().filter_map(|module| identity(module, process)).collect()
 }
 
-fn is_missing(spec: &Spec, process: &Process) -> bool {
-    matches!(find_module(&spec.library, process), Err(LookupError::NotMapped { .. }))
+/// A module's path and lowest address, which tell a library from itself when it is loaded again; `None` without a file.
+pub fn identity(module: &Module, process: &Process) -> Option<(String, u64)> {
+    let own = process.mappings.iter().filter(|m| m.file.is_some() && m.file == module.file);
+    Some((module.path.display().to_string(), own.map(|m| m.range.start.0).min()?))
+}
+
+/// Whether a process has not mapped a library or program.
+pub fn is_missing(library: &Library, process: &Process) -> bool {
+    matches!(find_module(library, process), Err(LookupError::NotMapped { .. }))
 }

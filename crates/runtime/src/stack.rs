@@ -49,6 +49,23 @@ const SAVED: [(Reg, u32); 7] = [
     (Reg::R10, 56),
 ];
 
+/// The whole of a naked handler that walks: saves r15 to r12 and rbp where [`SAVED`] has them, beside what the trampoline has saved, and
+/// goes on with the arguments as they are.
+macro_rules! save_kept_and_go {
+    ($handler:path) => {
+        core::arch::naked_asm!(
+            "mov [rdi], r15",
+            "mov [rdi + 8], r14",
+            "mov [rdi + 16], r13",
+            "mov [rdi + 24], r12",
+            "mov [rdi + 32], rbp",
+            "jmp {handler}",
+            handler = sym $handler,
+        )
+    };
+}
+pub(crate) use save_kept_and_go;
+
 /// Handler: counts by stack. Saves the registers that calls keep beside those that the trampoline has saved.
 ///
 /// # Safety
@@ -62,15 +79,7 @@ pub unsafe extern "C" fn count_stack<A: Adder>(
     consumer: &ConsumerDesc,
     copy: u64,
 ) {
-    core::arch::naked_asm!(
-        "mov [rdi], r15",
-        "mov [rdi + 8], r14",
-        "mov [rdi + 16], r13",
-        "mov [rdi + 24], r12",
-        "mov [rdi + 32], rbp",
-        "jmp {handler}",
-        handler = sym count::<A>,
-    )
+    save_kept_and_go!(count::<A>)
 }
 
 /// # Safety

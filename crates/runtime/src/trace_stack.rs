@@ -8,7 +8,7 @@
 
 use crate::cell::Adder;
 use crate::handler::PtRegs;
-use crate::stack::Walker;
+use crate::stack::{Walker, save_kept_and_go};
 use crate::trace::{arguments, report};
 use core::marker::PhantomData;
 use wire::{ConsumerDesc, Event, STACK_FRAMES, SiteDesc, TRACE_GO, WALK_AT_ENTRY, WALK_IN_GO, WalkDesc};
@@ -24,15 +24,7 @@ pub unsafe extern "C" fn trace_enter_stack<A: Adder>(
     consumer: &ConsumerDesc,
     copy: u64,
 ) {
-    core::arch::naked_asm!(
-        "mov [rdi], r15",
-        "mov [rdi + 8], r14",
-        "mov [rdi + 16], r13",
-        "mov [rdi + 24], r12",
-        "mov [rdi + 32], rbp",
-        "jmp {handler}",
-        handler = sym enter_with_stack::<A>,
-    )
+    save_kept_and_go!(enter_with_stack::<A>)
 }
 
 /// # Safety

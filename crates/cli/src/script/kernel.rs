@@ -11,6 +11,7 @@
 use super::command;
 use super::live::Which;
 use super::names::Names;
+use super::place::library;
 use crate::guard::Guard;
 use crate::stop::Stop;
 use image::{Addr, Process};
@@ -187,8 +188,7 @@ fn check(
     addr: image::ImageAddr,
     offset: u64,
 ) -> Result<(), String> {
-    let library = image::spec::Library::Named(file.path.display().to_string());
-    let Ok(module) = image::lookup::find_module(&library, process) else { return Ok(()) };
+    let Ok(module) = image::lookup::find_module(&library(&file.path), process) else { return Ok(()) };
     let Addr(at) = module.bias.addr(addr);
     let (mut wanted, mut found) = ([0; LOOKED_AT], [0; LOOKED_AT]);
     let read = |path: String, at: u64, to: &mut [u8]| {

@@ -7,15 +7,15 @@
 //! Checked: testkit `scripts`.
 
 use super::native::Natives;
-use crate::probes::{Modules, modules};
-use image::lookup::{LookupError, find_module};
+use crate::probes::{Modules, identity, is_missing};
+use image::lookup::find_module;
 use image::spec::{Library, Place as At};
 use image::{Process, Spec, When};
 use lang::program::{Event, Native, Script};
-use lang::{ProbedPlace, Targets, TracedFile};
+use lang::{ProbedPlace, Targets};
 use session::{Action, Consumer, Plan, SitePlan, Verb};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why a function that is left by jumps alone has no probe at its returns that reads what is returned.
 const UNKNOWN: &str = "it is left by jumps to other functions alone, where what it returns is not known; --backend kernel sees it";
@@ -43,15 +43,12 @@ pub struct Placing<'a> {
 impl<'a> Placing<'a> {
     /// The places of a script that a process has, but for those in modules that are `known`.
     pub fn of(script: &Script, targets: &'a Targets, process: &Process, known: &Modules) -> Placing<'a> {
-        let modules = modules(process);
         let files: Vec<Option<(String, u64)>> = targets
             .files()
             .iter()
             .map(|file| {
-                let module = find_module(&library(file), process).ok()?;
-                let path = module.path.display().to_string();
-                let is_known = |it: &&(String, u64)| it.0 == path && !known.contains(it);
-                modules.iter().find(is_known)?;
+                let module = find_module(&library(&file.path), process).ok()?;
+                let (path, _) = identity(module, process).filter(|module| !known.contains(module))?;
                 Some((path, module.bias.0))
             })
             .collect();
@@ -210,17 +207,15 @@ impl<'a> Placing<'a> {
     }
 }
 
-fn library(file: &TracedFile) -> Library {
-    Library::Named(file.path.display().to_string())
+/// A file, as a library or program to look for.
+pub fn library(path: &Path) -> Library {
+    Library::Named(path.display().to_string())
 }
 
 /// The files that a script has places in and a process has not mapped.
 pub fn missing(script: &Script, targets: &Targets, process: &Process) -> Vec<PathBuf> {
     let mut wanted = wanted(script, targets);
-    wanted.retain(|path| {
-        let library = Library::Named(path.display().to_string());
-        matches!(find_module(&library, process), Err(LookupError::NotMapped { .. }))
-    });
+    wanted.retain(|path| is_missing(&library(path), process));
     wanted
 }
 
