@@ -25,7 +25,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use map::Stacks;
 use memo::{Key, Record};
-use unwind::{Reg, Registers, Stop, Tables, Way, walk};
+use unwind::{KEPT_IN_PT_REGS, Reg, Registers, Stop, Tables, Way, walk};
 use wire::{
     ConsumerDesc, STACK_FRAMES, SiteDesc, WALK_AT_ENTRY, WALK_FIRST_MEMO, WALK_FIRST_SPACE, WALK_FIRST_WAY,
     WALK_IN_GO, WALK_MEMOS, WALK_SPACE, WALK_SPACES, WALK_TABLES, WALK_WAYS, WalkDesc, WalkMemo, WalkWay,
@@ -38,18 +38,7 @@ const TRIES: usize = 8;
 const STACK_MAX: u64 = 1 << 36;
 const PAGE: u64 = 4096;
 
-/// Where the registers that calls keep stand in `pt_regs`, and r10.
-const SAVED: [(Reg, u32); 7] = [
-    (Reg::R15, 0),
-    (Reg::R14, 8),
-    (Reg::R13, 16),
-    (Reg::R12, 24),
-    (Reg::Rbp, 32),
-    (Reg::Rbx, 40),
-    (Reg::R10, 56),
-];
-
-/// The whole of a naked handler that walks: saves r15 to r12 and rbp where [`SAVED`] has them, beside what the trampoline has saved, and
+/// The whole of a naked handler that walks: saves r15 to r12 and rbp where [`KEPT_IN_PT_REGS`] has them, beside what the trampoline has saved, and
 /// goes on with the arguments as they are.
 macro_rules! save_kept_and_go {
     ($handler:path) => {
@@ -186,8 +175,8 @@ impl<A: Adder> Walker<'_, A> {
         most: usize,
     ) -> (usize, Stop) {
         let mut registers = Registers::new(self.site.addr, sp);
-        for (reg, at) in SAVED {
-            registers = registers.with(reg, self.regs.at(at));
+        for (reg, at) in KEPT_IN_PT_REGS {
+            registers = registers.with(reg, self.regs.at(at.into()));
         }
         let is_entry = self.flags & WALK_AT_ENTRY != 0;
         walk(tables, registers, own, is_entry, most, |number, pc| {

@@ -17,6 +17,6 @@ mod walk;
 pub use area::{Area, Loaded};
 #[cfg(feature = "std")]
 pub use make::{Table, make};
-pub use rule::Reg;
+pub use rule::{KEPT_IN_PT_REGS, Reg};
 pub use tables::{HEAD_WORDS, Tables, Way};
 pub use walk::{FRAMES_MAX, Registers, Stack, Stop, walk};

@@ -44,6 +44,18 @@ impl Reg {
 
 /// How many registers are followed.
 pub(crate) const REGS: usize = 8;
+/// Where the kernel's `pt_regs` has the registers that calls keep, and r10, in bytes: what a walk begins with beside the program counter
+/// and the stack pointer.
+pub const KEPT_IN_PT_REGS: [(Reg, u8); 7] = [
+    (Reg::R15, 0),
+    (Reg::R14, 8),
+    (Reg::R13, 16),
+    (Reg::R12, 24),
+    (Reg::Rbp, 32),
+    (Reg::Rbx, 40),
+    (Reg::R10, 56),
+];
+
 /// Those whose places a rule names, in its order: from rbp to r15.
 pub(crate) const SAVED: usize = 6;
 

@@ -12,7 +12,7 @@
 //! where they stood can be asked of all of them at once.
 
 use crate::handler::PtRegs;
-use unwind::{Reg, Stop};
+use unwind::{KEPT_IN_PT_REGS, Reg, Stop};
 use wire::{WALK_CHECKS, WALK_MEMOS, WalkMemo};
 
 /// The highest bit of `most`.
@@ -77,9 +77,9 @@ impl Key {
 /// Whether the registers that the walk hung on are as they were.
 #[inline(always)]
 fn have(memo: &WalkMemo, regs: &PtRegs) -> bool {
-    super::SAVED.iter().all(|(reg, at)| {
-        let number = *reg as usize;
-        memo.registers >> number & 1 == 0 || memo.values.get(number) == Some(&regs.at(*at))
+    KEPT_IN_PT_REGS.into_iter().all(|(reg, at)| {
+        let number = reg as usize;
+        memo.registers >> number & 1 == 0 || memo.values.get(number) == Some(&regs.at(at.into()))
     })
 }
 

@@ -16,7 +16,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use sys::Errno;
 use sys::bpf::{self, helper, instruction as op};
 use sys::ringbuf::Ring;
-use unwind::{Reg, Registers};
+use unwind::{KEPT_IN_PT_REGS, Registers};
 
 /// Some 100,000 records: a second of one thread that does nothing but access.
 const RING_BYTES: u32 = 8 << 20;
@@ -33,7 +33,7 @@ const VALUE_ERROR: usize = 5;
 const SP: usize = 6;
 const KEPT: usize = 7;
 /// Of each part of the stack, whether it could be copied.
-const COPIED: usize = KEPT + KEPT_OF.len();
+const COPIED: usize = KEPT + KEPT_IN_PT_REGS.len();
 const STACK: usize = COPIED + PARTS;
 /// The stack is copied in so many parts: the last one may reach beyond its end.
 const PARTS: usize = 8;
@@ -41,16 +41,6 @@ const PART_BYTES: usize = 1024;
 /// Where the kernel's `bpf_perf_event_data` has rip and rsp.
 const CONTEXT_RIP: i16 = 128;
 const CONTEXT_RSP: i16 = 152;
-/// The same of the registers that calls keep, and r10.
-const KEPT_OF: [(Reg, i16); 7] = [
-    (Reg::R15, 0),
-    (Reg::R14, 8),
-    (Reg::R13, 16),
-    (Reg::R12, 24),
-    (Reg::Rbp, 32),
-    (Reg::Rbx, 40),
-    (Reg::R10, 56),
-];
 /// bpf_ringbuf_submit: we look by ourselves.
 const NO_WAKEUP: i32 = 1;
 
@@ -120,7 +110,7 @@ fn touch(bytes: &[u8], last: &mut Last, callers: Option<&mut Callers>) -> Option
         Some(callers) => {
             let sp = word(SP)?;
             let mut registers = Registers::new(word(IP)?, sp);
-            for (n, (reg, _)) in KEPT_OF.into_iter().enumerate() {
+            for (n, (reg, _)) in KEPT_IN_PT_REGS.into_iter().enumerate() {
                 registers = registers.with(reg, word(KEPT + n)?);
             }
             callers.find(registers, |addr| {
@@ -181,7 +171,7 @@ fn program(number: usize, watch: &Watch, lost: i32, ring: i32, with_stack: bool)
     ];
     if with_stack {
         let words = [(SP, CONTEXT_RSP)].into_iter();
-        let kept = KEPT_OF.into_iter().enumerate().map(|(n, (_, from))| (KEPT + n, from));
+        let kept = KEPT_IN_PT_REGS.into_iter().enumerate().map(|(n, (_, from))| (KEPT + n, from.into()));
         for (to, from) in words.chain(kept) {
             code.extend([
                 op(0x79, 1, 6, from, 0),   // r1 = the register
