@@ -9,9 +9,10 @@ fn main() {
 
 #[cfg(target_os = "none")]
 mod blob {
-    use super::whole::{Helpers, LOCKED_PROGRAMS, RSEQ_PROGRAMS, helpers, stacks};
+    use super::whole::stacks;
     use runtime::{
-        Adder, Locked, PtRegs, Rseq, count, enter, enter_go, leave, leave_go, log2_histogram, ring,
+        Adder, Function, Locked, PtRegs, Rseq, count, enter, enter_go, helpers, leave, leave_go,
+        log2_histogram, program_in_space_locked, program_in_space_rseq, program_locked, program_rseq, ring,
         ring_before_exec, trace_enter, trace_leave,
     };
     use wire::{AgentExports, AgentTable, ConsumerDesc, HANDLERS_LEN, SiteDesc, VERSION};
@@ -21,7 +22,7 @@ mod blob {
     #[repr(C)]
     struct Table {
         handlers: [Option<Handler>; HANDLERS_LEN],
-        helpers: Helpers,
+        helpers: [Function; wire::HELPERS_LEN],
     }
 
     #[repr(C)]
@@ -64,8 +65,8 @@ mod blob {
     #[used]
     pub static NANOPROBE_EXPORTS: Exports = Exports {
         version: VERSION as u64,
-        rseq: table::<Rseq>(RSEQ_PROGRAMS),
-        locked: table::<Locked>(LOCKED_PROGRAMS),
+        rseq: table::<Rseq>([Some(program_rseq), Some(program_in_space_rseq)]),
+        locked: table::<Locked>([Some(program_locked), Some(program_in_space_locked)]),
     };
 
     /// Never run: the blob is entered through its exports.
@@ -81,22 +82,11 @@ mod blob {
     }
 }
 
-/// What runs programs and walks stacks.
+/// What walks stacks.
 #[cfg(all(target_os = "none", target_arch = "x86_64"))]
 mod whole {
     use super::blob::Handler;
-    use runtime::{
-        Adder, Function, count_stack, program_in_space_locked, program_in_space_rseq, program_locked,
-        program_rseq, trace_enter_stack,
-    };
-
-    pub type Helpers = [Function; wire::HELPERS_LEN];
-    pub const RSEQ_PROGRAMS: [Option<Handler>; 2] = [Some(program_rseq), Some(program_in_space_rseq)];
-    pub const LOCKED_PROGRAMS: [Option<Handler>; 2] = [Some(program_locked), Some(program_in_space_locked)];
-
-    pub const fn helpers<A: Adder>() -> Helpers {
-        runtime::helpers::<A>()
-    }
+    use runtime::{Adder, count_stack, trace_enter_stack};
 
     pub const fn stacks<A: Adder>() -> [Option<Handler>; 2] {
         [Some(count_stack::<A>), Some(trace_enter_stack::<A>)]
@@ -108,14 +98,6 @@ mod whole {
 mod whole {
     use super::blob::Handler;
     use runtime::Adder;
-
-    pub type Helpers = [u64; wire::HELPERS_LEN];
-    pub const RSEQ_PROGRAMS: [Option<Handler>; 2] = [None; 2];
-    pub const LOCKED_PROGRAMS: [Option<Handler>; 2] = [None; 2];
-
-    pub const fn helpers<A: Adder>() -> Helpers {
-        [0; wire::HELPERS_LEN]
-    }
 
     pub const fn stacks<A: Adder>() -> [Option<Handler>; 2] {
         [None; 2]

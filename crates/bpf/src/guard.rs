@@ -6,7 +6,7 @@
 //! Keeps:   G1 where one of the guards does not hold, a run from there on ends without having read or written anything but
 //!             registers, its own frame and the context, and without a call.
 //!          G2 the guards are asked in their order, and of words of the context alone.
-//! Checked: tests below; `tests/guards.rs`, which runs programs on random contexts.
+//! Checked: tests below; jit tests/hostile.rs, which runs a thousand hostile programs beside the interpreter.
 
 use crate::{Alu, Cond, Op, Operand, Program, Reg, Size, Wide, Width};
 use std::collections::BTreeMap;

@@ -85,7 +85,7 @@ pub enum Command {
     Count(CountArgs),
     /// Histogram of an argument, by powers of two
     Hist(HistArgs),
-    /// Histogram of how long calls take, from a function's entry to its return
+    /// Histogram of how long calls take, from entry to return or a jump to another function
     Lat(LatArgs),
     /// Each call as it happens: arguments, what it returned, how long it took
     Trace(TraceArgs),
@@ -220,7 +220,7 @@ pub struct TraceArgs {
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TopArgs {
-    /// Which functions, for example 'u:libc:*'; without any those of the program itself, u::*
+    /// Which functions, for example 'u:libc:*', or a script, FILE.bt; without any those of the program itself, u::*
     #[arg(value_name = "SPEC")]
     pub specs: Vec<String>,
     #[command(flatten)]

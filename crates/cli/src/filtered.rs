@@ -78,7 +78,7 @@ pub fn run(specs: &[String], of: &Of<'_>, filter: &Filter, args: &RunArgs) -> i3
 }
 
 /// The option that a program has nothing for.
-fn unkept(args: &RunArgs) -> Option<&'static str> {
+pub fn unkept(args: &RunArgs) -> Option<&'static str> {
     let all = [
         (args.strict, "--strict"),
         (args.kernel, "--kernel"),
@@ -166,7 +166,7 @@ fn main_program(args: &RunArgs) -> Result<String, String> {
 }
 
 /// Words as one command that is split at spaces again.
-fn quoted(words: &[String]) -> String {
+pub fn quoted(words: &[String]) -> String {
     let words: Vec<String> = words.iter().map(|word| format!("'{}'", word.replace('\'', "'\\''"))).collect();
     words.join(" ")
 }

@@ -40,7 +40,7 @@ use std::process::exit;
 fn main() {
     let all: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     if let Some(words) = script::words(&all) {
-        exit(script::main(words, script::is_bpftrace(&all)));
+        exit(script::main(&words, script::is_bpftrace(&all)));
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

@@ -225,9 +225,9 @@ pub fn names(sessions: &[Session]) -> Vec<String> {
 }
 
 /// Sites of each rung.
-pub fn by_rung(sessions: &[Session]) -> BTreeMap<u8, (Rung, usize)> {
+pub fn by_rung<'a>(sessions: impl IntoIterator<Item = &'a Session>) -> BTreeMap<u8, (Rung, usize)> {
     let mut by_rung: BTreeMap<u8, (Rung, usize)> = BTreeMap::new();
-    for (rung, n) in sessions.iter().flat_map(Session::rungs) {
+    for (rung, n) in sessions.into_iter().flat_map(Session::rungs) {
         by_rung.entry(rung as u8).or_insert((rung, 0)).1 += n;
     }
     by_rung

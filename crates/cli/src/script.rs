@@ -16,8 +16,11 @@ mod native;
 pub mod options;
 mod place;
 mod sampled;
+mod watched;
 
+use crate::args::RunArgs;
 use crate::front;
+use crate::top::Tty;
 use lang::ast::Provider;
 use lang::program::{Event, Named, Script};
 use lang::run::{Buffering, Ended, Format, Machine, Mode, Out, Settings, Untraced, out_error};
@@ -29,22 +32,30 @@ use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
 use std::rc::Rc;
+pub use watched::Watch;
+use watched::{Sink, Watched};
 
 /// The version of bpftrace whose language this is.
 const LANGUAGE: &str = "v0.26.1";
 /// No script is longer.
 const SCRIPT_MAX: u64 = 16 << 20;
 /// The words of a script's command line, if this is one.
-pub fn words(all: &[String]) -> Option<&[String]> {
+pub fn words(all: &[String]) -> Option<Vec<String>> {
     if is_bpftrace(all) {
-        return Some(&all[1..]);
+        return Some(all[1..].to_vec());
     }
-    match all.get(1).map(String::as_str) {
-        Some("run") => Some(&all[2..]),
-        Some(word) if word.starts_with("-e") => Some(&all[1..]),
-        Some(word) if word.starts_with('-') && all.iter().any(|word| word == "-e") => Some(&all[1..]),
-        _ => None,
+    let first = all.get(1)?;
+    if first == "run" {
+        return Some(all[2..].to_vec());
     }
+    let has_program = first.starts_with("-e") || all.iter().any(|word| word == "-e");
+    if first.starts_with('-') && has_program {
+        return Some(all[1..].to_vec());
+    }
+    // Options of `run` may stand before it.
+    let run = all.iter().position(|word| word == "run")?;
+    let before = options::parse(&all[1..run]).ok()?;
+    (first.starts_with('-') && before.file.is_none()).then(|| [&all[1..run], &all[run + 1..]].concat())
 }
 
 /// Whether we were called by that name.
@@ -64,6 +75,22 @@ pub fn main(words: &[String], is_bpftrace: bool) -> i32 {
         }
     };
     told(&options)
+}
+
+/// Runs a script as `run` does, in a live view.
+pub fn watched(file: &str, args: &RunArgs, watch: Watch) -> i32 {
+    told(&Options {
+        file: Some(file.to_owned()),
+        pids: args.pid.map(|pid| pid.to_string()).into_iter().collect(),
+        follows: args.follow,
+        command: (!args.command.is_empty()).then(|| crate::filtered::quoted(&args.command)),
+        format: Some(if args.format == crate::args::Format::Json { "json" } else { "text" }.into()),
+        output: args.output.clone(),
+        is_quiet: args.quiet,
+        is_verbose: args.verbose,
+        watch: Some(watch),
+        ..Options::default()
+    })
 }
 
 /// Does what the options ask for; the exit code, with everything said.
@@ -115,7 +142,11 @@ fn run(options: &Options) -> Result<i32, String> {
         cat_max: checked.config.max_cat_bytes,
         ..settings
     };
-    let out = output(options, format, buffering)?;
+    // A view has a place of its own.
+    let out = match options.watch {
+        Some(_) => Out::new(Box::new(std::io::sink()), format, buffering, false),
+        None => output(options, format, buffering)?,
+    };
     let has_targets = script.probes.iter().any(|probe| matches!(probe.event, Event::Target(_)));
     let is_live = options.command.is_some() || has_targets || sampled::has_any(&script);
     let everywhere = libraries(options, &script, &targets);
@@ -156,9 +187,25 @@ fn run(options: &Options) -> Result<i32, String> {
     }
     let names = Rc::new(Names::new(checked.config.show_debug_info));
     script.symbols = Some(Named(names.clone()));
+    if options.watch.is_some() && (is_by_kernel || !has_targets) {
+        return Err(
+            "ERROR: top shows scripts that have probes in a process; this one has none: nanoprobe run".into(),
+        );
+    }
+    let tty = options.watch.filter(|watch| !watch.is_plain).and_then(|_| Tty::find());
+    let sink = options.watch.map(|_| Sink::new(options.output.as_deref(), tty.is_some())).transpose()?;
+    let out = match &sink {
+        Some(sink) => Out::new(Box::new(sink.clone()), format, buffering, sink.is_terminal()),
+        None => out,
+    };
+    let trailer = settings.trailer.clone();
     let how = How { follows: options.follows, says, is_verbose: options.is_verbose };
-    Ok(front::run(pid, None, move |stop, _, guard| {
-        let err = Box::new(std::io::stderr());
+    let watch = options.watch;
+    Ok(front::run(pid, tty, move |stop, tty, guard| {
+        let err: Box<dyn Write> = match watch {
+            Some(_) => Box::new(watched::Talk::default()),
+            None => Box::new(std::io::stderr()),
+        };
         let done = if is_by_kernel {
             kernel::prepare(&script, which, (targets, names), stop, guard).and_then(
                 |(mut processes, engine)| {
@@ -168,9 +215,18 @@ fn run(options: &Options) -> Result<i32, String> {
                 },
             )
         } else {
-            let mut live = Live::new(which, how, (targets, names), stop, guard);
+            let live = Live::new(which, how, (targets, names), stop, guard);
             let machine = Machine::new(script, settings, out, err);
-            machine.and_then(|machine| code(machine.run(&mut live)))
+            match watch.zip(sink) {
+                Some((watch, sink)) => {
+                    let mut watched = Watched::new(live, watch, tty, sink, (format, trailer));
+                    machine.and_then(|machine| code(machine.run(&mut watched)))
+                }
+                None => {
+                    let mut live = live;
+                    machine.and_then(|machine| code(machine.run(&mut live)))
+                }
+            }
         };
         done.unwrap_or_else(|why| {
             eprintln!("{}", why.trim_end());
@@ -535,12 +591,16 @@ mod tests {
     fn the_name_and_the_first_word_tell_a_script() {
         let of = |line: &str| {
             let all: Vec<String> = line.split(' ').map(str::to_owned).collect();
-            words(&all).map(<[String]>::len)
+            words(&all).map(|words| words.len())
         };
         assert_eq!(of("/x/bpftrace -l"), Some(1));
         assert_eq!(of("nanoprobe -e P"), Some(2));
         assert_eq!(of("nanoprobe -q -f json -e P"), Some(5));
         assert_eq!(of("nanoprobe run f 1"), Some(2));
+        assert_eq!(of("nanoprobe --backend kernel run f 1"), Some(4));
+        assert_eq!(of("nanoprobe -q run -f json f"), Some(4));
+        assert_eq!(of("nanoprobe -o run"), None, "run is the file that -o takes");
+        assert_eq!(of("nanoprobe --bogus run f"), None);
         assert_eq!(of("nanoprobe --bogus"), None);
         assert_eq!(of("nanoprobe count u:x:y"), None);
     }

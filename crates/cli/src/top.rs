@@ -20,17 +20,17 @@
 //! - [`tty`] the terminal, taken and given back
 //! - [`keys`] from the front to the engine
 
-mod draw;
+pub mod draw;
 mod flame;
-mod health;
+pub mod health;
 mod heat;
 pub mod keys;
 mod numbers;
-mod screen;
-mod shot;
+pub mod screen;
+pub mod shot;
 mod tail;
 mod tty;
-mod view;
+pub mod view;
 
 use crate::advice;
 use crate::args::{Format, RunArgs, TopArgs};
@@ -55,8 +55,8 @@ pub use tty::Tty;
 use view::{Tab, View, Wish};
 
 /// How often the screen is drawn anew, and the plain print made.
-const DRAWN: Duration = Duration::from_millis(250);
-const PRINTED: Duration = Duration::from_secs(1);
+pub const DRAWN: Duration = Duration::from_millis(250);
+pub const PRINTED: Duration = Duration::from_secs(1);
 /// The health tab's sums are of all buckets of all functions: read this often.
 const REPORTED: Duration = Duration::from_secs(1);
 
@@ -66,10 +66,8 @@ pub fn top(args: TopArgs) -> i32 {
         true => vec!["u::*".to_owned()],
         false => args.specs,
     };
-    if let Some(script) = specs.iter().find(|spec| spec.ends_with(".bt")) {
-        let tries =
-            [format!("nanoprobe run {script} -p PID"), "top with functions, as in u:libc:malloc".to_owned()];
-        return advice::fail(&"top shows no scripts in this version", &[], &tries);
+    if specs.iter().any(|spec| spec.ends_with(".bt")) {
+        return of_script(&specs, args.run, args.plain, args.rows);
     }
     let specs = match run::parse(&specs) {
         Ok(specs) => specs,
@@ -89,6 +87,32 @@ pub fn top(args: TopArgs) -> i32 {
     front::run(job.args.pid, tty, move |stop, tty, guard| engine::top(job, stop, tty, rows, guard))
 }
 
+/// `nanoprobe top FILE.bt`: the session of `run`, in the view.
+fn of_script(specs: &[String], args: RunArgs, is_plain: bool, rows: usize) -> i32 {
+    let [file] = specs else {
+        let tries = ["one FILE.bt, or functions, as in u:libc:malloc".to_owned()];
+        return advice::fail(&"top takes one script alone", &[], &tries);
+    };
+    if let Some(name) = crate::filtered::unkept(&args) {
+        let tries = [format!("without {name}"), format!("nanoprobe run {file} -p PID")];
+        return advice::fail(&format!("a script in top has no {name}"), &[], &tries);
+    }
+    if let Err(code) = run::check_subject(&args, "trace") {
+        return code;
+    }
+    session::set_patience(args.patience);
+    crate::script::watched(
+        file,
+        &args,
+        crate::script::Watch {
+            is_plain: is_plain || args.format == Format::Json,
+            every: args.interval,
+            duration: args.duration,
+            rows,
+        },
+    )
+}
+
 pub struct Top {
     screen: Option<Screen>,
     functions: Functions,
@@ -104,7 +128,6 @@ pub struct Top {
     next: Instant,
     /// Functions that a plain print has.
     rows: usize,
-    snapshots: usize,
 }
 
 /// What comes of a look.
@@ -118,10 +141,6 @@ impl Top {
     /// Takes the terminal, if there is one.
     pub fn open(tty: Option<Tty>, job: &Job, rows: usize) -> Top {
         let screen = tty.and_then(Screen::open);
-        let is_utf8 = ["LC_ALL", "LC_CTYPE", "LANG"]
-            .iter()
-            .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
-            .is_some_and(|value| value.to_lowercase().replace('-', "").contains("utf8"));
         if screen.is_some() {
             talk::keep();
         }
@@ -129,7 +148,7 @@ impl Top {
         let now = Instant::now();
         Top {
             functions: Functions::default(),
-            view: View { is_utf8, ..View::default() },
+            view: View { is_utf8: is_utf8(), ..View::default() },
             heat: Heat::default(),
             health: Health::of(bench::price(&[job.verb])),
             tail: None,
@@ -141,7 +160,6 @@ impl Top {
             // A plain print has something to say after an interval only.
             next: if screen.is_some() { now } else { now + every },
             rows,
-            snapshots: 0,
             screen,
         }
     }
@@ -235,6 +253,7 @@ impl Top {
             events: self.tail.as_ref().map(Tail::lines).unwrap_or_default(),
             flame: self.flame.as_ref().map(|flame| (flame.name.clone(), flame.folded())),
             health,
+            maps: None,
         };
     }
 
@@ -272,7 +291,7 @@ impl Top {
             }
             Wish::Snapshot => {
                 self.shot.health = self.health_rows(probes, &self.shot.lines);
-                self.view.note = self.snapshot();
+                self.view.note = snapshot(&self.shot, &self.view);
             }
             Wish::Trace => self.view.note = self.trace(probes, job),
             Wish::Flame => self.view.note = self.draw_callers(probes, job),
@@ -281,23 +300,6 @@ impl Top {
                 if let Some(screen) = &mut self.screen {
                     screen.forget();
                 }
-            }
-        }
-    }
-
-    /// Writes what is shown to a new file; what to say of it.
-    fn snapshot(&mut self) -> String {
-        let pid = self.shot.target.rsplit(['(', ')']).nth(1).unwrap_or_default().to_owned();
-        loop {
-            self.snapshots += 1;
-            let name = format!("nanoprobe-top-{pid}-{}.txt", self.snapshots);
-            // Never over a file that is there.
-            let file = OpenOptions::new().write(true).create_new(true).open(&name);
-            let text = self.shot.text(&self.view).join("\n") + "\n";
-            match file.and_then(|mut file| file.write_all(text.as_bytes())) {
-                Ok(()) => return format!("written to {name}"),
-                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && self.snapshots < 10_000 => {}
-                Err(e) => return format!("cannot write {name}: {e}"),
             }
         }
     }
@@ -392,4 +394,30 @@ impl Top {
         self.view.arrange(&self.shot.lines, usize::MAX);
         writer.lines(&self.shot.table(&self.view, usize::MAX));
     }
+}
+
+/// Whether the terminal shows characters beyond ASCII.
+pub fn is_utf8() -> bool {
+    ["LC_ALL", "LC_CTYPE", "LANG"]
+        .iter()
+        .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+        .is_some_and(|value| value.to_lowercase().replace('-', "").contains("utf8"))
+}
+
+/// Writes what is shown to a new file; what to say of it.
+pub fn snapshot(shot: &Shot, view: &View) -> String {
+    const MAX: usize = 10_000;
+    let pid = shot.target.rsplit(['(', ')']).nth(1).unwrap_or_default();
+    let text = shot.text(view).join("\n") + "\n";
+    for number in 1..=MAX {
+        let name = format!("nanoprobe-top-{pid}-{number}.txt");
+        // Never over a file that is there.
+        let file = OpenOptions::new().write(true).create_new(true).open(&name);
+        match file.and_then(|mut file| file.write_all(text.as_bytes())) {
+            Ok(()) => return format!("written to {name}"),
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(e) => return format!("cannot write {name}: {e}"),
+        }
+    }
+    format!("not written: there are {MAX} of these files already")
 }

@@ -4,7 +4,7 @@
 //! State:   counts.
 //! Context: control.
 //! Keeps:   G1 each site is counted once, as if it were the only probe.
-//! Checked: tests/coverage.rs prints them for real files.
+//! Checked: tests/real prints them for real files.
 
 use std::ops::Range;
 
@@ -101,7 +101,7 @@ pub fn coverage_of_instructions(flow: &Flow, codes: &[Code<'_>], functions: &[Ra
     for function in functions {
         let Some(code) = Code::holding(codes, function.start) else { continue };
         if flow.a64.is_some() {
-            let words = (function.start..function.end).step_by(4);
+            let words = (function.start..aarch64::end_of_code(code, function)).step_by(4);
             words.for_each(|at| coverage.add(flow, code, &alone(at, function)));
             continue;
         }

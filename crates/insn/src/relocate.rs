@@ -7,7 +7,7 @@
 //!          G2 `origin_of` tells, for each instruction of the copy, from where and with which stack pointer the
 //!          original goes on.
 //!          G3 what cannot reach its operand is refused; nothing is approximated.
-//! Checked: tests/differential.rs (G1), tests/ladder.rs (G2, G3).
+//! Checked: tests/differential (G1), tests/ladder.rs (G2, G3).
 
 use std::fmt;
 use std::ops::Range;

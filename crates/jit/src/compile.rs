@@ -9,13 +9,13 @@
 //! Checked: tests/engines.rs (C1, C2 over every case), the gate (C3).
 //! Source:  Cranelift, crate cranelift-codegen 0.135: how it is used was found by trying.
 
+use crate::arch;
 use crate::flow::{self, Function};
 use crate::gate::{self, Passed, Unfit};
 use crate::reach::{self, Reach};
 use crate::translate::{HELPERS, Unit, signature, translate};
 use crate::{Context as Read, Effort, Level, Options, Refusal, Refused, Stack};
 use bpf::{FRAMES_MAX, Program};
-use cranelift_codegen::binemit::Reloc;
 use cranelift_codegen::ir::{ExternalName, TrapCode, UserFuncName};
 use cranelift_codegen::isa::{self, OwnedTargetIsa};
 use cranelift_codegen::settings::{self, Configurable};
@@ -29,8 +29,6 @@ pub const INSNS_MAX: usize = 16_384;
 /// What Cranelift calls an access of the program's.
 pub(crate) const ACCESS: TrapCode = TrapCode::unwrap_user(1);
 const FUNCTION_ALIGN: usize = 16;
-/// Between functions, where nothing leads.
-const NOP: u8 = 0x90;
 
 /// A compiler.
 pub struct Compiler {
@@ -48,7 +46,7 @@ impl std::fmt::Debug for Compiler {
 /// A call of a helper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Relocation {
-    /// Where the four bytes of its distance are, which is counted from behind them.
+    /// Where the four bytes are that have its distance: of x86-64 behind the call's first byte, of A64 the call.
     pub at: u32,
     /// The helper's number.
     pub helper: u32,
@@ -161,7 +159,7 @@ impl Compiler {
             let FinalizedRelocTarget::ExternalName(ExternalName::User(name)) = reloc.target else {
                 return Err(broken(format!("a relocation to {:?}", reloc.target)));
             };
-            if reloc.kind != Reloc::X86CallPCRel4 || reloc.addend != -4 {
+            if !arch::is_call(reloc.kind, reloc.addend) {
                 return Err(broken(format!("a relocation of kind {:?}", reloc.kind)));
             }
             let name = &self.context.func.params.user_named_funcs()[name];
@@ -176,11 +174,15 @@ impl Compiler {
             let place = places.iter().find(|place| (place.start..place.end).contains(&at));
             place.map_or(0, |place| place.loc.bits())
         };
-        // A division's record is the machine's trap on 0, which no divisor is.
+        // The record of a division is of its trap on 0, which no divisor is.
         let accesses = buffer.traps().iter().filter(|trap| trap.code == ACCESS);
         let faults =
             accesses.map(|trap| FaultPlace { at: trap.offset, insn: insn_at(trap.offset) }).collect();
-        Ok(Piece { bytes: buffer.data().to_vec(), calls, faults })
+        let divisions = buffer.traps().iter().filter(|trap| trap.code == TrapCode::INTEGER_DIVISION_BY_ZERO);
+        let divisions: Vec<usize> = divisions.map(|trap| trap.offset as usize).collect();
+        let mut bytes = buffer.data().to_vec();
+        arch::without_traps(&mut bytes, &divisions);
+        Ok(Piece { bytes, calls, faults })
     }
 }
 
@@ -200,7 +202,10 @@ fn target(level: &str) -> Result<OwnedTargetIsa, String> {
     ] {
         flags.set(name, value).map_err(|error| error.to_string())?;
     }
-    let isa = isa::lookup_by_name("x86_64-unknown-linux-gnu").map_err(|error| error.to_string())?;
+    let mut isa = isa::lookup_by_name(arch::NAME).map_err(|error| error.to_string())?;
+    for extension in arch::extensions() {
+        isa.enable(extension).map_err(|error| error.to_string())?;
+    }
     isa.finish(settings::Flags::new(flags)).map_err(|error| format!("{error:?}"))
 }
 
@@ -228,7 +233,8 @@ fn join(pieces: Vec<(usize, Piece)>) -> Result<Joined, Unfit> {
     let mut calls = Vec::new();
     let mut faults = Vec::new();
     for (entry, piece) in pieces {
-        bytes.resize(bytes.len().next_multiple_of(FUNCTION_ALIGN), NOP);
+        let pad = bytes.len().next_multiple_of(FUNCTION_ALIGN) - bytes.len();
+        bytes.extend(arch::PAD.iter().cycle().take(pad));
         let start = bytes.len();
         starts.insert(entry, start);
         ranges.push(start..start + piece.bytes.len());
@@ -238,14 +244,15 @@ fn join(pieces: Vec<(usize, Piece)>) -> Result<Joined, Unfit> {
     }
     let mut relocations = Vec::new();
     for (at, callee) in calls {
-        let distance = match callee {
-            Callee::Helper(helper) => {
-                relocations.push(Relocation { at: at as u32, helper });
-                0
+        match callee {
+            Callee::Helper(helper) => relocations.push(Relocation { at: at as u32, helper }),
+            Callee::Own(entry) => {
+                let to = starts.get(&entry).copied().unwrap_or(at);
+                let found = gate::Found::Way;
+                let word = arch::call(to as i64 - at as i64).ok_or(Unfit { at, found })?;
+                bytes[at..at + 4].copy_from_slice(&word);
             }
-            Callee::Own(entry) => starts.get(&entry).map_or(0, |to| *to as i32 - (at as i32 + 4)),
-        };
-        bytes[at..at + 4].copy_from_slice(&distance.to_le_bytes());
+        }
     }
     relocations.sort_by_key(|relocation| relocation.at);
     let passed = gate::pass(&bytes, &ranges, &relocations)?;

@@ -7,7 +7,7 @@
 //!          W2 a register that a block may read before it writes it is live there.
 //!          W3 a call's way costs as much as its function is long, a jump back as much as it is long: with so much fuel no
 //!             more than that and the program's own length is executed.
-//! Checked: tests below; tests/differential.rs (a register missing from a block differs from the interpreter).
+//! Checked: tests below; tests/differential (a register missing from a block differs from the interpreter).
 
 use bpf::{Callee, Op, Operand, Program, Reg};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod arch;
 mod away;
 mod broken;
 mod compile;

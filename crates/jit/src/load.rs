@@ -7,7 +7,7 @@
 //!          L2 what is called has passed the gate.
 //! Checked: tests/engines.rs (also with /proc/self/maps).
 
-use crate::{Bounds, Compiled, Run, STACK_LEN, Unplaced};
+use crate::{Bounds, Compiled, Run, STACK_LEN, Unplaced, arch};
 use bpf::Faulted;
 use sys::{Errno, mapping};
 
@@ -26,8 +26,6 @@ pub enum NotLoaded {
     Unplaced(Unplaced),
     /// The system refuses the mapping.
     Refused(Errno),
-    /// What is compiled is x86-64 code, and this processor is another one.
-    OtherMachine,
 }
 
 impl std::fmt::Display for NotLoaded {
@@ -35,9 +33,6 @@ impl std::fmt::Display for NotLoaded {
         match self {
             NotLoaded::Unplaced(unplaced) => unplaced.fmt(f),
             NotLoaded::Refused(errno) => write!(f, "the code cannot be mapped: {errno}"),
-            NotLoaded::OtherMachine => {
-                write!(f, "programs are compiled for x86_64 only, this machine is {}", std::env::consts::ARCH)
-            }
         }
     }
 }
@@ -49,11 +44,8 @@ impl Loaded {
     /// the [`Run`], and returns r0.
     ///
     /// # Errors
-    /// A helper without an address; the processor is no x86-64; the system has no memory, or forbids code that is made at run time.
+    /// A helper without an address; the system has no memory, or forbids code that is made at run time.
     pub fn new(code: &Compiled, address_of: impl Fn(u32) -> Option<u64>) -> Result<Loaded, NotLoaded> {
-        if cfg!(not(target_arch = "x86_64")) {
-            return Err(NotLoaded::OtherMachine);
-        }
         let len = code.placed_len().next_multiple_of(4096);
         let flags = mapping::MAP_PRIVATE | mapping::MAP_ANONYMOUS;
         let prot = mapping::PROT_READ | mapping::PROT_WRITE;
@@ -65,6 +57,7 @@ impl Loaded {
         // SAFETY: the mapping is ours alone, writable, and at least as long (`placed_len`).
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), base as *mut u8, bytes.len()) };
         let prot = mapping::PROT_READ | mapping::PROT_EXEC;
+        // Caches are the kernel's affair: it cleans a page that becomes executable for the first time (arm64's `__sync_icache_dcache`).
         // SAFETY: nobody reads or writes the mapping but the code that is called, which needs no more.
         unsafe { mapping::protect(base, len, prot) }.map_err(NotLoaded::Refused)?;
         Ok(loaded)
@@ -86,46 +79,9 @@ impl Loaded {
     /// What the program did that it may not, or no more fuel.
     pub unsafe fn run(&self, args: [u64; 5], arena: u64, run: &mut Run) -> Result<u64, Faulted> {
         // SAFETY: the caller's duties are the same.
-        let r0 = unsafe { enter(self.base, args, arena, run) };
+        let r0 = unsafe { arch::enter(self.base, args, arena, run) };
         run.outcome(r0)
     }
-}
-
-/// Calls the code.
-///
-/// # Safety
-/// As for [`Loaded::run`].
-#[cfg(target_arch = "x86_64")]
-unsafe fn enter(code: u64, args: [u64; 5], arena: u64, run: &mut Run) -> u64 {
-    let r0: u64;
-    // SAFETY: the code keeps the C convention (L2: the stack pointer comes back, r15 is never written; what must be
-    // kept, Cranelift saves), `run` is borrowed for the call, and the program's own accesses are the caller's to answer
-    // for. The stack is aligned, and no red zone of ours is in use: a block of assembly may call.
-    unsafe {
-        std::arch::asm!(
-            "call {code}",
-            code = in(reg) code,
-            inout("r15") arena => _,
-            inout("rdi") args[0] => _,
-            inout("rsi") args[1] => _,
-            inout("rdx") args[2] => _,
-            inout("rcx") args[3] => _,
-            inout("r8") args[4] => _,
-            inout("r9") &raw mut *run => _,
-            lateout("rax") r0,
-            clobber_abi("C"),
-        );
-    }
-    r0
-}
-
-/// Nothing is ever loaded here: [`NotLoaded::OtherMachine`].
-///
-/// # Safety
-/// None.
-#[cfg(not(target_arch = "x86_64"))]
-unsafe fn enter(_: u64, _: [u64; 5], _: u64, _: &mut Run) -> u64 {
-    unreachable!("code of another machine is not loaded")
 }
 
 impl Loaded {

@@ -3,14 +3,12 @@
 //! For:     whoever maps it: the own process, a target.
 //! State:   none.
 //! Context: control.
-//! Keeps:   P1 each call leads to its helper: directly where 32 bits of distance do, else by a jump behind the code.
+//! Keeps:   P1 each call leads to its helper: directly where its distance does, else by a jump behind the code.
 //! Checked: tests below; tests/engines.rs.
 
+use crate::arch::{self, FAR_LEN};
 use crate::{Compiled, FaultPlace};
 use std::fmt;
-
-/// Bytes of a jump to anywhere: `mov r11, imm64; jmp r11`, and three that are none.
-const FAR_LEN: usize = 16;
 
 /// A helper that a program calls, and that is nowhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,13 +39,14 @@ impl Compiled {
         let mut bytes = self.bytes.clone();
         for helper in self.helpers() {
             let to = address_of(helper).ok_or(Unplaced { helper })?;
-            let reaches =
-                |at: &u32| i32::try_from(to.wrapping_sub(base + u64::from(*at) + 4).cast_signed()).is_ok();
+            let call = |at: u32, to: u64| arch::call(to.wrapping_sub(base + u64::from(at)).cast_signed());
             let places = || self.relocations.iter().filter(|r| r.helper == helper).map(|r| r.at);
-            let to = if places().all(|at| reaches(&at)) { to } else { base + far(&mut bytes, to) };
+            let reaches = places().all(|at| call(at, to).is_some());
+            let to = if reaches { to } else { base + far(&mut bytes, to) };
             for at in places() {
-                let distance = to.wrapping_sub(base + u64::from(at) + 4) as u32;
-                bytes[at as usize..at as usize + 4].copy_from_slice(&distance.to_le_bytes());
+                // What is behind the code is never too far.
+                let word = call(at, to).ok_or(Unplaced { helper })?;
+                bytes[at as usize..at as usize + 4].copy_from_slice(&word);
             }
         }
         Ok(bytes)
@@ -70,11 +69,9 @@ impl Compiled {
 
 /// A jump to `to` behind the bytes; where it is.
 fn far(bytes: &mut Vec<u8>, to: u64) -> u64 {
-    bytes.resize(bytes.len().next_multiple_of(FAR_LEN), 0x90);
+    let pad = bytes.len().next_multiple_of(FAR_LEN) - bytes.len();
+    bytes.extend(arch::PAD.iter().cycle().take(pad));
     let at = bytes.len();
-    bytes.extend([0x49, 0xbb]);
-    bytes.extend(to.to_le_bytes());
-    bytes.extend([0x41, 0xff, 0xe3]);
-    bytes.resize(at + FAR_LEN, 0x90);
+    bytes.extend(arch::far(to));
     at as u64
 }

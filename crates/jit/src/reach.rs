@@ -8,27 +8,28 @@
 //!             given an address in a frame goes up from it: helpers do, and so does what we write.
 //! Checked: tests below; tests/engines.rs, whose programs would read what is not there.
 
+use crate::arch;
 use crate::flow::{Function, successors};
 use bpf::{Alu, Atomic, Callee, FRAME_LEN, Op, Operand, Program, Reg, Width};
 use std::collections::BTreeMap;
 
-/// What a program reads of its context, the kernel's `pt_regs`.
+/// What a program reads of its context, the kernel's `pt_regs` (of A64 `user_pt_regs`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Context {
     /// A bit for each word of eight bytes, bit 0 for the first.
-    pub words: u32,
+    pub words: u64,
     /// It writes there.
     pub is_written: bool,
 }
 
 impl Context {
-    /// The words of the kernel's `pt_regs` on x86-64.
-    pub const WORDS: u32 = 21;
-    const ALL: u32 = (1 << Context::WORDS) - 1;
+    /// Its words.
+    pub const WORDS: u32 = arch::CONTEXT_WORDS;
+    const ALL: u64 = (1 << Context::WORDS) - 1;
 
     /// Whether the word at this byte offset is read.
     pub fn reads(&self, offset: u32) -> bool {
-        self.words >> (offset / 8).min(31) & 1 != 0
+        self.words >> (offset / 8).min(63) & 1 != 0
     }
 
     fn take(&mut self, at: i64, len: usize) {
@@ -240,11 +241,12 @@ mod tests {
 
     #[test]
     fn where_an_address_gets_out_of_sight_all_is_named() {
-        assert_eq!(of("stxdw [%r10-8], %r1\nexit").1.len(), 21);
+        let all = Context::WORDS as usize;
+        assert_eq!(of("stxdw [%r10-8], %r1\nexit").1.len(), all);
         assert_eq!(of("mov %r3, %r10\nsub %r3, %r0\nexit").0, 512);
         let joined = "mov %r2, %r10\njeq %r0, 0, on\nadd %r2, -8\non:\nstdw [%r2-8], 0\nexit";
         assert_eq!(of(joined).0, 512);
-        assert_eq!(of("call local f\nexit\nf:\nldxdw %r0, [%r1+0]\nexit").1.len(), 21);
-        assert_eq!(of("ldxdw %r0, [%r1+168]\nexit").1.len(), 21);
+        assert_eq!(of("call local f\nexit\nf:\nldxdw %r0, [%r1+0]\nexit").1.len(), all);
+        assert_eq!(of(&format!("ldxdw %r0, [%r1+{}]\nexit", 8 * all)).1.len(), all);
     }
 }

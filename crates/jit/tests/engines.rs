@@ -234,9 +234,11 @@ fn what_passes_says_its_stack_its_registers_and_its_accesses() {
     let accesses: Vec<u32> = code.faults.iter().map(|fault| fault.insn).collect();
     assert_eq!(accesses, [0, 1]);
     assert_eq!(code.fault_at(u64::from(code.faults[1].at)), Some(1));
-    assert!(code.passed.clobbers.contains(0) && code.passed.stack >= 16, "{:?}", code.passed);
+    assert!(code.passed.clobbers.contains(0), "{:?}", code.passed);
     assert!(code.relocations.is_empty());
     let calls = compile(&program("call 7\ncall 1\ncall 7\nexit"), (Level::Own, Effort::Speed));
     assert_eq!(calls.helpers(), [1, SUM]);
+    // What it keeps in registers that a call keeps, or the return address.
+    assert!(calls.passed.stack >= 16, "{:?}", calls.passed);
     assert_eq!(calls.relocations.len(), 3);
 }

@@ -303,8 +303,8 @@ impl<'a> Infer<'a> {
                 Type::Record(
                     [
                         ("btf_id".to_string(), Type::Int(crate::types::Int::U64)),
-                        ("base_type".to_string(), text(base)),
-                        ("full_type".to_string(), text(full)),
+                        ("base_ty".to_string(), text(base)),
+                        ("full_ty".to_string(), text(full)),
                     ]
                     .into(),
                 )

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![deny(unsafe_code)]
 
+mod arch;
 pub mod ast;
 mod builtin;
 mod cdecl;

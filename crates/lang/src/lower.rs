@@ -121,7 +121,8 @@ fn event(point: &AttachPoint, group: &sites::Group) -> Result<Event, Diagnostic>
         Spec::Test(name) => Event::Test(name.clone()),
         Spec::Bench(name) => Event::Bench(name.clone()),
         Spec::Signal(name) => {
-            let number = crate::run::signal_number(name);
+            // No process is asked about SIGKILL and SIGSTOP.
+            let number = crate::run::signal_number(name).filter(|number| ![9, 19].contains(number));
             Event::Signal(
                 number.ok_or_else(|| {
                     Diagnostic::error(point.span, format!("{name} is not a supported signal"))

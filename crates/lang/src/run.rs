@@ -11,6 +11,7 @@ mod events;
 mod failures;
 mod histogram;
 mod host;
+mod look;
 mod machine;
 mod maps;
 mod names;
@@ -24,10 +25,11 @@ mod show;
 mod stacks;
 mod traced;
 
+pub use look::{clear, lengths, printed};
 pub use machine::{Ended, Machine, Mode, Settings};
 pub use maps::{Shared, specs};
 pub use names::signal_number;
-pub use out::{Buffering, Format, Out};
+pub use out::{Buffering, Format, Kept, Out};
 pub use sample::Sample;
 pub use traced::{Engine, Frame, Look, Symbols, Traced, Untraced};
 

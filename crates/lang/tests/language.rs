@@ -145,6 +145,18 @@ fn structs_lie_as_gcc_lays_them() {
 }
 
 #[test]
+fn a_sign_that_is_lost_in_a_declared_variable_is_told() {
+    let told = |text: &str| {
+        let all = checked(text).warnings;
+        all.iter().filter(|warning| warning.message.contains("Sign mismatch")).count()
+    };
+    assert_eq!(told("begin { $b = -1; let $a: uint16 = $b; print($a); }"), 1);
+    assert_eq!(told("begin { $b = (int16)-1; let $a: uint16 = $b; print($a); }"), 1);
+    assert_eq!(told("begin { $b = (uint8)1; let $a: int16 = $b; print($a); }"), 0);
+    assert_eq!(told("begin { let $a: uint16 = (uint16)-1; print($a); }"), 0);
+}
+
+#[test]
 fn macros_meet_no_variable_of_the_caller() {
     let program = checked("macro inc(x) { $y = x + 1; $y } begin { $y = 2; $z = inc($y); print($z); }");
     assert_eq!(program.vars.iter().filter(|v| v.name == "y").count(), 2);

@@ -1,25 +1,11 @@
 //! Programs that run for samples: what they find around them is the sample's, and nothing of the controller's.
 
 use lang::program::{Event, Named, Script};
-use lang::run::{Buffering, Format, Frame, Look, Machine, Out, Sample, Settings, Shared, Symbols, Traced};
+use lang::run::{
+    Buffering, Format, Frame, Kept, Look, Machine, Out, Sample, Settings, Shared, Symbols, Traced,
+};
 use lang::{Nowhere, Request};
-use std::cell::RefCell;
-use std::io::Write;
 use std::rc::Rc;
-
-#[derive(Clone, Default)]
-struct Said(Rc<RefCell<Vec<u8>>>);
-
-impl Write for Said {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.borrow_mut().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
 
 /// Gives samples once.
 struct Given(Vec<(usize, Sample)>);
@@ -65,7 +51,7 @@ fn text(script: &str, samples: Vec<Sample>) -> String {
     let mut script = lang::lower(&checked, lang::Options::default()).expect("it is lowered");
     script.symbols = Some(Named(Rc::new(Stacks)));
     let probe = script.probes.iter().position(|probe| matches!(probe.event, Event::Sampled(_))).expect("one");
-    let said = Said::default();
+    let said = Kept::default();
     let out = Out::new(Box::new(said.clone()), Format::Text, Buffering::Full, false);
     let settings = Settings {
         is_quiet: true,
@@ -77,7 +63,7 @@ fn text(script: &str, samples: Vec<Sample>) -> String {
     let machine = Machine::new(script, settings, out, Box::new(said.clone())).expect("a machine");
     let mut traced = Given(samples.into_iter().map(|sample| (probe, sample)).collect());
     let _ = machine.run(&mut traced);
-    String::from_utf8(said.0.borrow().clone()).expect("text")
+    String::from_utf8(said.bytes()).expect("text")
 }
 
 fn sample() -> Sample {

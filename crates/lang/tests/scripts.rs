@@ -35,6 +35,35 @@ fn values_are_printed_by_their_type() {
 }
 
 #[test]
+fn a_test_passes_without_errors_and_results() {
+    use lang::run::{Format, Mode};
+    for (body, passes) in [
+        ("print(1);", true),
+        ("return 0;", true),
+        ("exit(); return 1;", true),
+        ("warnf(\"w\");", true),
+        ("return 1;", false),
+        ("exit(2);", false),
+        ("errorf(\"e\");", false),
+        ("assert(1 == 2, \"no\");", false),
+        ("@a[1] = 1; delete(@a, 2);", false),
+    ] {
+        let script = format!("test:first {{ }} test:it {{ {body} }}");
+        let (out, _, code) = common::run_in(&script, Format::Text, Mode::Test).unwrap();
+        let told = if passes { "2 tests.\n" } else { "[  FAILED  ]\u{1b}[0m it\n" };
+        assert!(out.contains(told) && code == i32::from(!passes), "{body}\n{out}");
+    }
+}
+
+#[test]
+fn a_signal_that_cannot_be_caught_is_refused() {
+    for name in ["SIGKILL", "SIGSTOP", "NONE"] {
+        let why = common::run(&format!("self:signal:{name} {{ }}"), lang::run::Format::Text).unwrap_err();
+        assert!(why.contains(&format!("{name} is not a supported signal")), "{why}");
+    }
+}
+
+#[test]
 fn strings_are_compared_searched_and_joined() {
     for (body, expected) in [
         ("$a = \"abc\"; print($a == \"abc\");", "true"),

@@ -105,6 +105,18 @@ fn listings_name_what_can_be_written() {
     for name in ["uprobe:DIR/one:main", "uretprobe:DIR/one:second", "usdt:DIR/one:np:other"] {
         assert!(lines.contains(&name.replace("DIR", &shown)), "{name} in {lines:?}");
     }
+    let lines = targets.list(&format!("u:{shown}/one:first, ur:{shown}/one:first,s:cpu*"), false).unwrap();
+    let events = ["software:cpu-clock:", "software:cpu-migrations:"].map(str::to_owned);
+    assert_eq!(lines[..2], ["uprobe", "uretprobe"].map(|kind| format!("{kind}:{shown}/one:first")));
+    assert_eq!(lines[2..], events);
+    let mut found = |search: &str| targets.list(search, false);
+    assert_eq!(found("h:*").unwrap().len(), 10);
+    assert_eq!(found("*cpu-clo*").unwrap(), ["software:cpu-clock:"]);
+    assert_eq!(found("soft*:cpu-cl*").unwrap(), ["software:cpu-clock:"]);
+    assert_eq!(found("interval:s:5,begin").unwrap(), ["interval:s:5", "begin"]);
+    assert!(found("*nothing of that name*").unwrap().is_empty());
+    assert!(found("kprobe:vfs_*").unwrap_err().contains("probes of the kernel"));
+    assert_eq!(found("foo:*").unwrap_err(), "Invalid probe type: foo");
 }
 
 /// A thread that is made up: registers, memory, vector registers; records are kept.

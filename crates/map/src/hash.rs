@@ -21,6 +21,8 @@ mod look;
 mod sleep;
 mod walk;
 
+#[cfg(not(loom))]
+pub(crate) use bucket::Bucket;
 #[cfg(all(feature = "std", not(loom)))]
 pub use build::HashBuilder;
 #[cfg(not(loom))]
@@ -60,7 +62,7 @@ pub(crate) const USED: usize = 12;
 pub(crate) const DATA: usize = 16;
 
 /// In a bucket: behind the count of its changes.
-pub(crate) const HEAD_OF_CHAIN: usize = 4;
+const HEAD_OF_CHAIN: usize = 4;
 
 /// A chain ends with the number of its bucket, so that who strayed into another one notices.
 pub(crate) const END: u32 = 1 << 31;
@@ -78,7 +80,7 @@ pub(crate) const SLEEPS: u32 = 8;
 
 /// In the word of use: used since the hand came by, and in the map.
 pub(crate) const WAS_USED: u32 = 1;
-const IS_LIVE: u32 = 2;
+pub(crate) const IS_LIVE: u32 = 2;
 
 /// What an update may do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

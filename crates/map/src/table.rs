@@ -21,7 +21,7 @@ mod pool;
 mod walk;
 
 pub use form::{Form, Kind, Spec};
-pub use glance::Glance;
+pub use glance::{Glance, Near};
 
 use crate::Error;
 use crate::hash::{Entries, Flag, LRU, Met};

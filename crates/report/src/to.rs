@@ -4,7 +4,7 @@
 //! State:   none.
 //! Context: control.
 //! Keeps:   T1 a format that needs what was not recorded is an error that says what would record it, not an empty file.
-//! Checked: tests of the formats; cli `tests/report.rs` reads them back with other programs' readers.
+//! Checked: tests of the formats; tests/formats.rs reads them back with other programs' readers.
 
 mod chrome;
 mod firefox;

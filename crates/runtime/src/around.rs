@@ -6,7 +6,7 @@
 //! Keeps:   R1 a helper touches nothing by a program's pointer but what is the program's: its stack, its scratch memory, its context
 //!             (to read), constants (to read), what lies in its maps behind their fronts.
 //!          R2 what a helper did not do is counted, by cause, in a line of the CPU.
-//! Checked: tests/helpers.rs (R1: every helper with every kind of wrong pointer; R2).
+//! Checked: tests/helpers (R1: every helper with every kind of wrong pointer; R2).
 
 use crate::cell::Adder;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -6,9 +6,9 @@
 //! Context: hit. What is read or written may be changed by others meanwhile.
 //! Keeps:   Y1 no string instruction, no vector register.
 //!          Y2 a text's end is its first NUL, or its length: bytes behind that are not looked at to tell.
-//! Checked: session `the_agent_uses_no_vector_register_and_no_string_instruction`; tests/helpers; tests below (Y2).
+//! Checked: session `the_agent_writes_no_vector_register_and_has_no_string_instruction`; tests/helpers; tests below (Y2).
 
-use core::arch::asm;
+use crate::arch::{byte, put, word};
 use core::cmp::Ordering;
 
 /// Copies bytes; the two pieces may overlap.
@@ -128,38 +128,6 @@ fn nuls(word: u64) -> u64 {
 #[inline(always)]
 fn first(bits: u64) -> usize {
     bits.trailing_zeros() as usize / 8
-}
-
-/// # Safety
-/// Eight bytes must be mapped there, and writable.
-#[inline(always)]
-unsafe fn put(to: u64, word: u64) {
-    // SAFETY: the caller's duty; touches what is named alone.
-    unsafe {
-        asm!("mov [{to}], {word}", word = in(reg) word, to = in(reg) to, options(nostack, preserves_flags))
-    };
-}
-
-/// # Safety
-/// As for [`copy`], of eight bytes.
-#[inline(always)]
-unsafe fn word(to: u64, from: u64) {
-    // SAFETY: the caller's duty; touches what is named alone.
-    unsafe {
-        asm!("mov {t}, [{from}]", "mov [{to}], {t}", t = out(reg) _, from = in(reg) from, to = in(reg) to,
-            options(nostack, preserves_flags));
-    }
-}
-
-/// # Safety
-/// As for [`copy`], of one byte.
-#[inline(always)]
-unsafe fn byte(to: u64, from: u64) {
-    // SAFETY: the caller's duty; touches what is named alone.
-    unsafe {
-        asm!("mov {t}, [{from}]", "mov [{to}], {t}", t = out(reg_byte) _, from = in(reg) from, to = in(reg) to,
-            options(nostack, preserves_flags));
-    }
 }
 
 #[cfg(test)]

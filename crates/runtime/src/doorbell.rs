@@ -6,7 +6,7 @@
 //! Context: hit. The only handlers that make system calls (futex, gettid), and not on any program's hot path.
 //! Keeps:   D1 it returns: after the answer, after `PATIENCE`, or at once when nobody will answer.
 //!          D2 the target's errno is not touched: the call is made without its libc.
-//! Checked: testkit `loading`, `follows`; session `the_agent_makes_system_calls_at_the_doorbell_alone`.
+//! Checked: testkit `loading`, `follows`; session `the_agent_makes_system_calls_at_the_doorbell_and_in_helpers_alone`.
 
 use crate::cell::{Adder, shared_copy};
 use crate::handler::PtRegs;

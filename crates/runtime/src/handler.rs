@@ -37,7 +37,6 @@ impl PtRegs {
     }
 
     /// Writes the register at this byte offset of the layout.
-    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(crate) fn set(&mut self, offset: usize, value: u64) {
         if let Some(word) = self.words.get_mut(offset / 8) {

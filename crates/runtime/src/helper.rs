@@ -5,8 +5,9 @@
 //! Context: hit, inside a program's run.
 //! Keeps:   H1 nothing of the target's libc is called, nothing is locked or allocated, no vector register is written.
 //!          H2 a system call is made only where nothing else tells: each is named in `helpers`.
-//! Checked: session `the_agent_makes_system_calls_in_few_places`; testkit `programs_at_hits`; tests/helpers.
+//! Checked: session `the_agent_makes_system_calls_at_the_doorbell_and_in_helpers_alone`; testkit `programs`; tests/helpers.
 
+use crate::arch;
 use crate::around::{Around, Piece};
 use crate::cell::Adder;
 use crate::handler::PtRegs;
@@ -77,7 +78,7 @@ helpers! {
     str_tidy(to, len) = around, hit: around.str_tidy(to, len);
     probe_read_text(to, len, from) = around, hit: around.probe_read_text::<A>(to, len, from);
     // SAFETY: the hit that runs, whose program has all registers saved that a walk needs.
-    user_stack(to, most) = around, hit: unsafe { around.user_stack::<A>(hit, to, most) };
+    user_stack(to, most) = around, hit: unsafe { arch::user_stack::<A>(&around, hit, to, most) };
     func_ip() = around, hit: around.site.function;
     vector(number, first) = around, hit: vectors::bytes(number, first);
     send_signal(signal, to_thread) = around, hit: around.send_signal(signal, to_thread);

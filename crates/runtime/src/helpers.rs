@@ -4,13 +4,14 @@
 //! State:   maps, rings and counts of errors in the arena.
 //! Context: hit, inside a program's run: every loop is bounded by a length of at most 128 KiB or by a map's shape.
 //! Keeps:   see `around`; contracts are those of `bpf::helper`.
-//! Checked: tests/helpers.rs; tests/reads.rs.
+//! Checked: tests/helpers.
 
 pub mod changes;
 pub mod maps;
 pub mod output;
 pub(crate) mod quick;
 pub mod reads;
+#[cfg(target_arch = "x86_64")]
 pub mod stacks;
 pub mod text;
 pub mod vectors;

@@ -62,6 +62,12 @@ fn nested(place: &Inside) -> Entered<'_> {
 }
 
 impl Entered<'_> {
+    /// Address of the thread's place; 0 if it has none.
+    #[inline(always)]
+    pub fn place(&self) -> u64 {
+        if let Entered::Seen(place) = self { core::ptr::from_ref::<Inside>(place) as u64 } else { 0 }
+    }
+
     /// Notes that the thread leaves the program.
     #[inline(always)]
     pub fn leave(self, desc: &ProgramDesc) {

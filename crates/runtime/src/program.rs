@@ -7,12 +7,12 @@
 //!          P2 a workspace has one run at a time, and is never waited for.
 //!          P3 the saved registers have what the program reads of them before it is called.
 //!          P4 the stack pointer stays on the thread's own stack: a signal that comes meanwhile is handled there.
-//! Checked: testkit `programs_at_hits`; `bench trig-uprobe-prog-empty` (hits = calls); `torture live` (P2).
+//! Checked: testkit `programs`; `bench trig-uprobe-prog-empty` (hits = calls); `torture live` (P2).
 
+use crate::arch;
 use crate::cell::{Adder, Locked, Rseq, shared_copy};
 use crate::handler::PtRegs;
 use crate::inside::{self, Entered};
-use core::arch::{asm, naked_asm};
 use core::mem::{MaybeUninit, offset_of};
 use core::sync::atomic::{AtomicU64, Ordering};
 use map::Way;
@@ -21,41 +21,22 @@ use wire::{
     needs, program_cell,
 };
 
-/// What a thread of 64-bit code has in cs and ss.
-const USER_CS: u64 = 0x33;
-const USER_SS: u64 = 0x2b;
-/// Of the flags: what is always set, and that interrupts are let in.
-const FLAGS_ALWAYS: u64 = 0x202;
 /// So many workspaces are looked at before a hit gives up.
 const LOOK_AT_MOST: u64 = 64;
 
-/// A way into [`run`], which the compiler may make as it likes: the registers that a call keeps are written down before it.
+/// A way into [`run`].
 macro_rules! entry {
     ($(#[$of:meta])* $name:ident, $adder:ty, $is_in_space:literal) => {
-        $(#[$of])*
-        ///
-        /// # Safety
-        /// As for [`Adder::add`], with the consumer's [`program_cell::COUNT`] cells; `consumer.program` must be the address of
-        /// a [`ProgramDesc`] whose program stands in this region, compiled for the context that a hit has; the arena must hold
-        /// the workspaces that it names.
-        #[unsafe(naked)]
-        pub unsafe extern "C" fn $name(_: &PtRegs, _: &SiteDesc, _: &ConsumerDesc, _: u64) {
-            // Registers that a call keeps are as the target had them, on the first of a hit's consumers and on all others.
-            naked_asm!(
-                "test dword ptr [rdx + {arg}], {kept}",
-                "jz 2f",
-                "mov [rdi], r15",
-                "mov [rdi + 8], r14",
-                "mov [rdi + 16], r13",
-                "mov [rdi + 24], r12",
-                "mov [rdi + 32], rbp",
-                "2:",
-                "jmp {run}",
-                arg = const offset_of!(ConsumerDesc, arg),
-                kept = const needs::KEPT,
-                run = sym run::<$adder, $is_in_space>,
-            );
-        }
+        arch::program_entry!(
+            $(#[$of])*
+            ///
+            /// # Safety
+            /// As for [`Adder::add`], with the consumer's [`program_cell::COUNT`] cells; `consumer.program` must be the address of
+            /// a [`ProgramDesc`] whose program stands in this region, compiled for the context that a hit has; the arena must hold
+            /// the workspaces that it names.
+            $name,
+            run::<$adder, $is_in_space>
+        );
     };
 }
 
@@ -96,9 +77,9 @@ unsafe extern "C" fn run<A: Adder, const IN_SPACE: bool>(
             entered => {
                 let became = match IN_SPACE {
                     // SAFETY: passed on from the caller.
-                    true => unsafe { run_in_space::<A>(regs, &at) },
+                    true => unsafe { run_in_space::<A>(regs, &at, entered.place()) },
                     // SAFETY: passed on from the caller; a program that is not run in a space has its stack on the thread's.
-                    false => unsafe { run_here(regs, &at) },
+                    false => unsafe { run_here(regs, &at, entered.place()) },
                 };
                 entered.leave(desc);
                 became
@@ -133,7 +114,7 @@ unsafe fn is_to_run(regs: &mut PtRegs, at: &At<'_>) -> bool {
         return false;
     }
     if needs & needs::FRAME != 0 {
-        regs.fill_in(at.site);
+        arch::fill_in(regs, at.site);
     }
     true
 }
@@ -143,11 +124,11 @@ unsafe fn is_to_run(regs: &mut PtRegs, at: &At<'_>) -> bool {
 /// # Safety
 /// As for [`program_rseq`].
 #[inline(always)]
-unsafe fn run_here(regs: &mut PtRegs, at: &At<'_>) -> u32 {
+unsafe fn run_here(regs: &mut PtRegs, at: &At<'_>, inside: u64) -> u32 {
     let mut hit = MaybeUninit::<Hit>::uninit();
     let hit = hit.as_mut_ptr();
     // SAFETY: ours, and room for a run.
-    unsafe { begin(hit, regs, at) };
+    unsafe { begin(hit, regs, at, inside) };
     // SAFETY: passed on from the caller.
     unsafe { call(at.desc, hit) };
     // SAFETY: filled in above, and by the program.
@@ -163,13 +144,13 @@ unsafe fn run_here(regs: &mut PtRegs, at: &At<'_>) -> u32 {
 /// # Safety
 /// As for [`program_rseq`].
 #[inline(always)]
-unsafe fn run_in_space<A: Adder>(regs: &mut PtRegs, at: &At<'_>) -> u32 {
+unsafe fn run_in_space<A: Adder>(regs: &mut PtRegs, at: &At<'_>, inside: u64) -> u32 {
     // SAFETY: passed on from the caller.
     let Some(space) = (unsafe { claim::<A>(at) }) else { return program_cell::NO_WORKSPACE };
     // SAFETY: ours until it is given back (P2); in bounds.
     let hit: *mut Hit = unsafe { (&raw mut (*space).hit).cast() };
     // SAFETY: ours, and room for a run.
-    unsafe { begin(hit, regs, at) };
+    unsafe { begin(hit, regs, at, inside) };
     // SAFETY: ours, filled in.
     let of = unsafe { &mut *hit };
     of.stack = space as u64 + offset_of!(Workspace, stack) as u64;
@@ -198,7 +179,7 @@ unsafe fn run_in_space<A: Adder>(regs: &mut PtRegs, at: &At<'_>) -> u32 {
 /// # Safety
 /// `hit` must be the caller's, and room for a run.
 #[inline(always)]
-unsafe fn begin(hit: *mut Hit, regs: &mut PtRegs, at: &At<'_>) {
+unsafe fn begin(hit: *mut Hit, regs: &mut PtRegs, at: &At<'_>, inside: u64) {
     // SAFETY: the caller's (contract); what is not written is not read: a detail without a fault, a stack and scratch memory
     // that the program does not need.
     let hit = unsafe { &mut *hit };
@@ -211,6 +192,7 @@ unsafe fn begin(hit: *mut Hit, regs: &mut PtRegs, at: &At<'_>) {
     hit.program = core::ptr::from_ref(at.desc) as u64;
     hit.copy = at.copy;
     hit.cookie = at.consumer.cookie;
+    hit.inside = inside;
 }
 
 /// Functions that may be inside the first.
@@ -225,7 +207,7 @@ fn note(desc: &ProgramDesc, met: u64, detail: u64) -> u32 {
     if fault::kind(met) == fault::FUEL_OUT { program_cell::FUEL } else { program_cell::FAULT }
 }
 
-/// Calls the program's code: r1 the saved registers, the others 0, the run in r9, the arena in r15.
+/// Calls the program's code: r1 the saved registers, the others 0, the run, the arena.
 ///
 /// # Safety
 /// As for [`program_rseq`]; `hit` must be a run that is filled in for this program.
@@ -233,25 +215,8 @@ fn note(desc: &ProgramDesc, met: u64, detail: u64) -> u32 {
 unsafe fn call(desc: &ProgramDesc, hit: *mut Hit) {
     // SAFETY: the run's own field (contract).
     let regs = unsafe { (*hit).regs };
-    // SAFETY: the code keeps the C convention and passed jit's gate (L2 of jit/load.rs): it comes back with the stack pointer
-    // and r15 as they were, and changes general registers and flags alone; what it accesses is its writer's to answer for, or
-    // held to the run's bounds (contract).
-    unsafe {
-        asm!(
-            "call {entry}",
-            entry = in(reg) desc.entry,
-            inout("rdi") regs => _,
-            inout("rsi") 0u64 => _,
-            inout("rdx") 0u64 => _,
-            inout("rcx") 0u64 => _,
-            inout("r8") 0u64 => _,
-            inout("r9") hit => _,
-            in("r15") desc.arena,
-            lateout("rax") _,
-            lateout("r10") _,
-            lateout("r11") _,
-        );
-    }
+    // SAFETY: the code passed jit's gate; what it accesses is its writer's to answer for, or held to the run's bounds (contract).
+    unsafe { arch::call_program(desc.entry, regs, hit, desc.arena) };
 }
 
 /// A workspace that nobody is in: one of this CPU's own, or one that all may have; `None` after a few.
@@ -340,32 +305,3 @@ unsafe fn bind(space: *mut Workspace, hit: &Hit, scratch_len: u64) {
 }
 
 const _: () = assert!(size_of::<Bounds>() == 9 * 8 && wire::BOUNDS_MAX == 4);
-
-impl PtRegs {
-    /// Writes what is not saved register by register: where the thread is, its stack pointer, its flags.
-    #[inline(always)]
-    fn fill_in(&mut self, site: &SiteDesc) {
-        let stack_pointer = self.stack_pointer(site);
-        let flags = FLAGS_ALWAYS | if site.has_flags != 0 { self.arithmetic_flags() } else { 0 };
-        for (offset, value) in [
-            (120, u64::MAX), // orig_rax: in no system call
-            (128, site.addr),
-            (136, USER_CS),
-            (144, flags),
-            (152, stack_pointer),
-            (160, USER_SS),
-        ] {
-            self.set(offset, value);
-        }
-    }
-
-    /// The flags that the trampoline saved just behind, in the form of `lahf; seto al`: those in ah, and the overflow.
-    #[inline(always)]
-    fn arithmetic_flags(&self) -> u64 {
-        let behind = core::ptr::from_ref(self).wrapping_add(1).cast::<u64>();
-        // SAFETY: the trampoline's frame goes on behind the registers, with the flags first where it saved them
-        // (text/trampoline/hit.rs, `SLOT_FLAGS`; `SiteDesc::has_flags`).
-        let ax = unsafe { behind.read() };
-        ax >> 8 & 0xd5 | (ax & 1) << 11
-    }
-}

@@ -1,7 +1,7 @@
 /* An AArch64 process whose functions are called a known number of times, by eight threads.
  *
- * Eight more threads call idle() all the time. `run N FUNCTION` has each of eight call FUNCTION N/8 times and prints
- * `calls FUNCTION=HITS`; `quit` ends with status 7. Each call's answer is checked: a wrong one ends the program with 99.
+ * More threads call idle() all the time: eight, or as many as the argument says. `run N FUNCTION` has each of eight call
+ * FUNCTION N/8 times and prints `calls FUNCTION=HITS`; `quit` ends with status 7. Each call's answer is checked: a wrong one ends the program with 99.
  * Each function begins with an instruction that a probe has to write anew, or has a label at one inside.
  */
 #define _GNU_SOURCE
@@ -119,14 +119,13 @@ static void *idler(void *number) {
     return 0;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     pthread_t thread;
+    uintptr_t busy = argc > 1 ? strtoul(argv[1], 0, 10) : THREADS;
     pthread_barrier_init(&begin, 0, THREADS + 1);
     pthread_barrier_init(&end, 0, THREADS + 1);
-    for (uintptr_t i = 0; i < THREADS; i++) {
-        pthread_create(&thread, 0, worker, 0);
-        pthread_create(&thread, 0, idler, (void *)i);
-    }
+    for (uintptr_t i = 0; i < THREADS; i++) pthread_create(&thread, 0, worker, 0);
+    for (uintptr_t i = 0; i < busy; i++) pthread_create(&thread, 0, idler, (void *)i);
     char line[128], name[64];
     unsigned long calls;
     setlinebuf(stdout);

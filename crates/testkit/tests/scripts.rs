@@ -303,6 +303,21 @@ impl Drop for Built {
     }
 }
 
+/// Seen as a panic, and a command that was left held.
+#[test]
+fn what_a_goroutines_stack_has_no_room_for_is_left_out_by_name() -> Result<()> {
+    let target = Target::build(Program::CountedGo, Link::Pie)?;
+    let running = target.spawn()?;
+    let script = format!("{} {{ printf(\"%d\\n\", arg0); }}", probe(&target, "uprobe", "main.*"));
+    let mut tracing = Nanoprobe::find()?.start(["-e", &script, "-p", &running.pid_text()])?;
+    tracing.attached()?;
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    assert!(outcome.stderr.contains("the program calls helpers, which need more"), "{outcome}");
+    assert!(outcome.says_detach_verified(), "{outcome}");
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
+
 #[test]
 fn marks_of_one_byte_are_hit_next_to_each_other_and_before_a_loop() -> Result<()> {
     let built = Built::new("marks", MARKED)?;

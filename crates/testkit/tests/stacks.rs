@@ -184,6 +184,68 @@ fn functions_that_a_program_has_made_are_named_also_when_it_has_gone() -> Result
     Ok(())
 }
 
+/// A program that makes its code: how often what it has made called the function, from `asks` in `round`; how often it was called.
+fn asked(target: &Target, words: &[&str], function: &str) -> Result<(u64, u64)> {
+    let mut running = target.spawn_with(words)?;
+    let pid = running.pid_text();
+    let folded = std::env::temp_dir().join(format!("np-asked-{pid}"));
+    let (to, spec) = (folded.display().to_string(), format!("u:libc:{function}"));
+    let mut tracing =
+        Nanoprobe::find()?.start(["count", "--folded", &to, "-f", "json", &spec, "-p", &pid])?;
+    tracing.attached()?;
+    running.command("1000")?;
+    running.expect("done")?;
+    // java writes its map when it ends.
+    running.end()?;
+    let outcome = tracing.finish()?;
+    let stacks = read(&folded);
+    std::fs::remove_file(&folded).expect("the file is ours");
+    let _ = std::fs::remove_file(format!("/tmp/perf-{pid}.map"));
+    let is_at = |stack: &[String], name: &str| stack.iter().position(|frame| frame.contains(name));
+    let fits =
+        |stack: &Vec<String>| is_at(stack, "round").zip(is_at(stack, "asks(").or(is_at(stack, "asks ")));
+    let whole = stacks.iter().filter(|(stack, _)| fits(stack).is_some_and(|(outer, inner)| outer < inner));
+    Ok((whole.map(|(_, n)| n).sum(), outcome.json_receipt()?.handled))
+}
+
+fn source(name: &str) -> String {
+    format!("{}/targets/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+#[ignore = "needs node"]
+fn code_that_node_has_made_is_named() -> Result<()> {
+    let node = Target::installed("node", "nodejs")?;
+    // It writes a log of its own beside its map.
+    let log = std::env::temp_dir().join(format!("np-asked-{}.log", std::process::id()));
+    let (to, script) = (format!("--logfile={}", log.display()), source("asks.js"));
+    let words =
+        ["--no-logfile-per-isolate", &to, "--perf-basic-prof", "--always-sparkplug", "--no-opt", &script];
+    assert_eq!(asked(&node, &words, "getppid")?, (1000, 1000));
+    let _ = std::fs::remove_file(&log);
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs java"]
+fn code_that_java_has_made_is_named() -> Result<()> {
+    let java = Target::installed("java", "default-jdk-headless")?;
+    let words = [
+        "-Xcomp",
+        "-XX:CompileCommand=quiet",
+        "-XX:CompileCommand=compileonly,Asks.*",
+        "-XX:CompileCommand=dontinline,Asks.*",
+        "-XX:+PreserveFramePointer",
+        "-XX:+UnlockDiagnosticVMOptions",
+        "-XX:+DumpPerfMapAtExit",
+        &source("Asks.java"),
+    ];
+    let (made, all) = asked(&java, &words, "clock_gettime")?;
+    // java itself asks for the time too, in other threads and while it links a call.
+    assert!(made >= 1000 && all >= made, "{made} of {all}");
+    Ok(())
+}
+
 /// A traced call has the stack that a count has, and each its own.
 #[test]
 fn a_traced_call_has_its_own_stack() -> Result<()> {

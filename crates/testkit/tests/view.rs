@@ -10,8 +10,9 @@ use nix::unistd::Pid;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use testkit::{Link, Nanoprobe, Program, Result, Running, Target, wait_until};
@@ -32,9 +33,13 @@ struct View {
 
 impl View {
     fn start(words: &[&str]) -> View {
-        let pair = openpty(&SMALL, None).unwrap();
+        View::of_size(SMALL, words)
+    }
+
+    fn of_size(size: Winsize, words: &[&str]) -> View {
+        let pair = openpty(&size, None).unwrap();
         let before = tcgetattr(&pair.slave).unwrap();
-        let screen = Arc::new(Mutex::new(vt100::Parser::new(24, 80, 500)));
+        let screen = Arc::new(Mutex::new(vt100::Parser::new(size.ws_row, size.ws_col, 500)));
         let (mut output, seen) = (File::from(pair.master.try_clone().unwrap()), screen.clone());
         let was_asked = Arc::new(AtomicBool::new(false));
         let asked = was_asked.clone();
@@ -372,6 +377,109 @@ fn a_command_writes_beside_the_view_and_its_output_is_shown_at_the_end() -> Resu
     view.press("q");
     view.ends_well();
     view.shows("from the command");
+    Ok(())
+}
+
+/// A script that counts calls, draws a histogram, and prints when it is told to.
+const SCRIPT: &str = "begin { printf(\"it begins\\n\"); } uprobe:WORK { @calls[comm] = count(); @by = hist(arg0); } end { printf(\"it ends\\n\"); }";
+
+/// It goes with the test.
+struct Script(PathBuf);
+
+impl Script {
+    fn of(target: &Target) -> Result<Script> {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let work = target.spec("work").trim_start_matches("u:").to_owned();
+        let number = NUMBER.fetch_add(1, Ordering::SeqCst);
+        let path = std::env::temp_dir().join(format!("np-view-{}-{number}.bt", std::process::id()));
+        std::fs::write(&path, SCRIPT.replace("WORK", &work)).unwrap();
+        Ok(Script(path))
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Script {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn a_script_is_shown_by_its_maps_and_lines_and_ends_as_it_does_without_a_view() -> Result<()> {
+    let (target, mut running) = target()?;
+    let file = Script::of(&target)?;
+    let words = ["top", file.path(), "-p", &running.pid_text()];
+    let large = Winsize { ws_row: 50, ws_col: 200, ws_xpixel: 0, ws_ypixel: 0 };
+    for size in [SMALL, large] {
+        let mut view = View::of_size(size, &words);
+        view.shows("nothing is in the script's maps so far");
+        let made = running.run(5000, "work")?;
+        view.shows(&format!("]: {made}"));
+        view.shows("keys of each map: @by: 1, @calls: 1");
+        view.shows("|@@@");
+        view.press("3");
+        view.shows("it begins");
+        view.press("4");
+        view.shows(&format!("{made} = {made} handled + 0 skipped"));
+        view.press("6p");
+        view.shows("PAUSED");
+        let more = running.run(800, "work")?;
+        view.press("p");
+        view.shows(&format!("]: {}", made + more));
+        view.press("z");
+        view.shows("the maps are empty");
+        view.shows("nothing is in the script's maps so far");
+        let last = running.run(2400, "work")?;
+        view.shows(&format!("]: {last}"));
+        view.press("q");
+        view.ends_well();
+        // What `run` says at its end: of the maps what came since they were emptied, of hits all.
+        view.shows("it ends");
+        view.shows(&format!("]: {last}"));
+        view.shows(&format!("Hits {0}: {0} handled, 0 skipped", made + more + last));
+    }
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
+
+#[test]
+fn a_script_in_a_view_leaves_a_sane_terminal_when_its_target_ends_or_its_engine_is_killed() -> Result<()> {
+    let (target, running) = target()?;
+    let file = Script::of(&target)?;
+    let words = ["top", file.path(), "-p", &running.pid_text()];
+    let mut view = View::start(&words);
+    view.shows("6 maps");
+    kill(view.part("np-engine"), Signal::SIGKILL).unwrap();
+    view.ends();
+    view.becomes_sane();
+    let mut view = View::start(&words);
+    view.shows("6 maps");
+    assert_eq!(running.end()?.code(), Some(7));
+    view.ends_well();
+    Ok(())
+}
+
+#[test]
+fn without_a_terminal_the_maps_of_a_script_are_printed() -> Result<()> {
+    let (target, mut running) = target()?;
+    let file = Script::of(&target)?;
+    let mut plain =
+        Nanoprobe::find()?.start(["top", file.path(), "-p", &running.pid_text(), "-i", "100ms"])?;
+    plain.expect("it begins")?;
+    plain.expect("hits  ")?;
+    let made = running.run(5000, "work")?;
+    while !plain.expect("hits  ")?.contains(&format!("{made} = {made} handled")) {}
+    let outcome = plain.interrupt_and_finish()?.success()?;
+    let shown = outcome.stdout.matches(&format!("]: {made}\n")).count();
+    assert!(
+        shown >= 2 && outcome.stdout.contains("it ends") && !outcome.stdout.contains('\x1b'),
+        "{outcome}"
+    );
+    assert!(outcome.stderr.contains("Detach verified: yes"), "{outcome}");
+    assert_eq!(running.end()?.code(), Some(7));
     Ok(())
 }
 

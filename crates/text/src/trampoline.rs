@@ -11,7 +11,7 @@
 //!          H7 the rseq area is touched only if the thread pointer leads to a block that has its address twice, and
 //!          something else in between, as glibc's; any CPU number read there leads to a copy of the counts or to 0.
 //! Checked: tests (another decoder, an abstract run that checks the roll-back of every step),
-//!          testkit `counting`, `torture attach`.
+//!          testkit `counting`; `torture attach`.
 //! Source:  rseq(2) for the restartable count; user-needs 0.2 for the red zone.
 
 use crate::arch::aarch64;

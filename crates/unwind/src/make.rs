@@ -141,6 +141,14 @@ impl Builder {
         self.rows.push((addr, number));
     }
 
+    /// Of these addresses nothing is known, whatever the rows from this one on say.
+    fn unknown(&mut self, first: usize, addrs: Range<u64>) {
+        let is_behind = |(addr, _): &(u64, u16)| !addrs.contains(addr);
+        let rows = self.rows.split_off(first);
+        self.rows.extend(rows.into_iter().filter(is_behind));
+        self.row(addrs.start, Rule::bare(Kind::Unknown));
+    }
+
     /// Functions that begin by making a frame: what their compiler does not say, their first two instructions do.
     fn framed(&mut self, image: &ElfImage, gap: &Range<u64>) {
         const LANDING: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];

@@ -6,7 +6,7 @@
 //! Context: hit, control.
 //! Keeps:   P1 the layout is the same in both builds (`repr(C)`, fixed sizes).
 //!          P2 an access of `len` bytes is allowed where all of its bytes lie inside one of the bounds.
-//! Checked: tests below; jit's tests/engines.rs; testkit `programs_at_hits`.
+//! Checked: tests below; jit's tests/engines.rs; testkit `programs`.
 
 use core::sync::atomic::AtomicU64;
 
@@ -62,6 +62,8 @@ pub struct Hit {
     pub scratch: u64,
     /// What is the consumer's own, and differs from site to site.
     pub cookie: u64,
+    /// Address of the thread's [`Inside`], 0 if it has none.
+    pub inside: u64,
 }
 
 /// A run that is held to its bounds.
@@ -151,6 +153,8 @@ pub struct Inside {
     pub programs: AtomicU64,
     /// Hits in a row that were skipped for it.
     pub skipped: AtomicU64,
+    /// Where the thread has found its key in a map: by the map's number, what `map::Near` keeps there.
+    pub near: [AtomicU64; 4],
 }
 
 impl Inside {

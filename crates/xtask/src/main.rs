@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod cited;
 mod fences;
 mod mutants;
 mod sources;
@@ -8,10 +9,11 @@ fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let (name, rest) = args.split_first().map_or(("", &[][..]), |(name, rest)| (name.as_str(), rest));
     let good = match name {
+        "cited" => cited::run(),
         "fences" => fences::run(),
         "mutants" => mutants::run(rest),
         _ => {
-            eprintln!("xtask: no command {name:?}; there are: fences mutants");
+            eprintln!("xtask: no command {name:?}; there are: cited fences mutants");
             false
         }
     };

@@ -22,14 +22,26 @@ impl Source {
     }
 }
 
+/// The workspace's root.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new(".")).to_path_buf()
+}
+
 /// All files below `crates/*/src`, in a fixed order.
 pub fn all() -> Vec<Source> {
-    let root =
-        Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new(".")).to_path_buf();
-    let mut out = Vec::new();
+    below(&["src"])
+}
+
+/// Those of tests too.
+pub fn everything() -> Vec<Source> {
+    below(&["src", "tests"])
+}
+
+fn below(folders: &[&str]) -> Vec<Source> {
+    let (root, mut out) = (root(), Vec::new());
     let crates = fs::read_dir(root.join("crates")).into_iter().flatten().flatten();
     for dir in crates.map(|entry| entry.path()).filter(|path| !path.ends_with("xtask")) {
-        collect(&dir.join("src"), &root, &mut out);
+        folders.iter().for_each(|folder| collect(&dir.join(folder), &root, &mut out));
     }
     out.sort_by(|a, b| a.path.cmp(&b.path));
     out

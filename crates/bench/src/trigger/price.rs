@@ -5,7 +5,7 @@
 //! Context: control. The child is forked, not started: it takes a millisecond.
 //! Keeps:   P1 the child ends with this call, or with us.
 //!          P2 what could not be measured is `None`, not a guess: in `PATIENCE` at most.
-//! Checked: tests below; cli `tests/record.rs`.
+//! Checked: tests below; testkit `recording`.
 //!
 //! A walk of the stack that was made before costs less than a new one: what is told is the price of new ones.
 //!

@@ -72,6 +72,16 @@ impl Family {
         self.all.iter().any(|entered| entered.session.has_heirs())
     }
 
+    /// Those that are in.
+    pub fn sessions(&self) -> impl Iterator<Item = &Session> {
+        self.all.iter().map(|entered| &entered.session)
+    }
+
+    /// What has become of hits so far, in those that are in and those that were left.
+    pub fn so_far(&self) -> Runs {
+        self.all.iter().fold(self.runs, |sum, entered| add(sum, entered.runs()))
+    }
+
     /// Takes in what has come since the last time, and looks now and then for what processes have done to themselves. True if a walk
     /// has met something new.
     pub fn look(&mut self) -> bool {
@@ -115,10 +125,7 @@ impl Family {
     fn leave(&mut self, mut entered: Entered) {
         self.detach(&mut entered.session);
         let session = &entered.session;
-        for (_, runs) in session.sites().flat_map(|site| site.runs()) {
-            self.runs = add(self.runs, runs);
-        }
-        self.runs.ran = self.runs.ran.saturating_add(entered.natives.hits(session));
+        self.runs = add(self.runs, entered.runs());
         for number in 0..session.programs().len() as u32 {
             if let Some(fault) = session.last_fault(number) {
                 let name = session.programs().get(number).map_or("", Program::name);
@@ -156,18 +163,7 @@ impl Family {
         }
         let runs = self.runs;
         let is_clean = self.receipts.iter().all(Receipt::is_verified);
-        let causes: Vec<String> = [
-            ("nested", runs.nested),
-            ("no workspace", runs.no_workspace),
-            ("out of fuel", runs.fuel),
-            ("fault", runs.fault),
-            ("in a child", runs.child),
-        ]
-        .iter()
-        .filter(|(_, n)| *n > 0)
-        .map(|(cause, n)| format!("{n} {cause}"))
-        .collect();
-        let causes = if causes.is_empty() { String::new() } else { format!(" ({})", causes.join(", ")) };
+        let causes = causes(runs);
         let (hits, ran, skipped) = (runs.hits(), runs.ran, runs.skipped());
         let hits =
             format!("Hits {hits}: {ran} handled, {skipped} skipped{causes}; {left_out} places left out.");
@@ -181,9 +177,29 @@ impl Family {
 }
 
 impl Entered {
+    fn runs(&self) -> Runs {
+        let of_sites = self.session.sites().flat_map(|site| site.runs());
+        let runs = of_sites.fold(Runs::default(), |sum, (_, runs)| add(sum, runs));
+        Runs { ran: runs.ran.saturating_add(self.natives.hits(&self.session)), ..runs }
+    }
+
     fn collect(&mut self, maps: &Shared) {
         self.natives.collect(&self.session, maps, &mut self.taken);
     }
+}
+
+/// Why hits were skipped, in brackets; nothing if none was.
+pub fn causes(runs: Runs) -> String {
+    let all = [
+        ("nested", runs.nested),
+        ("no workspace", runs.no_workspace),
+        ("out of fuel", runs.fuel),
+        ("fault", runs.fault),
+        ("in a child", runs.child),
+    ];
+    let causes: Vec<String> =
+        all.iter().filter(|(_, n)| *n > 0).map(|(cause, n)| format!("{n} {cause}")).collect();
+    if causes.is_empty() { String::new() } else { format!(" ({})", causes.join(", ")) }
 }
 
 fn add(a: Runs, b: Runs) -> Runs {

@@ -132,6 +132,16 @@ impl<'g> Live<'g> {
         }
     }
 
+    /// What is in processes.
+    pub fn family(&self) -> &Family {
+        &self.family
+    }
+
+    /// The process that was named first, or the command.
+    pub fn pid(&self) -> Option<i32> {
+        self.named().first().copied()
+    }
+
     /// True if more than one process may be traced, or one more than once.
     fn is_many(&self) -> bool {
         let is_one = matches!(&self.which, Which::Command(_))

@@ -125,6 +125,8 @@ pub struct Options {
     pub is_verb: bool,
     /// Called by that name: what bpftrace does not print is not printed.
     pub is_bpftrace: bool,
+    /// It is shown in a live view.
+    pub watch: Option<super::Watch>,
     /// `--name=value` after `--`.
     pub named: Vec<(String, Option<String>)>,
 }

@@ -29,7 +29,7 @@ const WARNING: Style = PLAIN.fg(Color::Yellow);
 const NUMBERS: u16 = 61;
 
 const HELP: [&str; 17] = [
-    "1 to 5, Tab     functions, latency over time, events, health, flame graph",
+    "1 to 6, Tab     functions, latency, events, health, flame graph, maps of a script",
     "up down j k     choose a function; PgUp PgDn Home End",
     "Enter           latency of the chosen function over time, and back",
     "< >, left right sort by another column;  r  the other way round",
@@ -66,10 +66,11 @@ pub fn draw(frame: &mut Frame<'_>, shot: &Shot, view: &View) {
     match view.tab {
         _ if view.has_help => help(frame, body),
         Tab::Functions => functions(frame, body, shot, view),
-        Tab::Heat => heat(frame, body, &shot.heat, view.is_utf8),
+        Tab::Heat => heat(frame, body, &shot.heat, view.is_utf8, shot.maps.is_some()),
         Tab::Events => events(frame, body, shot),
         Tab::Health => health(frame, body, shot),
         Tab::Flame => flame(frame, body, shot),
+        Tab::Maps => maps(frame, body, shot, view),
     }
     frame.render_widget(Paragraph::new(last_line(view)), foot);
 }
@@ -77,7 +78,7 @@ pub fn draw(frame: &mut Frame<'_>, shot: &Shot, view: &View) {
 fn head(shot: &Shot, view: &View) -> Text<'static> {
     let mut spans = vec![
         Span::styled(shot.target.clone(), BOLD),
-        Span::raw(format!("  {} s  {} calls/s", shot.seconds, rate(shot.per_second()))),
+        Span::raw(format!("  {} s  {} {}/s", shot.seconds, rate(shot.per_second()), shot.what())),
     ];
     if let Some((_, overhead)) = shot.health.iter().find(|(what, _)| *what == "overhead") {
         spans.push(Span::raw(format!("  overhead {overhead}")));
@@ -138,7 +139,11 @@ fn functions(frame: &mut Frame<'_>, area: Rect, shot: &Shot, view: &View) {
     let table = Table::new(view.on_screen().iter().map(row), widths).header(Row::new(Column::ALL.map(title)));
     frame.render_widget(table, area);
     if view.order.is_empty() {
-        let why = if shot.lines.is_empty() { "no function is probed" } else { "no function fits the filter" };
+        let why = match &shot.maps {
+            Some(_) => OF_SCRIPT,
+            None if shot.lines.is_empty() => "no function is probed",
+            None => "no function fits the filter",
+        };
         note(frame, area, 1, why);
     }
 }
@@ -159,10 +164,11 @@ fn in_the_middle(name: &str, room: usize) -> String {
 }
 
 /// A row for each power of two that was hit, the longest above; the newest column on the right.
-fn heat(frame: &mut Frame<'_>, area: Rect, heat: &Heat, is_utf8: bool) {
+fn heat(frame: &mut Frame<'_>, area: Rect, heat: &Heat, is_utf8: bool, is_script: bool) {
     const LABEL: u16 = 9;
     let title = match heat.function {
         Some(_) => format!("{}: calls by how long they took, a column a second", heat.name),
+        None if is_script => return note(frame, area, 0, OF_SCRIPT),
         None => "choose a function of the first tab".into(),
     };
     note(frame, area, 0, &title);
@@ -205,8 +211,31 @@ fn shade(count: u64, most: u64, is_utf8: bool) -> Span<'static> {
     Span::styled(glyphs[step], PLAIN.fg(COLOURS[step]))
 }
 
+/// As the end of the run prints them.
+fn maps(frame: &mut Frame<'_>, area: Rect, shot: &Shot, view: &View) {
+    let Some(maps) = &shot.maps else {
+        return note(frame, area, 0, "there is no script here: nanoprobe top FILE.bt -p PID shows its maps");
+    };
+    if maps.lines.is_empty() {
+        return note(frame, area, 0, &format!("nothing is in the script's maps so far{}", maps.of));
+    }
+    let rows = usize::from(area.height.saturating_sub(1));
+    let end = (view.line + rows).min(maps.lines.len());
+    let more = maps.lines.len() - end;
+    let more = if more > 0 { format!("; {more} lines more below") } else { String::new() };
+    note(frame, area, 0, &format!("{}{more}", maps.head));
+    for (y, line) in maps.lines.get(view.line..end).unwrap_or_default().iter().enumerate() {
+        let at = Rect { y: area.y + 1 + y as u16, height: 1, ..area };
+        frame.render_widget(Paragraph::new(line.as_str()), at.intersection(area));
+    }
+}
+
+/// What a script has none of.
+pub const OF_SCRIPT: &str = "this view is of a script, which counts in its maps: 6; what it prints: 3";
+
 fn events(frame: &mut Frame<'_>, area: Rect, shot: &Shot) {
     let title = match &shot.traced {
+        _ if shot.maps.is_some() => "what the script prints, the newest below".into(),
         Some(name) => format!("calls of {name}, the newest below; t ends this"),
         None => "t shows calls of the chosen function; for that its threads stop, twice".into(),
     };
@@ -254,12 +283,8 @@ fn folded(text: &str, room: usize) -> Vec<String> {
 fn flame(frame: &mut Frame<'_>, area: Rect, shot: &Shot) {
     const COLOURS: [Color; 4] = [Color::Yellow, Color::LightRed, Color::LightYellow, Color::Red];
     let Some((name, stacks)) = &shot.flame else {
-        return note(
-            frame,
-            area,
-            0,
-            "f draws who calls the chosen function; for that its threads stop, twice",
-        );
+        let how = "f draws who calls the chosen function; for that its threads stop, twice";
+        return note(frame, area, 0, if shot.maps.is_some() { OF_SCRIPT } else { how });
     };
     let all: u64 = stacks.values().fold(0, |sum, n| sum.saturating_add(*n));
     let height = area.height.saturating_sub(1);

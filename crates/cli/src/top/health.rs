@@ -61,6 +61,14 @@ impl Health {
         self.before = Some(Cpu { at: now, target, own });
     }
 
+    /// Processor time of the process, and ours.
+    pub fn processor(&self) -> Option<(&'static str, String)> {
+        let (target, own) = self.used?;
+        let text =
+            format!("{:.0} % of a CPU used by the process, {:.1} % by us", target * 100.0, own * 100.0);
+        Some(("processor", text))
+    }
+
     /// `report`: what takes longer to find out.
     pub fn rows(
         &self,
@@ -71,12 +79,7 @@ impl Health {
     ) -> Rows {
         let sessions = probes.sessions();
         let mut rows: Rows = vec![("price", self.price_of_a_call()), ("overhead", self.overhead(lines))];
-        if let Some((target, own)) = self.used {
-            rows.push((
-                "processor",
-                format!("{:.0} % of a CPU used by the process, {:.1} % by us", target * 100.0, own * 100.0),
-            ));
-        }
+        rows.extend(self.processor());
         rows.push(("hits", hits(sessions, report)));
         if let Some(calls) = calls(sessions, functions) {
             rows.push(("calls", calls));

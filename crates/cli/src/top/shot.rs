@@ -31,12 +31,34 @@ pub struct Shot {
     pub flame: Option<(String, Rc<Folded>)>,
     /// What, and how it is.
     pub health: Vec<(&'static str, String)>,
+    /// Of a script.
+    pub maps: Option<Maps>,
+}
+
+/// The maps of a script, in lines.
+#[derive(Clone, Debug, Default)]
+pub struct Maps {
+    /// Their names, and how many elements each has.
+    pub head: String,
+    /// What is said if there are none.
+    pub of: &'static str,
+    pub lines: Vec<String>,
+    /// Hits in a second.
+    pub per_second: f64,
 }
 
 impl Shot {
     /// Calls in a second, of all functions.
     pub fn per_second(&self) -> f64 {
+        if let Some(maps) = &self.maps {
+            return maps.per_second;
+        }
         self.lines.iter().map(|line| line.per_second).sum()
+    }
+
+    /// What comes so often.
+    pub fn what(&self) -> &'static str {
+        if self.maps.is_some() { "hits" } else { "calls" }
     }
 
     /// A table for people: the functions of `view`, `rows` of them at most.
@@ -59,7 +81,10 @@ impl Shot {
     pub fn text(&self, view: &View) -> Vec<String> {
         let mut all =
             vec![format!("nanoprobe top: {}, after {} s", self.target, self.seconds), String::new()];
-        all.extend(self.table(view, usize::MAX));
+        match &self.maps {
+            Some(maps) => all.extend(maps.lines.iter().cloned()),
+            None => all.extend(self.table(view, usize::MAX)),
+        }
         all.push(String::new());
         all.extend(self.health.iter().map(|(what, how)| format!("{what:<12} {how}")));
         if let Some((span, _)) = self.heat.span(usize::MAX) {

@@ -19,15 +19,17 @@ pub enum Tab {
     Events,
     Health,
     Flame,
+    Maps,
 }
 
 impl Tab {
-    pub const ALL: [(Tab, &str); 5] = [
+    pub const ALL: [(Tab, &str); 6] = [
         (Tab::Functions, "1 functions"),
         (Tab::Heat, "2 latency"),
         (Tab::Events, "3 events"),
         (Tab::Health, "4 health"),
         (Tab::Flame, "5 flame"),
+        (Tab::Maps, "6 maps"),
     ];
 
     pub fn number(self) -> usize {
@@ -129,6 +131,10 @@ pub struct View {
     pub top: usize,
     /// Rows that are shown.
     pub height: usize,
+    /// The first line of the maps that is shown.
+    pub line: usize,
+    /// Lines that the maps have.
+    pub lines: usize,
     /// What was done last, or cannot be done.
     pub note: String,
     /// The terminal shows characters beyond ASCII.
@@ -251,7 +257,7 @@ impl View {
             '>' => self.sort = self.sort.step(1),
             'k' => self.select(|at, _| at.saturating_sub(1)),
             'j' => self.select(|at, _| at + 1),
-            '1'..='5' => self.go(Tab::by_number(c as usize - '1' as usize)),
+            '1'..='6' => self.go(Tab::by_number(c as usize - '1' as usize)),
             _ => self.note = format!("no key '{c}': ? shows all"),
         }
         None
@@ -276,6 +282,10 @@ impl View {
     }
 
     fn select(&mut self, to: impl FnOnce(usize, usize) -> usize) {
+        if self.tab == Tab::Maps {
+            self.line = to(self.line, self.height).min(self.lines.saturating_sub(self.height));
+            return;
+        }
         let last = self.order.len().saturating_sub(1);
         let at = to(self.place(), self.height).min(last);
         self.selected = self.order.get(at).copied();

@@ -5,7 +5,7 @@
 //! Context: any; no allocation, no panic, no unsafe code.
 //! Keeps:   G1 a copy leaves registers, flags, memory and the way of control as the original does.
 //!          G2 what cannot be done exactly is refused, with the reason.
-//! Checked: tests/aarch64_objdump.rs, tests/aarch64_differential.rs (under qemu), unit tests.
+//! Checked: tests/aarch64_objdump.rs, tests/aarch64_differential (under qemu), unit tests.
 //!
 //! All instructions are four bytes, and so is a branch: a patch displaces exactly one of them, and the windows of
 //! the x86-64 ladder have no counterpart.
@@ -23,7 +23,7 @@ pub use emulate::{Regs, emulate};
 pub use encode::{BRANCH_REACH, NOP, b};
 pub(crate) use exits::{Exit, exits};
 pub use place::displaced;
-pub(crate) use place::{is_call, may_fault, place, place_exit, tally};
+pub(crate) use place::{end_of_code, is_call, may_fault, place, place_exit, tally};
 pub use relocate::{
     COPY_MAX_WORDS, Copied, FAR_WORDS, GATE_WORDS, NotMoved, Origin, SCRATCH_BYTES, Saved, far, gate,
     relocate, resume,

@@ -6,7 +6,7 @@
 //! Keeps:   G1 `decode` and `classify` name every instruction that must not be moved (kernel-facts 1.11, with
 //!          the departures below).
 //!          G2 decoding never reads past the given bytes.
-//! Checked: tests/objdump.rs (boundaries of libc), tests/ladder.rs, tests/differential.rs (each class run).
+//! Checked: tests/real (boundaries of libc), tests/ladder.rs, tests/differential (each class run).
 //! Source:  the kernel's class table for uprobes. Departs: LOCK and segment prefixes are allowed, for the
 //!          instruction is moved whole, prefixes included, and is not emulated; `syscall` is allowed as the
 //!          first instruction.

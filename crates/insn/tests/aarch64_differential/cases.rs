@@ -4,7 +4,7 @@
 //! State:   none.
 //! Context: test only.
 //! Keeps:   G1 each class is one that the tests count, so that none is forgotten.
-//! Checked: `every_class_was_compared` counts.
+//! Checked: the test counts how many of each class were compared.
 
 use crate::machine::{CODE, DATA, LEN, LITERALS, STACK, State};
 use crate::seed::Seed;

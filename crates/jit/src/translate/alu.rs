@@ -4,7 +4,7 @@
 //! State:   none of its own.
 //! Context: control.
 //! Keeps:   a signed division is made of an unsigned one: the machine's own traps where the quotient has no place.
-//! Checked: tests/engines.rs; tests/differential.rs.
+//! Checked: tests/engines.rs; tests/differential.
 
 use super::{Body, Broken};
 use bpf::{Alu, Operand, Order, Reg, Size, Width};

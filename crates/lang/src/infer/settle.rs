@@ -142,8 +142,8 @@ impl Settler<'_> {
         let text = |t: String| ExprKind::Str(t.into_bytes());
         let parts = [
             ("btf_id", ExprKind::Int(0)),
-            ("base_type", text(base(ty, self.ctypes))),
-            ("full_type", text(shown(ty, self.ctypes))),
+            ("base_ty", text(base(ty, self.ctypes))),
+            ("full_ty", text(shown(ty, self.ctypes))),
         ];
         let mut made = Vec::new();
         for (name, kind) in parts {

@@ -296,7 +296,11 @@ impl Infer<'_> {
             (Type::Int(want), Type::Int(_) | Type::Enum(_)) => match literal {
                 Some(n) => in_range(*want, n),
                 None => match (ty, merged) {
-                    (Type::Int(have), _) if have.size == want.size && have.signed != want.signed => {
+                    (Type::Int(have), _)
+                        if have.signed != want.signed
+                            && (have.size == want.size
+                                || (have.signed && !have.flexible && have.size < want.size)) =>
+                    {
                         let message = format!(
                             "Sign mismatch for ${name}: '{}' is assigned to '{}'",
                             self.show(ty),

@@ -10,41 +10,13 @@ use super::build::{Build, Done};
 use super::code::{THREAD, r};
 use super::frame::Place;
 use crate::Builtin;
+use crate::arch::{self, RETVAL};
 use crate::ast::{Expr, ExprKind, Provider};
 use crate::program::Trouble;
 use crate::types::{Int, Type};
 use bpf::helper::{self, About, Named};
 use bpf::{Alu, Cond, Op, Operand, Order};
 
-/// Offsets in the context (`struct pt_regs`).
-const REGISTERS: [(&str, i16); 24] = [
-    ("r15", 0),
-    ("r14", 8),
-    ("r13", 16),
-    ("r12", 24),
-    ("bp", 32),
-    ("bx", 40),
-    ("r11", 48),
-    ("r10", 56),
-    ("r9", 64),
-    ("r8", 72),
-    ("ax", 80),
-    ("cx", 88),
-    ("dx", 96),
-    ("si", 104),
-    ("di", 112),
-    ("orig_ax", 120),
-    ("ip", 128),
-    ("pc", 128),
-    ("cs", 136),
-    ("flags", 144),
-    ("sp", 152),
-    ("ss", 160),
-    ("rax", 80),
-    ("rip", 128),
-];
-/// The register of a function's value.
-const RETVAL: i16 = 80;
 /// The greatest errno that a pointer can be.
 const MAX_ERRNO: i32 = 4095;
 
@@ -353,11 +325,12 @@ impl Build<'_, '_> {
 
     fn named_register(&mut self, args: &[Expr], e: &Expr) -> Done {
         let name = args.first().and_then(word).unwrap_or_default();
-        let Some((_, at)) = REGISTERS.iter().find(|(known, _)| *known == name) else {
+        let Some(at) = arch::by_name(&name) else {
+            let arch = arch::NAME;
             return self
-                .refuse(e.span, format!("'{name}' is not a valid register on this architecture (x86_64)"));
+                .refuse(e.span, format!("'{name}' is not a valid register on this architecture ({arch})"));
         };
-        self.register(*at);
+        self.register(at);
         Ok(())
     }
 

@@ -10,16 +10,12 @@ use super::build::{Build, CONTEXT, Done, is_thread};
 use super::code::{NOTED, r};
 use super::frame::Place;
 use super::memory::size_of;
+use crate::arch::{ABOVE_STACK, ARGUMENTS, STACK_POINTER};
 use crate::ast::{Block, Expr, ExprKind, FieldName, If, MapId, Step, UnOp};
 use crate::program::{SCALAR_KEY, Trouble};
 use crate::types::{Int, Type};
 use bpf::helper::{self, FIRST_MAP};
 use bpf::{Alu, Atomic, Cond, Op, Operand, Reg, Size, Wide, Width};
-
-/// Offsets of a thread's registers in the context (`struct pt_regs`) by which arguments are passed.
-pub const ARGUMENTS: [i16; 6] = [112, 104, 96, 88, 72, 64];
-/// The stack pointer in it.
-const STACK_POINTER: i16 = 152;
 
 impl Build<'_, '_> {
     /// A number: r0.
@@ -200,7 +196,7 @@ impl Build<'_, '_> {
         if let Some(at) = ARGUMENTS.get(n as usize) {
             return self.code.load(Size::Dw, false, r(0), CONTEXT, *at);
         }
-        let behind = 8 * (i64::from(n) - ARGUMENTS.len() as i64 + 1);
+        let behind = 8 * (i64::from(n) - ARGUMENTS.len() as i64 + ABOVE_STACK);
         self.code.load(Size::Dw, false, r(0), CONTEXT, STACK_POINTER);
         self.code.alu_imm(Alu::Add, r(0), behind);
         let to = self.frame.take(8);

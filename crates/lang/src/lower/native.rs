@@ -45,7 +45,7 @@ fn alone(checked: &Checked, probe: &Probe) -> Option<(MapId, Native)> {
     let native = match (builtin, args.as_slice(), agg) {
         (Builtin::Count, [], Agg::Count) => Native::Count { map },
         (Builtin::Hist, [Expr { kind: ExprKind::Arg(n), .. }, ..], agg @ Agg::Hist { bits: 0 }) => {
-            let register = u32::try_from(*super::expr::ARGUMENTS.get(*n as usize)?).ok()?;
+            let register = u32::try_from(*crate::arch::ARGUMENTS.get(*n as usize)?).ok()?;
             Native::Histogram { map, agg: *agg, register }
         }
         _ => return None,

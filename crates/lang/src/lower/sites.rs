@@ -11,6 +11,7 @@ use super::build::{Build, CONTEXT, Done};
 use super::code::r;
 use super::frame::Place;
 use crate::Checked;
+use crate::arch::{self, INSTRUCTION, by_dwarf};
 use crate::ast::{AttachPoint, Expr, ExprKind, Probe, Provider};
 use crate::site::Located;
 use crate::types::{Int, StructId, Type};
@@ -20,11 +21,6 @@ use image::dwarf::Part;
 use image::{Address, Loc, MarkArgument};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Offsets in the context (`struct pt_regs`) by DWARF's numbers of registers.
-const REGISTERS: [i16; 17] = [80, 96, 88, 40, 104, 112, 32, 152, 72, 64, 56, 48, 24, 16, 8, 0, 128];
-/// The instruction pointer in it.
-const INSTRUCTION: i16 = 128;
 
 /// The places that one program serves.
 #[derive(Clone, Debug, Default)]
@@ -126,6 +122,10 @@ impl Build<'_, '_> {
 
     /// r0 = an argument of a mark.
     pub fn mark_argument(&mut self, n: u32, e: &Expr) -> Done {
+        if !arch::HAS_PLACES {
+            let why = format!("arg{n}: the arguments of marks are not read on {}", arch::NAME);
+            return self.refuse(e.span, why);
+        }
         if self.point.sites.is_empty() {
             // Places were not looked for: nobody will run this.
             self.code.constant(r(0), 0);
@@ -199,6 +199,13 @@ impl Build<'_, '_> {
 
     /// Puts the parts of a value together.
     pub fn put(&mut self, parts: &[Part], to: Place, len: usize, what: &str, e: &Expr) -> Done {
+        if !arch::HAS_PLACES {
+            let why = format!(
+                "{what}: where {} passes a value of this type is not known; argN and retval are",
+                arch::NAME
+            );
+            return self.refuse(e.span, why);
+        }
         let covered: usize = parts.iter().map(|part| part.len as usize).sum();
         if covered < len {
             self.zero(to, len);
@@ -234,7 +241,7 @@ impl Build<'_, '_> {
         match loc {
             Loc::Constant(n) => self.code.constant(r(0), n.cast_signed()),
             Loc::Register { number, shift } => {
-                self.code.load(Size::Dw, false, r(0), CONTEXT, REGISTERS[usize::from(*number).min(16)]);
+                self.code.load(Size::Dw, false, r(0), CONTEXT, by_dwarf(*number));
                 if *shift > 0 {
                     self.code.alu(Alu::Rsh, r(0), Operand::Imm((*shift).into()));
                 }
@@ -262,7 +269,7 @@ impl Build<'_, '_> {
     /// r0 = an address as the probed instruction would have it.
     fn place_in_memory(&mut self, address: Address) {
         let load = |build: &mut Self, dst: Reg, number: u8| {
-            build.code.load(Size::Dw, false, dst, CONTEXT, REGISTERS[usize::from(number).min(16)]);
+            build.code.load(Size::Dw, false, dst, CONTEXT, by_dwarf(number));
         };
         match address.base {
             Some(base) => load(self, r(0), base),

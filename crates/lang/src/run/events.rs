@@ -128,7 +128,8 @@ impl Machine {
             What::PrintMap(map) => self.print_map(*map, args),
             What::PrintElement(map) => {
                 self.fetch(*map);
-                let how = How { top: 0, div: 1, trailer: &self.trailer, is_real: self.is_real };
+                let how =
+                    How { top: 0, div: 1, trailer: &self.trailer, is_real: self.is_real, is_falling: false };
                 if let Some(map) = self.memory.maps.get(*map) {
                     let size = map.decl.key_size.min(args.len());
                     report::element(&mut self.out, &self.script, map, &args[..size], how);
@@ -189,7 +190,7 @@ impl Machine {
         let top = number_at(args, 0).max(0) as usize;
         let div = i128::from(number_at(args, 8)).max(1);
         self.fetch(map);
-        let how = How { top, div, trailer: &self.trailer, is_real: self.is_real };
+        let how = How { top, div, trailer: &self.trailer, is_real: self.is_real, is_falling: false };
         if let Some(map) = self.memory.maps.get(map) {
             report::map(&mut self.out, &self.script, map, how);
         }
@@ -281,6 +282,7 @@ impl Machine {
 
     /// A warning or an error with its place.
     fn message(&mut self, is_error: bool, text: &[u8], place: &Place) {
+        self.errors += u64::from(is_error);
         if !is_error && !self.says_warnings {
             return;
         }

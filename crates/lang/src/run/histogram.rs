@@ -76,10 +76,13 @@ fn linear_label(number: i128, step: i64) -> Shown {
 pub fn text(agg: Agg, counts: &[u64], div: i128) -> String {
     let rows = rows(agg, counts, div);
     let most = rows.iter().map(|row| row.count).max().unwrap_or(0);
+    let is_hist = matches!(agg, Agg::Hist { .. });
     let say = |shown: &Shown| String::from_utf8_lossy(&shown.text()).into_owned();
     let line = |row: &Row| {
         let head = match (&row.low, &row.high) {
-            (Some(Shown::Int(low)), Some(Shown::Int(high))) if low + 1 == *high => format!("[{low}]"),
+            (Some(Shown::Int(low)), Some(Shown::Int(high))) if is_hist && low + 1 == *high => {
+                format!("[{low}]")
+            }
             (Some(low), Some(high)) => format!("[{}, {})", say(low), say(high)),
             (None, Some(high)) => format!("(..., {})", say(high)),
             (Some(low), None) => format!("[{}, ...)", say(low)),
@@ -143,6 +146,8 @@ mod tests {
         let lines = text(agg, &of(agg, &[-1, 0, 3000, 5000]), 1);
         let heads: Vec<&str> = lines.lines().map(|l| l[..16].trim_end()).collect();
         assert_eq!(heads, ["(..., 0)", "[0, 2K)", "[2K, 4K)", "[4K, ...)"]);
+        let single = Agg::Lhist { min: 0, max: 10, step: 1 };
+        assert!(text(single, &of(single, &[5]), 1).starts_with("[5, 6) "));
         let one = Agg::Lhist { min: 0, max: 10, step: 10 };
         assert_eq!(
             json(one, &of(one, &[5, 10]), 1),

@@ -93,6 +93,8 @@ pub struct Machine {
     pub(super) exit: Option<i32>,
     /// By what it is and the place.
     pub(super) troubles: BTreeMap<(Trouble, String), u64>,
+    /// What the script itself said were errors.
+    pub(super) errors: u64,
     /// Programs that were ended, by probe and cause.
     faults: BTreeMap<(usize, String), u64>,
     pub(super) lost: u64,
@@ -137,6 +139,7 @@ impl Machine {
             err,
             exit: None,
             troubles: BTreeMap::new(),
+            errors: 0,
             faults: BTreeMap::new(),
             lost: 0,
             lost_in_rings: 0,
@@ -392,7 +395,7 @@ impl Machine {
             return;
         }
         (0..self.memory.maps.len()).for_each(|map| self.fetch(map));
-        let how = How { top: 0, div: 1, trailer: &self.trailer, is_real: self.is_real };
+        let how = How { top: 0, div: 1, trailer: &self.trailer, is_real: self.is_real, is_falling: false };
         let mut maps: Vec<&Map> = self.memory.maps.iter().filter(|map| map.len() > 0).collect();
         maps.sort_by(|a, b| a.decl.name.cmp(&b.decl.name));
         for map in maps {
@@ -424,6 +427,11 @@ impl Machine {
         if is_test { self.run_tests(&all) } else { self.run_benches(&all) }
     }
 
+    /// Reads, lookups and the like that failed, and errors that the script told.
+    fn failed_so_far(&self) -> u64 {
+        self.errors + self.troubles.values().sum::<u64>()
+    }
+
     fn run_tests(&mut self, all: &[(usize, String)]) -> i32 {
         let mut failed = Vec::new();
         if self.out.format == Format::Text {
@@ -432,7 +440,7 @@ impl Machine {
         }
         for (probe, name) in all {
             let began = Instant::now();
-            let before: u64 = self.troubles.values().sum();
+            let before = self.failed_so_far();
             let result = self.run_program(*probe);
             let took = began.elapsed().as_nanos();
             let hidden = Out::new(Box::new(std::io::sink()), self.out.format, super::Buffering::Full, false);
@@ -446,9 +454,7 @@ impl Machine {
             if let Some(shown) = shown {
                 self.out = shown;
             }
-            let is_fine = is_fine
-                && self.exit.take().unwrap_or(0) == 0
-                && self.troubles.values().sum::<u64>() == before;
+            let is_fine = is_fine && self.exit.take().unwrap_or(0) == 0 && self.failed_so_far() == before;
             if !is_fine {
                 failed.push(name.clone());
             }

@@ -9,7 +9,9 @@
 //! Checked: tests/output.rs.
 
 use super::show::quoted;
+use std::cell::RefCell;
 use std::io::{self, Write};
+use std::rc::Rc;
 
 /// How output is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -120,4 +122,31 @@ impl Out {
 /// Characters that change the direction of others or take no room.
 fn is_invisible(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+/// A place that keeps what is printed; copies of it are the same place.
+#[derive(Clone, Debug, Default)]
+pub struct Kept(Rc<RefCell<Vec<u8>>>);
+
+impl Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.borrow_mut().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Kept {
+    /// What was printed so far.
+    pub fn bytes(&self) -> Vec<u8> {
+        self.0.borrow().clone()
+    }
+
+    /// The same; bytes that are no text are replaced.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.borrow()).into_owned()
+    }
 }

@@ -27,6 +27,8 @@ pub struct How<'a> {
     pub trailer: &'a str,
     /// Series go by real time.
     pub is_real: bool,
+    /// The largest come first.
+    pub is_falling: bool,
 }
 
 struct Element {
@@ -38,7 +40,10 @@ struct Element {
 
 /// Prints a map.
 pub fn map(out: &mut Out, script: &Script, map: &Map, how: How<'_>) {
-    let elements = ordered(script, map, how.top);
+    let mut elements = ordered(script, map, how.top);
+    if how.is_falling {
+        elements.reverse();
+    }
     let name = &map.decl.name;
     match &map.decl.key {
         None => scalar(out, script, map, elements.first(), how),

@@ -136,7 +136,8 @@ impl Cursor<'_> {
         loop {
             let kind = if self.byte(0) == b'.' && self.byte(1) != b'.' {
                 self.take(1);
-                ExprKind::Field(Box::new(left), FieldName { name: self.field_name()?, arrow: false })
+                let name = self.field_of(&left)?;
+                ExprKind::Field(Box::new(left), FieldName { name, arrow: false })
             } else if self.rest().starts_with("->") {
                 self.take(2);
                 ExprKind::Field(Box::new(left), FieldName { name: self.field_name()?, arrow: true })
@@ -160,6 +161,16 @@ impl Cursor<'_> {
             let span = self.since(start);
             left = self.expr(span, kind);
         }
+    }
+
+    /// A field's name; those of `typeinfo` have been longer.
+    fn field_of(&mut self, of: &Expr) -> Read<Name> {
+        let mut name = self.field_name()?;
+        if matches!(of.kind, ExprKind::Typeinfo(_)) && matches!(name.text.as_str(), "base_type" | "full_type")
+        {
+            name.text.truncate("base_ty".len());
+        }
+        Ok(name)
     }
 
     fn field_name(&mut self) -> Read<Name> {

@@ -16,47 +16,64 @@ use image::spec::Pattern;
 const KINDS: [Provider; 3] = [Provider::Uprobe, Provider::Uretprobe, Provider::Usdt];
 
 impl Targets {
-    /// The attach points that a search fits: one for each name, with its arguments if they are wanted.
+    /// The attach points that a search fits, or several with commas: one for each name, with its arguments if they are wanted.
     ///
     /// # Errors
     /// Why the search can't be understood or answered.
     pub fn list(&mut self, search: &str, with_arguments: bool) -> Result<Vec<String>, String> {
+        let mut lines = Vec::new();
+        for one in searches(search) {
+            lines.extend(self.list_one(one, with_arguments)?);
+        }
+        Ok(lines)
+    }
+
+    fn list_one(&mut self, search: &str, with_arguments: bool) -> Result<Vec<String>, String> {
         let (word, rest) = search.split_once(':').unwrap_or((search, "*"));
-        let is_kind = word == search && Provider::of(word).is_some();
-        let fixed = events::listed(&if is_kind { format!("{word}:*") } else { search.to_owned() });
-        let is_fixed = Provider::of(word).is_some_and(|kind| !KINDS.contains(&kind));
-        if is_fixed && !fixed.is_empty() {
-            return Ok(fixed);
-        }
-        let kinds: Vec<Provider> = match Provider::of(word) {
-            Some(kind) => vec![kind],
-            None => KINDS.into_iter().filter(|kind| Pattern::glob(word).matches(kind.name())).collect(),
-        };
-        if let (Some(kind @ (Provider::Begin | Provider::End)), None) =
-            (kinds.first().copied(), search.split_once(':'))
-        {
-            return Ok(vec![kind.name().to_owned()]);
-        }
-        if kinds.is_empty() {
-            return Err(format!("Invalid probe type: {word}"));
-        }
-        let (mut lines, mut why) = (fixed, None);
-        let is_one = kinds.len() == 1;
-        for kind in kinds {
-            let text = match (kind, rest.contains(':')) {
-                (Provider::Usdt, false) => format!("usdt:{rest}:*"),
-                (Provider::Uprobe | Provider::Uretprobe, false) => format!("{}:{rest}:*", kind.name()),
-                _ => format!("{}:{rest}", kind.name()),
-            };
-            let found = AttachPoint::parse(&text).and_then(|point| {
-                if !KINDS.contains(&kind) {
-                    return Ok(vec![point.text]);
+        match Provider::of(word) {
+            Some(kind) if KINDS.contains(&kind) => self.list_kinds(&[kind], rest, with_arguments),
+            Some(kind) => without_file(kind, search),
+            None => {
+                let fits = |kind: &Provider| Pattern::glob(word).matches(kind.name());
+                let kinds: Vec<Provider> = KINDS.into_iter().filter(fits).collect();
+                let mut lines = events::listed(search);
+                match (kinds.is_empty(), word == search) {
+                    (true, _) if !is_glob(word) => return Err(format!("Invalid probe type: {word}")),
+                    (true, true) => lines.extend(self.named(search)),
+                    (true, false) => {}
+                    (false, _) => match self.list_kinds(&kinds, rest, with_arguments) {
+                        Err(why) if lines.is_empty() => return Err(why),
+                        found => lines.extend(found.unwrap_or_default()),
+                    },
                 }
-                self.lines(point, with_arguments)
-            });
-            match found {
+                Ok(lines)
+            }
+        }
+    }
+
+    /// Of a process, all whose name a glob fits.
+    fn named(&mut self, search: &str) -> Vec<String> {
+        if self.process.is_none() {
+            return Vec::new();
+        }
+        let pattern = Pattern::glob(search);
+        let all = self.list_kinds(&KINDS, "*", false).unwrap_or_default();
+        all.into_iter().filter(|line| pattern.matches(line)).collect()
+    }
+
+    fn list_kinds(
+        &mut self,
+        kinds: &[Provider],
+        rest: &str,
+        with_arguments: bool,
+    ) -> Result<Vec<String>, String> {
+        let (mut lines, mut why) = (Vec::new(), None);
+        for kind in kinds {
+            let all = if rest.contains(':') { "" } else { ":*" };
+            let point = AttachPoint::parse(&format!("{}:{rest}{all}", kind.name()));
+            match point.and_then(|point| self.lines(point, with_arguments)) {
                 Ok(found) => lines.extend(found),
-                Err(refused) if is_one => return Err(refused),
+                Err(refused) if kinds.len() == 1 => return Err(refused),
                 Err(refused) => why = Some(refused),
             }
         }
@@ -104,5 +121,45 @@ impl Targets {
             }
             _ => Vec::new(),
         }
+    }
+}
+
+/// What a list of searches is made of: at commas that stand in no quotes and no parentheses.
+fn searches(list: &str) -> Vec<&str> {
+    let (mut quoted, mut depth) = (false, 0usize);
+    let parts = list.split(|c: char| {
+        match c {
+            '"' => quoted = !quoted,
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        c == ',' && !quoted && depth == 0
+    });
+    parts.map(str::trim).filter(|one| !one.is_empty()).collect()
+}
+
+fn is_glob(text: &str) -> bool {
+    text.contains(['*', '?', '['])
+}
+
+/// Attach points of a kind that no file has.
+fn without_file(kind: Provider, search: &str) -> Result<Vec<String>, String> {
+    use Provider::{Begin, End, Fentry, Fexit, Iter, Kprobe, Kretprobe, Rawtracepoint, Tracepoint};
+    let name = kind.name();
+    if let Kprobe | Kretprobe | Fentry | Fexit | Tracepoint | Rawtracepoint | Iter = kind {
+        return Err(format!("{name}: probes of the kernel are not in this version"));
+    }
+    let Some((_, rest)) = search.split_once(':') else {
+        return Ok(if let Begin | End = kind {
+            vec![name.to_owned()]
+        } else {
+            events::listed(&format!("{name}:*"))
+        });
+    };
+    let text = format!("{name}:{rest}");
+    match events::listed(&text) {
+        found if !found.is_empty() || is_glob(rest) => Ok(found),
+        _ => AttachPoint::parse(&text).map(|point| vec![point.text]),
     }
 }

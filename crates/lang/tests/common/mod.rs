@@ -1,38 +1,21 @@
 //! Runs a script and keeps what it printed.
 
-use lang::run::{Buffering, Format, Machine, Out, Settings, Untraced};
+use lang::run::{Buffering, Format, Kept, Machine, Mode, Out, Settings, Untraced};
 use lang::{Nowhere, Request, check, lower};
-use std::cell::RefCell;
-use std::io::{self, Write};
-use std::rc::Rc;
-
-#[derive(Clone, Default)]
-struct Kept(Rc<RefCell<Vec<u8>>>);
-
-impl Write for Kept {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.borrow_mut().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Kept {
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0.borrow()).into_owned()
-    }
-}
 
 /// Output, errors and exit code; `Err` is why it was refused.
 pub fn run(script: &str, format: Format) -> Result<(String, String, i32), String> {
+    run_in(script, format, Mode::Trace)
+}
+
+/// The same, as a test or a bench.
+pub fn run_in(script: &str, format: Format, mode: Mode) -> Result<(String, String, i32), String> {
     let checked = check(&Request::of(script), &mut Nowhere).map_err(|refused| refused.to_string())?;
     let lowered = lower(&checked, lang::Options::default()).map_err(|error| error.show(&checked.sources))?;
     let (out, err) = (Kept::default(), Kept::default());
     let settings = Settings {
         is_quiet: true,
+        mode,
         prints_maps: true,
         trailer: "..".into(),
         cat_max: 10_240,

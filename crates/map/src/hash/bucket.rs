@@ -35,6 +35,12 @@ impl<M: Access> Drop for Locked<M> {
 }
 
 impl<M: Access> Bucket<M> {
+    /// One of those that lie at `chains`.
+    #[inline(always)]
+    pub fn at(chains: M, number: u32) -> Bucket<M> {
+        Bucket { number, place: chains.at(number as usize * 8) }
+    }
+
     #[inline(always)]
     fn changes(&self) -> &AtomicU32 {
         self.place.u32(0)
@@ -84,7 +90,7 @@ impl<M: Access> Bucket<M> {
 impl<M: Access> Entries<M> {
     #[inline(always)]
     pub(super) fn bucket(&self, number: u32) -> Bucket<M> {
-        Bucket { number, place: self.chains.at(number as usize * 8) }
+        Bucket::at(self.chains, number)
     }
 
     #[inline(always)]

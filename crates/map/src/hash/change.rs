@@ -117,7 +117,7 @@ impl<M: Access> Entries<M> {
         let element = self.element(index);
         open_write(element.u32(VERSION));
         element.u32(SUM).store(hash, Relaxed);
-        element.u32(USED).store(WAS_USED | IS_LIVE, Relaxed);
+        element.u32(USED).store(0, Relaxed);
         element.at(DATA).write(key);
         fill(index);
         close_write(element.u32(VERSION));
@@ -130,7 +130,6 @@ impl<M: Access> Entries<M> {
                 Ok(index)
             }
             Err(error) => {
-                element.u32(USED).store(0, Relaxed);
                 store.untake(index);
                 Err(error)
             }
@@ -169,7 +168,10 @@ impl<M: Access> Entries<M> {
             Some((before, old)) => (before, self.element(old).u32(NEXT).load(Relaxed)),
             None => (0, locked.0.head().load(Relaxed)),
         };
-        self.element(index).u32(NEXT).store(next, Relaxed);
+        let element = self.element(index);
+        element.u32(NEXT).store(next, Relaxed);
+        // Nothing refuses it any more: who knows its place from before may find it.
+        element.u32(USED).store(WAS_USED | IS_LIVE, Relaxed);
         let previous = self.element(before);
         let link = if before == 0 { locked.0.head() } else { previous.u32(NEXT) };
         // [MAP-23] The element is seen whole. Pairs with [MAP-22], [MAP-25], [MAP-27], [MAP-28], [MAP-50]

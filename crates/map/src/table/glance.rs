@@ -6,7 +6,8 @@
 //! Keeps:   G1 what is found is what [`Table::find`](super::Table::find) finds at that moment.
 //!          G2 `None` and false say nothing, and nothing was done: who gets them asks the table, which looks again.
 //!          G3 a look ends after [`LOOKS`] elements.
-//! Checked: tests/programs/glance.rs (G1 and G2 beside a table, G3 on damage, exact sums of threads); `bench scripts by-arg0`.
+//!          G4 where a key was found before is a guess: what stands there is looked at as if it were met in a chain.
+//! Checked: tests/programs/glance.rs (G1, G2 and G4 beside a table, G3 on damage, exact sums of threads); `bench scripts by-arg0`.
 //!
 //! A `Table` is thirty words that are computed for each call, which costs more than the look itself: an add took 25 ns by it, and
 //! takes 6 so (2026-11, AMD family 26, helpers in a loop).
@@ -14,29 +15,63 @@
 use super::pool::Pool;
 use super::{Form, Slot};
 use crate::aggregate::hist_bucket;
-use crate::hash::{DATA, HEAD_OF_CHAIN, LRU, Met, NEXT, SUM, USED, VERSION, WAS_USED, hash_of_word};
+use crate::hash::{Bucket, DATA, END, IS_LIVE, LRU, Met, NEXT, USED, VERSION, WAS_USED, hash_of_word};
 use crate::place::{ASLEEP, Place, claim_write, close_write, put_to_sleep, versioned_as};
-use crate::prim::{Acquire, Relaxed};
+use crate::prim::{Acquire, AtomicU64, Relaxed};
 use crate::way::Way;
 use core::ptr::NonNull;
 
 /// So many elements of a chain are looked at.
 const LOOKS: usize = 4;
 
+/// Where a thread has found its key in one table: the element's index, and how often it was another one's since.
+///
+/// A key that a thread comes back to (its own number, a table's only one) is found without its hash and without its chain. Who has
+/// other keys all the time is asked no more after [`WASTED`] looks in vain.
+#[derive(Clone, Copy, Debug)]
+pub struct Near<'a>(Option<&'a AtomicU64>);
+
+/// So many looks at a place are in vain before nobody looks there again.
+const WASTED: u64 = 64;
+
+impl<'a> Near<'a> {
+    /// What stands in a word of the thread's own, 0 at first; none remembers nothing.
+    #[inline(always)]
+    pub fn new(word: Option<&'a AtomicU64>) -> Near<'a> {
+        Near(word)
+    }
+
+    /// The index, which may be any number.
+    #[inline(always)]
+    fn index(self) -> u32 {
+        self.0.map_or(0, |word| word.load(Relaxed) as u32)
+    }
+
+    /// The key was found there instead. Code that interrupts this one leaves an index too, and what stands there is always looked at.
+    fn is_at(self, index: u32) {
+        let Some(word) = self.0 else { return };
+        let wasted = (word.load(Relaxed) >> 32) + 1;
+        if wasted <= WASTED {
+            word.store(wasted << 32 | if wasted == WASTED { 0 } else { u64::from(index) }, Relaxed);
+        }
+    }
+}
+
 /// A table, for a glance.
 #[derive(Clone, Copy, Debug)]
 pub struct Glance<'a> {
     form: &'a Form,
+    near: Near<'a>,
 }
 
 impl<'a> Glance<'a> {
-    /// The table with this form.
+    /// The table with this form, whose keys the thread has found at `near`.
     ///
     /// # Safety
     /// As for [`Table::at`](super::Table::at).
     #[inline(always)]
-    pub unsafe fn at(form: &'a Form) -> Glance<'a> {
-        Glance { form }
+    pub unsafe fn at(form: &'a Form, near: Near<'a>) -> Glance<'a> {
+        Glance { form, near }
     }
 
     #[inline(always)]
@@ -61,44 +96,73 @@ impl<'a> Glance<'a> {
     /// The element of a key of so many bytes, filled up with zeros, if it is there and is found at once.
     #[inline(always)]
     pub fn find(&self, key: u64) -> Option<Slot> {
-        self.meet::<false>(key).map(|met| Slot(met.index))
+        self.meet::<false>(key)?.map(|met| Slot(met.index))
     }
 
-    /// The same; `Some(None)` if the key was there once and is gone.
+    /// The same; `Some(None)` if the key is not there.
     #[inline(always)]
     pub fn find_or_gone(&self, key: u64) -> Option<Option<Slot>> {
-        self.meet::<true>(key).map(|met| (!met.is_asleep()).then_some(Slot(met.index)))
+        self.meet::<true>(key).map(|met| met.filter(|met| !met.is_asleep()).map(|met| Slot(met.index)))
     }
 
-    /// The element of a key; of one that is gone too if `OF_SLEEPERS`, and is asleep.
+    /// The element of a key, `Some(None)` if it has none; of one that is gone too if `OF_SLEEPERS`, and is asleep.
     #[inline(always)]
-    fn meet<const OF_SLEEPERS: bool>(&self, key: u64) -> Option<Met> {
-        let (form, head) = (self.form, self.head());
-        let hash = hash_of_word(key, self.key_bytes()?);
-        let bucket = head.at(form.chains as usize + (hash & form.buckets.wrapping_sub(1)) as usize * 8);
-        // [MAP-50] As [MAP-22]. Pairs with [MAP-23].
-        let mut index = bucket.u32(HEAD_OF_CHAIN).load(Acquire);
-        for _ in 0..LOOKS {
-            // The end of a chain and what cannot be are no element's index.
-            let number = index.wrapping_sub(1);
-            if number >= form.limit {
-                return None;
-            }
-            let element = self.element(index);
-            let is_it = || element.u32(SUM).load(Relaxed) == hash && element.u64(DATA).load(Relaxed) == key;
-            if is_it() {
-                let was_used = form.kind & LRU == 0 || element.u32(USED).load(Relaxed) & WAS_USED != 0;
-                let mut version = 0;
-                let is_still = versioned_as(element.u32(VERSION), |seen| {
-                    version = seen;
-                    (OF_SLEEPERS || seen & ASLEEP == 0) && is_it()
-                });
-                return (was_used && is_still == Some(true)).then_some(Met { index, version });
-            }
-            // [MAP-51] As [MAP-27]. Pairs with [MAP-23], [MAP-24].
-            index = element.u32(NEXT).load(Acquire);
+    fn meet<const OF_SLEEPERS: bool>(&self, key: u64) -> Option<Option<Met>> {
+        let index = self.near.index();
+        let number = index.wrapping_sub(1);
+        if number < self.form.limit
+            && let Some(version) = self.is_met::<OF_SLEEPERS>(self.element(index), key)
+        {
+            return Some(Some(Met { index, version }));
         }
-        None
+        self.meet_in_chain::<OF_SLEEPERS>(key)
+    }
+
+    /// The version of this element, if it is in its chain and this key's.
+    #[inline(always)]
+    fn is_met<const OF_SLEEPERS: bool>(&self, element: Place, key: u64) -> Option<u32> {
+        let mut version = 0;
+        let is_it = versioned_as(element.u32(VERSION), |seen| {
+            version = seen;
+            // Who takes an element out of its chain makes its version odd first, and it stays odd until it is a key's again, for
+            // which it is marked when nothing can refuse it any more.
+            (OF_SLEEPERS || seen & ASLEEP == 0)
+                && element.u64(DATA).load(Relaxed) == key
+                && element.u32(USED).load(Relaxed) & IS_LIVE != 0
+        });
+        (is_it == Some(true)).then_some(version)
+    }
+
+    /// By itself: a key that is where it was needs none of its registers.
+    #[inline(never)]
+    fn meet_in_chain<const OF_SLEEPERS: bool>(&self, key: u64) -> Option<Option<Met>> {
+        let form = self.form;
+        let hash = hash_of_word(key, self.key_bytes()?);
+        let bucket = Bucket::at(self.head().at(form.chains as usize), hash & form.buckets.wrapping_sub(1));
+        bucket.steady(|| {
+            // [MAP-50] As [MAP-22]. Pairs with [MAP-23].
+            let mut index = bucket.head().load(Acquire);
+            for _ in 0..LOOKS {
+                // The end of a chain and what cannot be are no element's index.
+                let number = index.wrapping_sub(1);
+                if number >= form.limit {
+                    return (index == END | bucket.number).then_some(None);
+                }
+                let element = self.element(index);
+                if element.u64(DATA).load(Relaxed) == key {
+                    let version = self.is_met::<OF_SLEEPERS>(element, key)?;
+                    if form.kind & LRU == 0 {
+                        self.near.is_at(index);
+                    } else if element.u32(USED).load(Relaxed) & WAS_USED == 0 {
+                        return None;
+                    }
+                    return Some(Some(Met { index, version }));
+                }
+                // [MAP-51] As [MAP-27]. Pairs with [MAP-23], [MAP-24].
+                index = element.u32(NEXT).load(Acquire);
+            }
+            None
+        })
     }
 
     /// An element whose index is within the limit.
@@ -112,7 +176,7 @@ impl<'a> Glance<'a> {
     /// do it.
     #[inline(always)]
     pub fn set(&self, key: u64, value: u64, way: impl Way) -> bool {
-        let Some(met) = self.value_bytes().and_then(|_| self.meet::<true>(key)) else { return false };
+        let Some(met) = self.value_bytes().and_then(|_| self.meet::<true>(key)?) else { return false };
         let word = self.value(Slot(met.index), 0);
         if !met.is_asleep() {
             word.u64(0).store(value, Relaxed);
@@ -128,17 +192,14 @@ impl<'a> Glance<'a> {
         is_ours
     }
 
-    /// Removes a key; `Some(false)` if it is gone already, `None` if the table has to do it.
+    /// Removes a key; `Some(false)` if it is not there, `None` if the table has to do it.
     #[inline(always)]
     pub fn remove(&self, key: u64, way: impl Way) -> Option<bool> {
         let pool = self.pool();
         if self.form.kind & LRU != 0 || !pool.has_room() {
             return None;
         }
-        let met = self.meet::<true>(key)?;
-        if met.is_asleep() {
-            return Some(false);
-        }
+        let Some(met) = self.meet::<true>(key)?.filter(|met| !met.is_asleep()) else { return Some(false) };
         put_to_sleep(self.element(met.index).u32(VERSION), met.version).then(|| {
             pool.count_asleep(1, way);
             true

@@ -1,13 +1,23 @@
 //! A glance at a table finds what the table finds, or says nothing.
 
 use crate::ground::{Words, moved, way};
-use map::{Agg, Flag, Glance, Kind, Locked, Maps, Outside, Spec, Way};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use map::{Agg, Error, Flag, Glance, Kind, Locked, Maps, Near, Outside, Spec, Way};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 
 fn glance(words: &Words, maps: &Maps, handle: usize) -> Glance<'static> {
     // SAFETY: the form of a table that `Maps` laid out there, in words that are never freed.
-    unsafe { Glance::at(words.form(maps, handle)) }
+    unsafe { Glance::at(words.form(maps, handle), Near::new(None)) }
+}
+
+/// The same, of a thread that remembers.
+fn near(words: &Words, maps: &Maps, handle: usize, place: &'static AtomicU64) -> Glance<'static> {
+    // SAFETY: as above.
+    unsafe { Glance::at(words.form(maps, handle), Near::new(Some(place))) }
+}
+
+fn place() -> &'static AtomicU64 {
+    Box::leak(Box::new(AtomicU64::new(0)))
 }
 
 fn random(state: &mut u64) -> u64 {
@@ -23,7 +33,7 @@ fn what_is_found_at_a_glance_is_what_the_table_finds() {
     for (kind, len) in kinds.into_iter().flat_map(|kind| [4, 8].map(|len| (kind, len))) {
         let (maps, words) = moved(vec![Spec { kind, key: len, value: 16, limit: 100, agg: None }], 0);
         let (table, glance) = (words.table(&maps, 0), glance(&words, &maps, 0));
-        let (mut state, mut found, mut there) = (0x9e37_79b9u64, 0u32, 0u32);
+        let (mut state, mut found, mut there, mut missed) = (0x9e37_79b9u64, 0u32, 0u32, 0u32);
         for step in 0..50_000u64 {
             let key = random(&mut state) % 150;
             match random(&mut state) % 8 {
@@ -37,14 +47,75 @@ fn what_is_found_at_a_glance_is_what_the_table_finds() {
                 at_a_glance.is_none() || at_a_glance == whole,
                 "{kind:?} {step}: {at_a_glance:?} {whole:?}"
             );
+            let said = glance.find_or_gone(key);
+            assert!(said.is_none_or(|said| said == whole), "{kind:?} {step}: {said:?} {whole:?}");
+            missed += u32::from(said == Some(None));
             if let Some(slot) = at_a_glance {
                 assert_eq!(glance.address(slot, Outside), table.address(slot, Outside));
             }
             (found, there) = (found + u32::from(at_a_glance.is_some()), there + u32::from(whole.is_some()));
         }
         // It would be no use if it said nothing most of the time.
-        assert!(there > 10_000 && found > there / 2, "{kind:?}: {found} of {there}");
+        let is_of_use = there > 10_000 && found > there / 2 && missed > (50_000 - there) / 2;
+        assert!(is_of_use, "{kind:?}: {found} of {there}, {missed} missed");
     }
+}
+
+#[test]
+fn wherever_a_key_is_said_to_be_what_is_found_is_what_the_table_finds() {
+    for (kind, limit) in [(Kind::Hash, 100), (Kind::PercpuHash, 100), (Kind::Hash, 7)] {
+        let (maps, words) = moved(vec![Spec { kind, key: 8, value: 8, limit, agg: None }], 0);
+        let place = place();
+        let (table, glance) = (words.table(&maps, 0), near(&words, &maps, 0, place));
+        let (mut state, mut remembered) = (0x1234_5678u64, 0u32);
+        for step in 0..50_000u64 {
+            let (key, other) = (random(&mut state) % 10, random(&mut state) % 10);
+            match random(&mut state) % 4 {
+                0 => drop(table.delete(&other.to_ne_bytes(), way())),
+                1 if step % 500 == 1 => table.clear(),
+                _ => drop(table.update(&other.to_ne_bytes(), &[1; 8], Flag::Any, way())),
+            }
+            let guess = random(&mut state) % (limit as u64 + 20);
+            place.store(guess, Relaxed);
+            let (at_a_glance, whole) = (glance.find(key), table.find(&key.to_ne_bytes()).ok());
+            let is_same = at_a_glance.is_none() || at_a_glance == whole;
+            assert!(is_same, "{kind:?} {step} {guess}: {at_a_glance:?} {whole:?}");
+            remembered += u32::from(at_a_glance.is_some_and(|slot| u64::from(slot.0) == guess));
+        }
+        assert!(remembered > 100, "{remembered}");
+    }
+}
+
+#[test]
+fn an_element_that_was_made_and_refused_is_no_keys() {
+    let (maps, words) = moved(vec![Spec { kind: Kind::Hash, key: 8, value: 8, limit: 1, agg: None }], 0);
+    let chain = words.0.iter().find(|word| word.load(Relaxed) == 1 << 63).unwrap();
+    let place = place();
+    let (table, glance) = (words.table(&maps, 0), near(&words, &maps, 0, place));
+    let key = 5u64.to_ne_bytes();
+    table.update(&key, &key, Flag::Any, way()).unwrap();
+    assert_eq!((glance.find(5), place.load(Relaxed) as u32), (table.find(&key).ok(), 1));
+    table.delete(&key, way()).unwrap();
+    assert_eq!(glance.find(5), None);
+    // Somebody holds the chain: the element is made, and goes back.
+    chain.fetch_or(1, Relaxed);
+    assert_eq!(table.update(&key, &key, Flag::Any, way()), Err(Error::Busy));
+    chain.fetch_and(!1, Relaxed);
+    assert_eq!((glance.find(5), glance.set(5, 6, way()), place.load(Relaxed) as u32), (None, false, 1));
+    table.update(&key, &key, Flag::Any, way()).unwrap();
+    assert_eq!(glance.find(5), table.find(&key).ok());
+}
+
+#[test]
+fn who_never_comes_back_to_a_key_is_not_asked_for_ever() {
+    let (maps, words) = moved(vec![Spec { kind: Kind::Hash, key: 8, value: 8, limit: 100, agg: None }], 0);
+    let place = place();
+    let (table, glance) = (words.table(&maps, 0), near(&words, &maps, 0, place));
+    for key in 0..100u64 {
+        table.update(&key.to_ne_bytes(), &[1; 8], Flag::Any, way()).unwrap();
+    }
+    let found = (0..1000).filter(|n| glance.find(n % 100).is_some()).count();
+    assert!(found > 500 && place.load(Relaxed) as u32 == 0, "{found} {:x}", place.load(Relaxed));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Keys that go and come back: their elements sleep in between, and nobody notices but who measures.
 
 use crate::ground::{moved, way};
-use map::{Agg, Error, Flag, Glance, Kind, Locked, Slot, Spec, Table, Way};
+use map::{Agg, Error, Flag, Glance, Kind, Locked, Near, Slot, Spec, Table, Way};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
@@ -70,7 +70,7 @@ fn nothing_is_added_to_one_that_sleeps() {
         let (maps, words) = moved(vec![Spec { agg: Some(agg), ..spec(0, 100) }], 0);
         let table = words.table(&maps, 0);
         // SAFETY: the form of a table that `Maps` laid out there, in words that are never freed.
-        let glance = unsafe { Glance::at(words.form(&maps, 0)) };
+        let glance = unsafe { Glance::at(words.form(&maps, 0), Near::new(None)) };
         let key = 3u64.to_ne_bytes();
         for _ in 0..20 {
             table.aggregate(&key, 1, 0, way()).unwrap();
@@ -112,7 +112,7 @@ fn what_is_set_and_removed_at_a_glance_is_as_the_table_would_have_it() {
     let (maps, words) = moved(vec![spec(8, 100)], 0);
     let table = words.table(&maps, 0);
     // SAFETY: the form of a table that `Maps` laid out there, in words that are never freed.
-    let glance = unsafe { Glance::at(words.form(&maps, 0)) };
+    let glance = unsafe { Glance::at(words.form(&maps, 0), Near::new(None)) };
     let (mut state, mut model, mut done) = (0x5eedu64, std::collections::BTreeMap::new(), 0);
     for step in 0..50_000u64 {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);

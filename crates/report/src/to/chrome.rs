@@ -4,7 +4,7 @@
 //! State:   none.
 //! Context: control.
 //! Keeps:   H1 times are microseconds with three digits behind the point.
-//! Checked: tests below; cli `tests/report.rs`.
+//! Checked: tests below; tests/formats.rs.
 //! Source:  "Trace Event Format", the complete events of duration.
 
 use crate::calls::Edge;

@@ -4,7 +4,7 @@
 //! State:   none.
 //! Context: control.
 //! Keeps:   M1 buckets are cumulative, end in `+Inf`, and that is the count; the text ends in `# EOF`.
-//! Checked: tests below; cli `tests/report.rs`, by the reader of Prometheus' client.
+//! Checked: tests below; tests/formats.rs, by the reader of Prometheus' client.
 //! Source:  OpenMetrics 1.0.
 
 use crate::run::{Function, Run};

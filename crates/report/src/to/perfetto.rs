@@ -4,7 +4,7 @@
 //! State:   none.
 //! Context: control.
 //! Keeps:   F1 packets of a track are in order of time, and balanced: `calls`.
-//! Checked: cli `tests/report.rs`.
+//! Checked: tests/formats.rs.
 //! Source:  google/perfetto, protos/perfetto/trace: trace_packet.proto, track_event.proto, track_descriptor.proto.
 
 use super::proto::Message;

@@ -4,7 +4,7 @@
 //! State:   the bytes so far.
 //! Context: control.
 //! Keeps:   P1 each field has its number, its kind, and for bytes their length.
-//! Checked: tests below; cli `tests/report.rs` by other readers.
+//! Checked: tests below; tests/formats.rs by other readers.
 //! Source:  protobuf.dev, encoding.
 
 /// One message.

@@ -4,7 +4,7 @@
 //! State:   none.
 //! Context: control.
 //! Keeps:   S1 frames are said once, profiles name them by number.
-//! Checked: cli `tests/report.rs`, against the format's schema.
+//! Checked: tests/formats.rs, against the format's schema.
 //! Source:  speedscope, file-format-schema.json.
 
 use crate::calls::Edge;

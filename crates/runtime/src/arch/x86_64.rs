@@ -6,9 +6,11 @@
 //! Keeps:   the list of `arch`.
 //! Checked: testkit `counting`, `returns`, `tracing`.
 
+use crate::around::Around;
+use crate::cell::Adder;
 use crate::handler::PtRegs;
 use core::arch::asm;
-use wire::SiteDesc;
+use wire::{Hit, SiteDesc};
 
 /// Words of the kernel's `struct pt_regs`.
 pub(crate) const REGISTERS: usize = 21;
@@ -98,4 +100,171 @@ pub(crate) fn ticks_and_cpu(_: &SiteDesc, _has_copy: bool) -> (u64, u64) {
     // Linux has it, and the trampolines use it too where rdpid is missing.
     let ticks = unsafe { core::arch::x86_64::__rdtscp(&raw mut aux) };
     (ticks, u64::from(aux & 0xfff))
+}
+
+/// Writes eight bytes, by no call of memset.
+///
+/// # Safety
+/// Eight bytes must be mapped there, and writable.
+#[inline(always)]
+pub(crate) unsafe fn put(to: u64, word: u64) {
+    // SAFETY: the caller's duty; touches what is named alone.
+    unsafe {
+        asm!("mov [{to}], {word}", word = in(reg) word, to = in(reg) to, options(nostack, preserves_flags))
+    };
+}
+
+/// Copies eight bytes, by no call of memcpy.
+///
+/// # Safety
+/// Both must be mapped for eight bytes, `to` writable.
+#[inline(always)]
+pub(crate) unsafe fn word(to: u64, from: u64) {
+    // SAFETY: the caller's duty; touches what is named alone.
+    unsafe {
+        asm!("mov {t}, [{from}]", "mov [{to}], {t}", t = out(reg) _, from = in(reg) from, to = in(reg) to,
+            options(nostack, preserves_flags));
+    }
+}
+
+/// Copies a byte.
+///
+/// # Safety
+/// Both must be mapped for a byte, `to` writable.
+#[inline(always)]
+pub(crate) unsafe fn byte(to: u64, from: u64) {
+    // SAFETY: the caller's duty; touches what is named alone.
+    unsafe {
+        asm!("mov {t}, [{from}]", "mov [{to}], {t}", t = out(reg_byte) _, from = in(reg) from, to = in(reg) to,
+            options(nostack, preserves_flags));
+    }
+}
+
+/// How many vector registers there are.
+pub(crate) const VECTORS: usize = 16;
+
+/// Writes the lowest sixteen bytes of each down.
+///
+/// # Safety
+/// There must be room for them.
+#[inline(always)]
+pub(crate) unsafe fn store_vectors(to: *mut [u128; VECTORS]) {
+    // SAFETY: room is there (contract), and nothing else has it.
+    unsafe {
+        asm!(
+            "movups [{to}], xmm0",
+            "movups [{to} + 16], xmm1",
+            "movups [{to} + 32], xmm2",
+            "movups [{to} + 48], xmm3",
+            "movups [{to} + 64], xmm4",
+            "movups [{to} + 80], xmm5",
+            "movups [{to} + 96], xmm6",
+            "movups [{to} + 112], xmm7",
+            "movups [{to} + 128], xmm8",
+            "movups [{to} + 144], xmm9",
+            "movups [{to} + 160], xmm10",
+            "movups [{to} + 176], xmm11",
+            "movups [{to} + 192], xmm12",
+            "movups [{to} + 208], xmm13",
+            "movups [{to} + 224], xmm14",
+            "movups [{to} + 240], xmm15",
+            to = in(reg) to,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// A way into a function of a handler, which the compiler may make as it likes: the registers that a call keeps are written down
+/// before it. They are as the target had them, on the first of a hit's consumers and on all others.
+macro_rules! program_entry {
+    ($(#[$of:meta])* $name:ident, $run:expr) => {
+        $(#[$of])*
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name(_: &PtRegs, _: &SiteDesc, _: &ConsumerDesc, _: u64) {
+            core::arch::naked_asm!(
+                "test dword ptr [rdx + {arg}], {kept}",
+                "jz 2f",
+                "mov [rdi], r15",
+                "mov [rdi + 8], r14",
+                "mov [rdi + 16], r13",
+                "mov [rdi + 24], r12",
+                "mov [rdi + 32], rbp",
+                "2:",
+                "jmp {run}",
+                arg = const offset_of!(ConsumerDesc, arg),
+                kept = const needs::KEPT,
+                run = sym $run,
+            );
+        }
+    };
+}
+pub(crate) use program_entry;
+
+/// Calls a program's code: r1 the saved registers, r2 to r5 0, the run in r9, the arena in r15.
+///
+/// # Safety
+/// At `entry` there must be code that passed jit's gate, and what it is given must be what it was compiled for.
+#[inline(always)]
+pub(crate) unsafe fn call_program(entry: u64, regs: u64, hit: *mut Hit, arena: u64) {
+    // SAFETY: the code keeps the C convention (jit/arch/x86_64.rs): it comes back with the stack pointer and r15 as they were,
+    // and changes general registers and flags alone.
+    unsafe {
+        asm!(
+            "call {entry}",
+            entry = in(reg) entry,
+            inout("rdi") regs => _,
+            inout("rsi") 0u64 => _,
+            inout("rdx") 0u64 => _,
+            inout("rcx") 0u64 => _,
+            inout("r8") 0u64 => _,
+            inout("r9") hit => _,
+            in("r15") arena,
+            lateout("rax") _,
+            lateout("r10") _,
+            lateout("r11") _,
+        );
+    }
+}
+
+/// What a thread of 64-bit code has in cs and ss.
+const USER_CS: u64 = 0x33;
+const USER_SS: u64 = 0x2b;
+/// Of the flags: what is always set, and that interrupts are let in.
+const FLAGS_ALWAYS: u64 = 0x202;
+
+/// Writes what is not saved register by register: where the thread is, its stack pointer, its flags.
+#[inline(always)]
+pub(crate) fn fill_in(regs: &mut PtRegs, site: &SiteDesc) {
+    let stack_pointer = regs.stack_pointer(site);
+    let flags = FLAGS_ALWAYS | if site.has_flags != 0 { arithmetic_flags(regs) } else { 0 };
+    for (offset, value) in [
+        (120, u64::MAX), // orig_rax: in no system call
+        (128, site.addr),
+        (136, USER_CS),
+        (144, flags),
+        (152, stack_pointer),
+        (160, USER_SS),
+    ] {
+        regs.set(offset, value);
+    }
+}
+
+/// The flags that the trampoline saved just behind, in the form of `lahf; seto al`: those in ah, and the overflow.
+#[inline(always)]
+fn arithmetic_flags(regs: &PtRegs) -> u64 {
+    let behind = core::ptr::from_ref(regs).wrapping_add(1).cast::<u64>();
+    // SAFETY: the trampoline's frame goes on behind the registers, with the flags first where it saved them
+    // (text/trampoline/hit.rs, `SLOT_FLAGS`; `SiteDesc::has_flags`).
+    let ax = unsafe { behind.read() };
+    ax >> 8 & 0xd5 | (ax & 1) << 11
+}
+
+/// The thread's stack, by its number.
+///
+/// # Safety
+/// As for [`Around::user_stack`].
+#[inline(always)]
+pub(crate) unsafe fn user_stack<A: Adder>(around: &Around<'_>, hit: &Hit, to: u64, most: u64) -> u64 {
+    // SAFETY: passed on from the caller.
+    unsafe { around.user_stack::<A>(hit, to, most) }
 }

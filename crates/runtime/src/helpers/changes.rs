@@ -6,7 +6,7 @@
 //!          as one does that comes from elsewhere at that instruction.
 //! Keeps:   C1 nothing of ours is written: not the arena, not the program's memory, not our frames.
 //!          C2 what the process may not write itself is refused, by the kernel.
-//! Checked: tests/helpers.rs; testkit `changes`.
+//! Checked: tests/helpers; testkit `changes`.
 
 use crate::around::{Around, Piece, errno};
 use wire::maps::HelperError::{BadArgument, Call};

@@ -4,7 +4,7 @@
 //! State:   tables in the arena.
 //! Context: hit.
 //! Keeps:   see `map::Table`; an argument that is no map, or a key that is not the program's, is counted and changes nothing.
-//! Checked: tests/helpers.rs.
+//! Checked: tests/helpers.
 
 use crate::around::{Around, errno};
 use crate::cell::Adder;

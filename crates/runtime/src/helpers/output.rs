@@ -4,7 +4,7 @@
 //! State:   a ring for each CPU in the arena.
 //! Context: hit; signal included: a handler that interrupts a record takes the next.
 //! Keeps:   O1 a record is there whole, with the time at which it was begun, or counted as lost.
-//! Checked: tests/helpers.rs.
+//! Checked: tests/helpers.
 
 use crate::around::{Around, errno};
 use crate::cell::Adder;

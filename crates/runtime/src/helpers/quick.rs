@@ -12,9 +12,9 @@ use crate::cell::Adder;
 use crate::helpers::world::counted_at_once;
 use crate::trace::tid;
 use core::sync::atomic::Ordering::Relaxed;
-use map::Glance;
+use map::{Glance, Near};
 use wire::maps::{Clock, MapsHead};
-use wire::{Hit, ProgramDesc, SiteDesc, needs};
+use wire::{Hit, Inside, ProgramDesc, SiteDesc, needs};
 
 /// A map and a key.
 pub(crate) struct Quick<'a> {
@@ -61,8 +61,12 @@ impl<'a> Quick<'a> {
         let maps = unsafe { &*(desc.maps as *const MapsHead) };
         // SAFETY: the program's own maps (contract).
         let form = unsafe { form(maps, map) }?;
+        // SAFETY: the thread's place, which lives as long as this code (contract of `inside::enter`).
+        let inside = (hit.inside != 0).then(|| unsafe { &*(hit.inside as *const Inside) });
+        // Handles are words, one behind the other.
+        let near = Near::new(inside.map(|of| &of.near[map as usize / size_of::<u64>() % of.near.len()]));
         // SAFETY: the form of a table that the controller laid out there, and that nobody changes.
-        let glance = unsafe { Glance::at(form) };
+        let glance = unsafe { Glance::at(form, near) };
         // Orders nothing: it never changes but for the children's bit.
         let is_own = desc.needs.load(Relaxed) & needs::CHECKED == 0;
         let constants = desc.maps + maps.constants;

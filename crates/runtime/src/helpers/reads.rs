@@ -5,7 +5,7 @@
 //! Context: hit. One system call a read of what is not known to stay; it waits behind whoever changes the process's mappings.
 //! Keeps:   F1 no signal is raised by a read, whatever the address, and whoever unmaps it meanwhile.
 //!          F2 a read that failed is counted by cause, and its destination is zeros.
-//! Checked: tests/reads.rs (10,000 reads of addresses of every kind, a thread beside that maps and unmaps).
+//! Checked: tests/helpers/reads.rs (10,000 reads of addresses of every kind, a thread beside that maps and unmaps).
 //!
 //! What is proven: the program's own memory; the page in which the probed code's stack pointer stands, above it; the stack of the
 //! process's first thread up to its end, for a stack pointer in it: it grows and is never unmapped under who runs on it. All else is

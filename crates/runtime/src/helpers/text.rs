@@ -4,7 +4,7 @@
 //! State:   none.
 //! Context: hit.
 //! Keeps:   X1 a text ends at its first NUL, or at the length that is given.
-//! Checked: tests/helpers.rs.
+//! Checked: tests/helpers.
 
 use crate::around::{Around, errno};
 use crate::bytes::{compare_texts, text_len};

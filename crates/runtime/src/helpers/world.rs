@@ -7,8 +7,9 @@
 //!          controller has not been there to say how it goes on.
 //! Keeps:   L1 a clock's numbers are of one span, or the kernel is asked; on a CPU no clock goes back.
 //!          L2 nothing is asked of the kernel where a seccomp filter could end the process for it: then the result is 0, and counted.
-//! Checked: tests/helpers.rs.
+//! Checked: tests/helpers.
 
+use crate::arch::ticks;
 use crate::around::{Around, errno};
 use crate::cell::Adder;
 use crate::trace::tid;
@@ -193,8 +194,8 @@ impl Around<'_> {
 /// The same where one of the spans is of now and nobody writes it: nearly always. The counter is read once.
 #[inline(always)]
 pub(crate) fn counted_at_once(spans: &[Span; 2]) -> Option<u64> {
-    // SAFETY: reads a counter; this is done only in processes that have not asked for a trap of it (needs::COUNTER).
-    let now = unsafe { core::arch::x86_64::_rdtsc() };
+    // Only in processes that have not asked for a trap of it (needs::COUNTER).
+    let now = ticks();
     for span in spans {
         // [MAP-55] As [MAP-47]. Pairs with [MAP-45], [MAP-46].
         let before = span.version.load(Acquire);
@@ -222,8 +223,8 @@ fn counted(spans: &[Span; 2]) -> Result<u64, Option<u64>> {
     for span in spans.iter().cycle().take(LOOKS) {
         // [MAP-47] Numbers of one writing. Pairs with [MAP-45], [MAP-46].
         let before = span.version.load(Acquire);
-        // SAFETY: reads a counter; this is done only in processes that have not asked for a trap of it (needs::COUNTER).
-        let now = unsafe { core::arch::x86_64::_rdtsc() };
+        // Only in processes that have not asked for a trap of it (needs::COUNTER).
+        let now = ticks();
         let (from, until) = (span.from.load(Relaxed), span.until.load(Relaxed));
         let since = now.min(until).wrapping_sub(from);
         let since = (u128::from(since) * u128::from(span.ns_per_tick.load(Relaxed))) >> 32;

@@ -254,6 +254,60 @@ pub(crate) fn ticks() -> u64 {
     ticks
 }
 
+/// All registers are saved, those that a call keeps too.
+pub(crate) const KEPT_WORDS: &[u32] = &[];
+/// Offsets in `user_pt_regs` of what is no general register and not saved as such: the stack pointer, the program counter.
+pub(crate) const PLACE_WORDS: &[u32] = &[248, 256];
+/// Nothing is saved only where someone writes or reads it.
+pub(crate) const SAVED_ON_WISH: &[(u8, u32)] = &[];
+pub(crate) const FRAME_OF_SOME: Option<u32> = None;
+/// Of the result of a function: x0.
+pub(crate) const RESULT_WORD: u32 = 0;
+/// No trampoline asks before it saves.
+pub(crate) const GUARDED: &[u8] = &[];
+/// `AUDIT_ARCH_AARCH64`.
+pub(crate) const AUDIT_ARCH: u32 = 0xc000_00b7;
+
+/// Bytes in front of the code that a process runs for us.
+pub(crate) const GUEST_FRONT: usize = 128;
+/// Where the call's stub ends: a thread that stops there has the result in x19.
+pub(crate) const GUEST_END: u64 = 24;
+/// Where the clock stands.
+pub(crate) const GUEST_CLOCK: u64 = 64;
+
+/// What stands there. First `mov x20, x7; bl` of the code; `mov x7, x20; mov x19, x0; mov x8, #172; svc #0`: a stop at a system call gives x7
+/// back as it was before the call. Then the clock, by a system call: room for two words; `clock_gettime(1, sp)`; seconds times 10^9
+/// plus nanoseconds.
+pub(crate) fn guest_front() -> [u8; GUEST_FRONT] {
+    const ENTRY: [u32; GUEST_END as usize / 4] = [
+        0xaa07_03f4,
+        0x9400_0000 | (GUEST_FRONT as u32 - 4) / 4,
+        0xaa14_03e7,
+        0xaa00_03f3,
+        0xd280_1588,
+        0xd400_0001,
+    ];
+    const CLOCK: [u32; 11] = [
+        0xd100_43ff,
+        0xd280_0020,
+        0x9100_03e1,
+        0xd280_0e28,
+        0xd400_0001,
+        0xa940_07e0,
+        0xd299_4002,
+        0xf2a7_7342,
+        0x9b02_0400,
+        0x9100_43ff,
+        0xd65f_03c0,
+    ];
+    let mut front = [0; GUEST_FRONT];
+    for (at, words) in [(0, &ENTRY[..]), (GUEST_CLOCK as usize, &CLOCK)] {
+        let to = front[at..].chunks_exact_mut(4);
+        to.zip(words).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
+    }
+    front
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -262,3 +262,40 @@ pub(crate) fn ticks() -> u64 {
     // SAFETY: rdtsc reads a counter and needs nothing; we have not asked Linux to trap it.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
+
+/// Offsets in `pt_regs` of what programs read of the registers that a call keeps: r15 to r12, rbp.
+pub(crate) const KEPT_WORDS: &[u32] = &[0, 8, 16, 24, 32];
+/// Of what is no general register: orig_rax, rip, cs, flags, rsp, ss.
+pub(crate) const PLACE_WORDS: &[u32] = &[120, 128, 136, 144, 152, 160];
+/// Of what is saved only where someone writes or reads it, with the register's number: r11 down to r8.
+pub(crate) const SAVED_ON_WISH: &[(u8, u32)] = &[(11, 48), (10, 56), (9, 64), (8, 72)];
+/// A word of those by which gcc may have a function's frame.
+pub(crate) const FRAME_OF_SOME: Option<u32> = Some(56);
+/// Of the result of a function: rax.
+pub(crate) const RESULT_WORD: u32 = 80;
+/// The registers that a trampoline can compare with constants, by their words: from r15 up to rdi.
+pub(crate) const GUARDED: &[u8] = &[15, 14, 13, 12, 5, 3, 11, 10, 9, 8, 0, 1, 2, 6, 7];
+/// `AUDIT_ARCH_X86_64`.
+pub(crate) const AUDIT_ARCH: u32 = 0xc000_003e;
+
+/// Bytes in front of the code that a process runs for us.
+pub(crate) const GUEST_FRONT: usize = 128;
+/// Where the call's stub ends: a thread that stops there has the result in rbx.
+pub(crate) const GUEST_END: u64 = 15;
+/// Where the clock stands.
+pub(crate) const GUEST_CLOCK: u64 = 64;
+
+/// What stands there. First `call` of the code; `mov rbx, rax; mov eax, 39; syscall`. Then the clock, by a system call: room for two words;
+/// `clock_gettime(1, rsp)`; seconds times 10^9 plus nanoseconds.
+pub(crate) fn guest_front() -> [u8; GUEST_FRONT] {
+    const ENTRY: [u8; GUEST_END as usize] =
+        [0xe8, (GUEST_FRONT - 5) as u8, 0, 0, 0, 0x48, 0x89, 0xc3, 0xb8, 39, 0, 0, 0, 0x0f, 0x05];
+    const CLOCK: [u8; 37] = [
+        0x48, 0x83, 0xec, 0x18, 0xb8, 228, 0, 0, 0, 0xbf, 1, 0, 0, 0, 0x48, 0x89, 0xe6, 0x0f, 0x05, 0x48,
+        0x69, 0x04, 0x24, 0x00, 0xca, 0x9a, 0x3b, 0x48, 0x03, 0x44, 0x24, 0x08, 0x48, 0x83, 0xc4, 0x18, 0xc3,
+    ];
+    let mut front = [0x90; GUEST_FRONT];
+    front[..ENTRY.len()].copy_from_slice(&ENTRY);
+    front[GUEST_CLOCK as usize..][..CLOCK.len()].copy_from_slice(&CLOCK);
+    front
+}

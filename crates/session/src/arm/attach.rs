@@ -86,7 +86,7 @@ impl Session {
     }
 
     fn attach_here(pid: i32, sites: Vec<SitePlan>, attach: Attach) -> Result<Session, Broken> {
-        ported::check_sites(&sites)?;
+        ported::check_sites(&sites, &attach.programs)?;
         descriptor::reserve()?;
         let named = sites.iter().flat_map(SitePlan::consumers).filter_map(Consumer::program);
         if let Some((program, _)) = named.into_iter().find(|(n, _)| attach.programs.get(*n).is_none()) {

@@ -5,7 +5,7 @@
 //! Context: control, while the target runs and nothing leads there yet.
 //! Keeps:   P1 code stands in the region, behind the agent, and calls that region's helpers.
 //!          P2 a description is complete before a consumer leads to it.
-//! Checked: tests below; testkit `programs_at_hits`.
+//! Checked: tests below; testkit `programs`.
 
 use crate::enter::arena::Arena;
 use crate::enter::region::Region;

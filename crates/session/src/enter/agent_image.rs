@@ -93,6 +93,9 @@ impl Clobbers {
 
     /// Of a helper.
     pub fn helper(&self, helper: Helper) -> RegSet {
+        if arch::SAVES_ALL {
+            return RegSet::default();
+        }
         let (exports, read) = self.table();
         let entry = exports.helpers[helper as usize];
         *read.helpers[helper as usize].get_or_init(|| insn::written(&self.code(), entry))

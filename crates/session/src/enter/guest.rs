@@ -26,17 +26,6 @@ use sys::{Errno, nr};
 const CODE_LEN: u64 = 1 << 20;
 const DATA_LEN: u64 = 1 << 20;
 
-/// `call` of the code; `mov rbx, rax; mov eax, 39; syscall`: the thread stops there, the result in rbx.
-const ENTRY: [u8; 15] = [0xe8, 0, 0, 0, 0, 0x48, 0x89, 0xc3, 0xb8, 39, 0, 0, 0, 0x0f, 0x05];
-/// The clock, by a system call: room for two words; `clock_gettime(1, rsp)`; seconds times 10^9 plus nanoseconds.
-const CLOCK: [u8; 37] = [
-    0x48, 0x83, 0xec, 0x18, 0xb8, 228, 0, 0, 0, 0xbf, 1, 0, 0, 0, 0x48, 0x89, 0xe6, 0x0f, 0x05, 0x48, 0x69,
-    0x04, 0x24, 0x00, 0xca, 0x9a, 0x3b, 0x48, 0x03, 0x44, 0x24, 0x08, 0x48, 0x83, 0xc4, 0x18, 0xc3,
-];
-/// Where the two stand, and the code behind them.
-const CLOCK_AT: u64 = 64;
-const CALLED_AT: u64 = 128;
-
 /// A process that stands still, and calls what it is given.
 #[derive(Debug)]
 pub struct Guest {
@@ -72,7 +61,7 @@ impl Guest {
 
     /// Where code has to stand that is called, a multiple of 16.
     pub fn code(&self) -> u64 {
-        self.code.start + CALLED_AT
+        self.code.start + arch::GUEST_FRONT as u64
     }
 
     /// Where its data will be, whole pages.
@@ -82,7 +71,7 @@ impl Guest {
 
     /// A C function without arguments that gives the monotonic clock's nanoseconds.
     pub fn clock(&self) -> u64 {
-        self.code.start + CLOCK_AT
+        self.code.start + arch::GUEST_CLOCK
     }
 
     /// Has the process call a C function with these six arguments: its code, and its data, which are what the function has
@@ -91,13 +80,10 @@ impl Guest {
     /// # Errors
     /// The process is gone; the code raised a signal; code or data do not fit.
     pub fn call(&mut self, function: &[u8], data: &mut [u8], args: [u64; 6]) -> Result<u64, Broken> {
-        if function.len() as u64 + CALLED_AT > CODE_LEN || data.len() as u64 > DATA_LEN / 2 {
+        if (function.len() + arch::GUEST_FRONT) as u64 > CODE_LEN || data.len() as u64 > DATA_LEN / 2 {
             return Err(Broken::Call { what: "placing of code", errno: Errno::ENOSPC });
         }
-        let mut code = vec![0x90; CALLED_AT as usize];
-        code[..ENTRY.len()].copy_from_slice(&ENTRY);
-        code[1..5].copy_from_slice(&(CALLED_AT as u32 - 5).to_le_bytes());
-        code[CLOCK_AT as usize..CLOCK_AT as usize + CLOCK.len()].copy_from_slice(&CLOCK);
+        let mut code = arch::guest_front().to_vec();
         code.extend(function);
         self.memory.write(self.code.start, &code)?;
         self.memory.write(self.data.start, data)?;
@@ -121,7 +107,7 @@ impl Guest {
             loop {
                 run_to_syscall_stop(tid, &mut came)?;
                 let at = ptrace::regs(tid).map_err(|_| Unmade::Gone)?;
-                if at.pc() == self.code.start + ENTRY.len() as u64 {
+                if at.pc() == self.code.start + arch::GUEST_END {
                     // Not made: only its exit is waited for.
                     ptrace::set_regs(tid, &arch::not_made(&at)).map_err(|_| Unmade::Gone)?;
                     run_to_syscall_stop(tid, &mut came)?;

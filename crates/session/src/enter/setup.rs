@@ -108,7 +108,8 @@ impl SetUp {
         if bytes > CODE_BYTES_MAX {
             return Err(Broken::TooMuchCode { bytes, most: CODE_BYTES_MAX });
         }
-        let has_clock = programs.asks_the_time() && clock::is_clock_of(memory.pid)?;
+        // Where nothing can be armed, no program has a description either.
+        let has_clock = !wishes.is_empty() && programs.asks_the_time() && clock::is_clock_of(memory.pid)?;
         let are_threads_plain = !threads::are_made_by_hand(memory, mappings);
         let mut world = World::stop(memory.pid)?;
         memory.check()?;

@@ -8,6 +8,7 @@
 
 use crate::arch;
 use crate::facts::error::Broken;
+use crate::facts::program::Programs;
 use crate::facts::site::SitePlan;
 use insn::Rung;
 
@@ -21,13 +22,13 @@ pub(crate) fn check(what: &'static str) -> Result<(), Broken> {
 
 /// What runs at a probe and is refused on its own.
 pub(crate) const PROGRAM: &str = "a program at a probe (a script, --if, --by)";
-pub(crate) const STACKS: &str = "a walk of stacks (--stack)";
+pub(crate) const STACKS: &str = "a walk of stacks (--stack, ustack)";
 
-/// Whether all that these sites want exists here.
+/// Whether all that these sites and programs want exists here.
 ///
 /// # Errors
 /// [`Broken::Unported`].
-pub(crate) fn check_sites(sites: &[SitePlan]) -> Result<(), Broken> {
+pub(crate) fn check_sites(sites: &[SitePlan], programs: &Programs) -> Result<(), Broken> {
     let is_by_kernel = |site: &SitePlan| site.placement.rung == Rung::Kernel;
     if sites.iter().any(is_by_kernel) {
         check("a probe of the kernel's")?;
@@ -35,7 +36,7 @@ pub(crate) fn check_sites(sites: &[SitePlan]) -> Result<(), Broken> {
     if sites.iter().flat_map(SitePlan::consumers).any(|consumer| consumer.program().is_some()) {
         check(PROGRAM)?;
     }
-    if sites.iter().any(SitePlan::walks) {
+    if programs.walk() || sites.iter().any(SitePlan::walks) {
         check(STACKS)?;
     }
     Ok(())

@@ -7,8 +7,9 @@
 //!             stack is a workspace's.
 //!          G2 none writes to the saved registers.
 //!          G3 a guard holds for a hit where the program, begun there, would do something.
-//! Checked: tests below; testkit `programs_at_hits`; bpf's guards (G3).
+//! Checked: tests below; testkit `programs`; bpf's guards (G3).
 
+use crate::arch;
 use bpf::{Cond, Width};
 use jit::{Compiled, Compiler, Level, Meaning, Options, Refused, Stack};
 use std::fmt;
@@ -188,8 +189,8 @@ impl Program {
         let reads =
             |offsets: &[u32]| self.code.is_checked || offsets.iter().any(|offset| context.reads(*offset));
         let mut bits = 0;
-        bits |= if self.walks() || reads(&[0, 8, 16, 24, 32]) { needs::KEPT } else { 0 };
-        bits |= if reads(&[120, 128, 136, 144, 152, 160]) { needs::FRAME } else { 0 };
+        bits |= if self.walks() || reads(arch::KEPT_WORDS) { needs::KEPT } else { 0 };
+        bits |= if reads(arch::PLACE_WORDS) { needs::FRAME } else { 0 };
         bits |= if self.needs_workspace() { needs::WORKSPACE } else { 0 };
         bits | if self.code.is_checked { needs::CHECKED } else { 0 }
     }
@@ -199,21 +200,20 @@ impl Program {
         self.needs() | if has_counter { needs::COUNTER } else { 0 }
     }
 
-    /// What it reads of r8 to r11, as bits.
+    /// What it reads of the registers that are saved where someone reads them, as bits.
     pub(crate) fn reads(&self) -> u16 {
-        // From r11 down to r8, in the order of the kernel's `pt_regs`.
-        let places = [(11, 48), (10, 56), (9, 64), (8, 72)];
-        // gcc may have the frame in r10.
         let is_read = |offset: u32| {
-            self.code.is_checked || self.code.context.reads(offset) || self.walks() && offset == 56
+            self.code.is_checked
+                || self.code.context.reads(offset)
+                || self.walks() && Some(offset) == arch::FRAME_OF_SOME
         };
-        places.into_iter().filter(|(_, offset)| is_read(*offset)).fold(0, |bits, (reg, _)| bits | 1 << reg)
+        let read = arch::SAVED_ON_WISH.iter().filter(|(_, offset)| is_read(*offset));
+        read.fold(0, |bits, (reg, _)| bits | 1 << reg)
     }
 
     /// It reads the register that a function leaves its result in.
     pub fn reads_result(&self) -> bool {
-        const RAX: u32 = 80;
-        self.code.is_checked || self.code.context.reads(RAX)
+        self.code.is_checked || self.code.context.reads(arch::RESULT_WORD)
     }
 
     /// It asks for the thread's stack.
@@ -240,9 +240,7 @@ fn guards(program: &bpf::Program) -> [Option<Guard>; GUARDS_MAX] {
 }
 
 fn in_registers(guard: &bpf::Guard) -> Option<Guard> {
-    // From r15 up to rdi, in the order of the kernel's `pt_regs`.
-    const NUMBERS: [u8; 15] = [15, 14, 13, 12, 5, 3, 11, 10, 9, 8, 0, 1, 2, 6, 7];
-    let reg = *NUMBERS.get(guard.word as usize / 8)?;
+    let reg = *arch::GUARDED.get(guard.word as usize / 8)?;
     let condition = match guard.cond {
         Cond::Lt => 2,
         Cond::Ge => 3,

@@ -20,8 +20,7 @@ pub(crate) struct Call {
     arguments: [Option<u64>; 6],
 }
 
-/// `AUDIT_ARCH_X86_64`.
-const ARCH: u32 = 0xc000_003e;
+const ARCH: u32 = crate::arch::AUDIT_ARCH;
 const ALLOW: u32 = 0x7fff_0000;
 const ACTION: u32 = 0xffff_0000;
 /// Instructions that are looked at before a filter is taken for one that has too many ways.

@@ -13,7 +13,7 @@
 //!             those on which handlers of threads that are asleep ran long ago.
 //!          K4 other words are not: each hit of the general path leaves an address of ours below the stack pointer,
 //!             which lies inside some later frame for as long as that lasts.
-//! Checked: tests below, with a frame that the kernel made; testkit `signals` (K3: `frames_of_handlers_that_have_ended`).
+//! Checked: tests below, with a frame that the kernel made; testkit `signals` (K3: `frames_of_handlers_that_have_ended_keep_no_memory_of_ours_in_go`).
 //!
 //! Not seen: a context that a handler moved elsewhere, as schedulers that preempt by signal may do.
 

@@ -9,7 +9,7 @@
 //!          D3 a thread that stood in a trampoline goes on at the probed address, its hit counted or not
 //!             begun.
 //!          D4 what lies where our memory lay is neither written nor unmapped unless it is our arena's file that is mapped there.
-//! Checked: tests below; testkit `traces`, `endings`, `torture attach`.
+//! Checked: tests below; testkit `traces`, `endings`; `torture attach`.
 
 use crate::arch;
 use crate::enter::footing::Footing;

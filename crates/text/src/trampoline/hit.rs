@@ -12,7 +12,7 @@
 //!          H9 a reader leaves the rank that it entered, which rbx keeps in its low byte. A change of rank in between is
 //!          seen by the table's entry, which is then another one: the leaving is a locked add.
 //! Checked: testkit `counting` with `hist`, `bench trig-uprobe-nop` (hits = calls),
-//!          session `the_agent_uses_no_vector_register`,
+//!          session `the_agent_writes_no_vector_register_and_has_no_string_instruction`,
 //!          `a_hit_whose_rank_changes_inside_leaves_the_rank_that_it_entered` (H9).
 //! Source:  kernel handler_chain(), kernel-facts 1.8; reader as srcu_read_lock_fast.
 //!

@@ -6,7 +6,7 @@
 //! Keeps:   R1 every register, flag and byte of the red zone is the program's afterwards; no vector register is used.
 //!          R2 the slot is given back once, by a locked instruction, before it is looked for sleepers.
 //!          R3 `at` tells how to get a thread out before and after each of its instructions.
-//! Checked: `tests.rs`: `registers_flags_and_red_zone_survive`, `a_thread_is_settled_from_every_instruction`.
+//! Checked: `tests.rs`: `registers_flags_and_red_zone_survive_and_a_thread_is_settled_from_every_instruction`.
 //!
 //! Entered with the slot's number and the address to go on at on the stack, below the red zone.
 

@@ -4,6 +4,8 @@
 //! State:   none.
 //! Context: control.
 //! Keeps:   E1 what a row says beyond what a rule can is a register lost, or a rule that is not understood; never a guess.
+//!          E2 where an unwinder goes over to the frame that it has found, its own rows are not believed: they are no longer true of
+//!          the stack.
 //! Checked: tests/tables.rs.
 //! Source:  DWARF 5, 6.4; System V ABI for x86-64, 3.7 (numbers of registers).
 
@@ -14,6 +16,7 @@ use gimli::{
     Register, RegisterRule, UnwindContext, UnwindExpression, UnwindSection, UnwindTableRow,
 };
 use image::{ElfImage, ImageAddr};
+use insn::{Code, instructions};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::vec::Vec;
@@ -21,6 +24,7 @@ use std::vec::Vec;
 type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 type Row = UnwindTableRow<usize>;
 
+const RAX: Register = Register(0);
 const RBP: Register = Register(6);
 const RSP: Register = Register(7);
 const RIP: Register = Register(16);
@@ -94,13 +98,59 @@ where
         builder.row(start, Rule::bare(Kind::Unknown));
         let is_signal = fde.is_signal_trampoline();
         let Ok(mut rows) = fde.rows(section, bases, &mut context) else { continue };
+        let (first, mut going) = (builder.rows.len(), None);
         while let Ok(Some(row)) = rows.next_row() {
             if row.start_address() < end {
                 builder.row(row.start_address(), rule_of(section, row, is_signal));
+                going = Going::seen(going, row);
             }
+        }
+        if let Some(going) = going {
+            let from = going.begins(image, start);
+            builder.unknown(first, from..going.until.unwrap_or(end));
         }
     }
     covered
+}
+
+/// The end of a function that throws: it goes over to the frame that it has found, wherever that is. gcc marks such a function by
+/// saving rax, in which it gives something to that frame, and leaves it by rcx.
+struct Going {
+    /// Where its frame is no longer found by rbp.
+    leaves: u64,
+    /// Where it is again: code behind, which belongs to what was before.
+    until: Option<u64>,
+}
+
+impl Going {
+    /// What is known of it with this row.
+    fn seen(before: Option<Going>, row: &Row) -> Option<Going> {
+        let addr = row.start_address();
+        let base = match row.cfa() {
+            CfaRule::RegisterAndOffset { register, .. } => *register,
+            CfaRule::Expression(_) => return before,
+        };
+        match before {
+            None if base != RBP && base != RSP && row.register(RAX).is_some() => {
+                Some(Going { leaves: addr, until: None })
+            }
+            Some(Going { leaves, until: None }) if base == RBP => Some(Going { leaves, until: Some(addr) }),
+            before => before,
+        }
+    }
+
+    /// Where it begins: at the call that writes what the other frame had saved, its return address too, over what this one has. Behind
+    /// it is but one more, which tells debuggers.
+    fn begins(&self, image: &ElfImage, start: u64) -> u64 {
+        const CALL: u8 = 0xe8;
+        let Some(bytes) = image.bytes(ImageAddr(start), (self.leaves - start) as usize) else { return start };
+        let code = [Code { base: start, bytes }];
+        let calls =
+            instructions(&code, &(start..self.leaves)).filter(|insn| insn.bytes().first() == Some(&CALL));
+        let mut last = [start; 2];
+        calls.for_each(|call| last = [last[1], call.addr]);
+        last[0]
+    }
 }
 
 /// What a row says, as a rule.

@@ -1,5 +1,6 @@
 use super::super::keys::Key;
 use super::super::numbers::{Detail, Line};
+use super::super::shot::Maps;
 use super::*;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -56,7 +57,17 @@ fn shot() -> Shot {
         stack("_start;main;rare;malloc", 2),
     ];
     let flame = Some(("malloc".to_owned(), std::rc::Rc::new(stacks.into_iter().collect())));
-    Shot { target: "server (20724)".into(), seconds: 10, lines, heat, traced, events, flame, health }
+    Shot {
+        target: "server (20724)".into(),
+        seconds: 10,
+        lines,
+        heat,
+        traced,
+        events,
+        flame,
+        health,
+        maps: None,
+    }
 }
 
 /// The screen after these keys.
@@ -118,9 +129,37 @@ fn callers_are_boxes_as_wide_as_their_share() {
 }
 
 #[test]
+fn maps_of_a_script_are_lines_that_scroll_and_other_tabs_say_what_it_is() {
+    let draw_with = |maps: Option<Maps>, keys: &str| {
+        let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+        let shot = Shot { maps, ..Shot::default() };
+        let mut view = View { tab: Tab::Maps, height: 20, lines: 40, ..View::default() };
+        for c in keys.chars() {
+            view.press(Key::Char(c));
+        }
+        terminal.draw(|frame| draw(frame, &shot, &view)).unwrap();
+        terminal.backend().to_string()
+    };
+    assert!(draw_with(None, "").contains("there is no script here"));
+    assert!(draw_with(Some(Maps::default()), "").contains("nothing is in the script's maps"));
+    let lines = (0..40).map(|i| format!("@[{i}]: {}", 1000 - i)).collect();
+    let maps = Maps { head: "@: 40".into(), lines, per_second: 12.0, ..Maps::default() };
+    let first = draw_with(Some(maps.clone()), "");
+    assert!(
+        first.contains("@[0]: 1000") && first.contains("20 lines more") && first.contains("12 hits/s"),
+        "{first}"
+    );
+    let later = draw_with(Some(maps.clone()), "jjj");
+    assert!(!later.contains("@[2]: 998") && later.contains("@[3]: 997"), "{later}");
+    for tab in ["1", "2", "5"] {
+        assert!(draw_with(Some(maps.clone()), tab).contains("which counts in its maps: 6"));
+    }
+}
+
+#[test]
 fn any_size_is_drawn() {
     for (width, height) in [(1, 1), (1, 50), (80, 1), (3, 3), (20, 4), (79, 2), (500, 200)] {
-        for key in ['1', '2', '3', '4', '5', '?', '/'] {
+        for key in ['1', '2', '3', '4', '5', '6', '?', '/'] {
             screen((width, height), false, &[Key::Char(key)]);
         }
     }

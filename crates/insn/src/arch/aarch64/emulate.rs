@@ -4,7 +4,7 @@
 //! State:   the caller's registers.
 //! Context: any; no allocation, no panic, no memory access.
 //! Keeps:   G1 registers and program counter are afterwards as if the instruction had run.
-//! Checked: tests/aarch64_differential.rs: each class beside the processor's (qemu's) own result.
+//! Checked: tests/aarch64_differential: each class beside the processor's (qemu's) own result.
 //! Source:  the kernel's simulated class, kernel-facts 1.15. Departs: the branch type is set as the processor sets it
 //!          for a branch from a page that is not guarded, so that `br` lands where it may and no check is made up.
 

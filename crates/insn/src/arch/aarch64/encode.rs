@@ -4,7 +4,7 @@
 //! State:   none.
 //! Context: any; no allocation, no panic.
 //! Keeps:   G1 an encoding that cannot hold its operand is `None`, never another instruction.
-//! Checked: tests below (back through `decode`), tests/aarch64_differential.rs (run).
+//! Checked: tests below (back through `decode`), tests/aarch64_differential (run).
 
 use super::decode::Literal;
 

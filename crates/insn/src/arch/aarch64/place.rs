@@ -18,6 +18,7 @@ use crate::flow::Guarded;
 use crate::place::{Asked, Hook, Placement};
 use crate::reason::{Forbidden, Reason, Refusal, Rung};
 use crate::relocate::{Displaced, Origin, Step, Unreachable};
+use std::ops::Range;
 
 const WORD: u64 = 4;
 
@@ -151,6 +152,16 @@ pub(crate) fn tally(coverage: &mut Coverage, guarded: Guarded, code: &Code<'_>, 
     } += 1;
 }
 
+/// Where a function's instructions end: what it is filled up with to the next one, words of zeros, is none. Go's symbols have it
+/// within the functions.
+pub(crate) fn end_of_code(code: &Code<'_>, function: &Range<u64>) -> u64 {
+    let is_code = |end: &u64| word_at(code, end - WORD) != Some(0);
+    let mut ends = (function.start + WORD..=function.end)
+        .rev()
+        .filter(|end| (end - function.start).is_multiple_of(WORD));
+    ends.find(is_code).unwrap_or(function.start)
+}
+
 /// Whether the instruction calls.
 pub(crate) fn is_call(insn: &Insn) -> bool {
     matches!(
@@ -256,6 +267,15 @@ mod tests {
         // cbnz x0, -4
         let looped = placed(&[PACIASP, ADD, 0xb5ff_ffe0, RET], BASE, true).unwrap_err();
         assert!(looped.to_string().contains("0x1004 is referred to from 0x1008"), "{looped}");
+    }
+
+    #[test]
+    fn zeros_behind_a_function_are_no_instructions_and_zeros_within_it_are() {
+        let end = |words: &[u32]| {
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            end_of_code(&Code { base: BASE, bytes: &bytes }, &(BASE..BASE + bytes.len() as u64)) - BASE
+        };
+        assert_eq!((end(&[ADD, RET, 0, 0]), end(&[ADD, 0, RET]), end(&[0, 0])), (8, 12, 0));
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //!          and x17 and the pop that gives them back: here, or in a gate.
 //!          G3 `origin_of` tells for each word what of the original has happened.
 //!          G4 what the copy cannot reach is an error; nothing is approximated but a prefetch, which may be dropped.
-//! Checked: tests/aarch64_differential.rs: each class, near and far, stopped and unstopped, under qemu.
+//! Checked: tests/aarch64_differential: each class, near and far, stopped and unstopped, under qemu.
 //!
 //! `b` reaches 128 MiB. Farther than that, control can go by register only, and no register is free at an arbitrary
 //! instruction. So the copy pushes x16 and x17 and goes to a *gate*, two instructions near the target that pop them

@@ -10,7 +10,7 @@
 //!          included: hand-written assembly returns a status in them, and nothing in the bytes says that it does not.
 //!          What an instruction leaves undefined counts as written for logic and shifts only:
 //!          a division, a multiplication or a bit test may well leave the old value (AMD Zen does).
-//! Checked: tests/flags.rs; tests/differential.rs poisons what is said to be dead.
+//! Checked: tests/flags.rs; tests/differential poisons what is said to be dead.
 
 use iced_x86::{
     Code as Op, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,

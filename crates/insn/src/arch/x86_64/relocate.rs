@@ -9,7 +9,7 @@
 //!          G3 no register and no flag is used that the original does not use; below the stack pointer, at most
 //!          the 16 bytes that the callee owns.
 //!          G4 nops and endbr64 leave no code: the copy is reached by direct jumps only.
-//! Checked: tests/differential.rs, each class executed beside the original; relocate tests.
+//! Checked: tests/differential, each class executed beside the original; relocate tests.
 //! Source:  feasibility 4.1. Departs: `push imm32` instead of a `lea`, so that a stack overflow faults with
 //!          the stack pointer still in place.
 

@@ -10,7 +10,7 @@
 //!          G3 every jump and call to a register, also by way of a thunk elsewhere, and every return to what the function
 //!             has pushed, is in the list.
 //!          G4 every way into a function that is no call is in the list of entries.
-//! Checked: flow tests; tests/objdump.rs compares all direct targets of libc with `objdump -d`.
+//! Checked: flow tests; tests/real compares all direct targets of libc with `objdump -d`.
 
 use iced_x86::{Code as Op, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 

@@ -9,7 +9,7 @@
 //!          H5 every run of consumers on the list is called once, between the reader's two counts.
 //!          H9 a reader leaves the rank that it entered, which x19 keeps in its low byte.
 //!          H10 what a hit has read is read before it is seen to have left: the second count is a store with release.
-//! Checked: tests/hit.rs (an abstract run of every step), the machine's test (docs/aarch64.md).
+//! Checked: the parent's `tests` (an abstract run of every step), the machine's test (docs/aarch64.md).
 //! Source:  as of `crate::trampoline`; kernel user_pt_regs.
 //!
 //! All of x0 to x30 are stored: one instruction for two of them, and any handler may read any.
