@@ -49,6 +49,11 @@ pub(crate) fn late(tid: i32) -> Option<Asked> {
     LATE.with_borrow(|late| late.get(&tid).copied())
 }
 
+/// All that this OS thread has asked to stop, and has not heard of since.
+pub(crate) fn all_late() -> Vec<Asked> {
+    LATE.with_borrow(|late| late.values().copied().collect())
+}
+
 /// It is asked to stop from now on.
 pub(crate) fn is_asked(asked: Asked) {
     LATE.with_borrow_mut(|late| late.insert(asked.tid, asked));

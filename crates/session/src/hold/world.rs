@@ -11,7 +11,10 @@
 //!          S5 a stop ends, whatever the threads do: one that sleeps in the kernel and cannot be stopped (behind its
 //!             vfork child) is taken as it sleeps: it was asked to stop, and does before it runs its own code again; one
 //!             that waits for a CPU is waited for, as long as the user allows, and the others run between tries.
-//! Checked: testkit `waits`, `signals`, `lives`, `endings`; the longest stall is measured and printed.
+//!          S6 who waits for another tracer keeps no thread from it that stands: two that each had one would wait for ever.
+//!          S7 the stall that is told is the longest of all tries.
+//! Checked: testkit `waits`, `signals`, `lives`, `endings`; the longest stall is measured and printed. S6 by tests below, and
+//!          `torture uprobe`.
 
 use crate::arch;
 use crate::arch::SleptIn;
@@ -22,6 +25,7 @@ use crate::find::sharers::Sharers;
 use crate::hold::interrupted::undo_interruption;
 use crate::hold::reports::{self, NOHANG};
 use crate::hold::tracer::{self, Asked, is_held};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -45,6 +49,11 @@ static PATIENCE_MS: AtomicU64 = AtomicU64::new(30_000);
 
 /// Stops that this process of ours has asked for.
 static STOPS: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// The longest time that a thread stood in the tries of the stop that this OS thread makes.
+    static TRIED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
 
 /// How often we have stopped a process so far, whichever: what must not stop one is counted by it.
 pub fn stops() -> u64 {
@@ -164,6 +173,7 @@ impl World {
             return World::held(pid);
         }
         let mut each = TRY;
+        TRIED.set(Duration::ZERO);
         loop {
             // One of its threads may still be ours from before.
             reports::tidy();
@@ -175,10 +185,17 @@ impl World {
                         (Broken::WontStop { tid, state, waited_ms }, patience())
                     }
                     Err(broken @ Broken::Traced { .. }) => match &broken {
-                        Broken::Traced { by_name, .. } if is_awaited(by_name) => (broken, tracers),
+                        Broken::Traced { by_name, .. } if is_awaited(by_name) => {
+                            World::let_late_go(pid);
+                            (broken, tracers)
+                        }
                         _ => return Err(broken),
                     },
-                    done => return done,
+                    Ok(mut world) => {
+                        world.stalls.push(TRIED.get());
+                        return Ok(world);
+                    }
+                    failed => return failed,
                 };
             if began.elapsed() > patience {
                 return Err(broken);
@@ -204,6 +221,15 @@ impl World {
 
     fn try_stop(pid: i32, has_filter: bool, patience: Duration) -> Result<World, Broken> {
         World::new(pid, has_filter).with_all(patience)
+    }
+
+    /// Lets those run on that were asked and stand by now: the tracer that we wait for may wait for one of them.
+    fn let_late_go(pid: i32) {
+        let has_filter = process::Status::of(pid).ok().flatten().is_some_and(|s| s.seccomp != 0);
+        let mut world = World::new(pid, has_filter);
+        for asked in tracer::all_late() {
+            world.has_stopped(asked);
+        }
     }
 
     /// Until no thread is left that does not stand.
@@ -410,7 +436,9 @@ impl World {
             if !(is_held(self.pid) && thread.tid == self.pid) {
                 reports::let_go(thread.tid, 0);
             }
-            self.stalls.push(thread.asked.elapsed());
+            let stall = thread.asked.elapsed();
+            self.stalls.push(stall);
+            TRIED.set(TRIED.get().max(stall));
         }
     }
 
@@ -482,5 +510,55 @@ impl Drop for Hurry {
         if self.0 {
             let _ = sys::sched::set_policy(sys::sched::NORMAL, 0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+    use std::sync::Barrier;
+
+    /// A process of two threads that sleep.
+    fn sleepers() -> (std::process::Child, Vec<i32>) {
+        const PROGRAM: &str = "import threading, time\n\
+                               threading.Thread(target=time.sleep, args=(60,)).start()\n\
+                               time.sleep(60)";
+        let child = Command::new("python3").args(["-c", PROGRAM]).spawn().expect("python3");
+        let end = Instant::now() + Duration::from_secs(20);
+        loop {
+            let threads = process::threads(child.id().cast_signed()).expect("it runs");
+            if threads.len() == 2 {
+                return (child, threads);
+            }
+            assert!(Instant::now() < end, "{threads:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// As after a try that came to this thread and not to the others; then all are to be stopped.
+    fn stops_having_one(pid: i32, tid: i32, both: &Barrier) -> Result<(), Broken> {
+        tracer::apart(|| {
+            assert!(seize(pid, tid).expect("it is nobody's"));
+            ptrace::interrupt(tid).expect("it is ours");
+            tracer::is_asked(Asked { tid, group: pid, since: Instant::now(), slept: None });
+            both.wait();
+            World::stop(pid).map(drop)
+        })
+    }
+
+    #[test]
+    fn two_tracers_that_each_have_a_thread_do_not_wait_for_each_other() {
+        let (mut child, threads) = sleepers();
+        let pid = child.id().cast_signed();
+        let both = &Barrier::new(2);
+        let done = std::thread::scope(|scope| {
+            let stops: Vec<_> =
+                threads.iter().map(|tid| scope.spawn(move || stops_having_one(pid, *tid, both))).collect();
+            stops.into_iter().map(|stop| stop.join().expect("no panic")).collect::<Vec<_>>()
+        });
+        child.kill().expect("it is ours");
+        child.wait().expect("it is ours");
+        assert!(done.iter().all(Result::is_ok), "{done:?}");
     }
 }

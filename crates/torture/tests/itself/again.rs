@@ -18,7 +18,8 @@ pub fn be_the_run(main: impl FnOnce(&[String]) -> i32) {
     }
 }
 
-/// So much is shown of a run that did not end as it was to.
+/// So much is shown of a run that did not end as it was to, from its beginning and from its end: the first complaint is
+/// the cause more often than the last.
 const LINES: usize = 12;
 const CHARS: usize = 1000;
 
@@ -58,10 +59,12 @@ impl Verdict {
     pub fn say(&mut self, good: bool, what: &str, run: &Run) {
         println!("test {what} ... {}", if good { "ok" } else { "FAILED" });
         if !good {
-            println!("  status {:?}, its last lines:", run.status);
+            println!("  status {:?}, its first and last lines:", run.status);
             let lines: Vec<&str> = run.output.lines().collect();
-            for line in &lines[lines.len().saturating_sub(LINES)..] {
-                println!("    {}", line.chars().take(CHARS).collect::<String>());
+            for (n, line) in lines.iter().enumerate() {
+                if n < LINES || n + LINES >= lines.len() {
+                    println!("    {}", line.chars().take(CHARS).collect::<String>());
+                }
             }
         }
         self.is_bad |= !good;
