@@ -271,6 +271,7 @@ impl State {
                 value: found.values[i].clone(),
                 kind: decl.map_or(MapKind::Hash, |(_, kind, _)| *kind),
                 max_entries: decl.map_or(config.max_map_keys, |(.., n)| *n),
+                is_plain: decl.is_none() && config.max_map_keys == Config::default().max_map_keys,
                 span: m.span,
             }
         });

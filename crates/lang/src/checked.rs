@@ -104,6 +104,8 @@ pub struct Map {
     pub kind: MapKind,
     /// How many keys: declared, or the setting `max_map_keys`.
     pub max_entries: u64,
+    /// Neither declared nor given another size: how many keys it has is nobody's wish.
+    pub is_plain: bool,
     /// Where it was first named.
     pub span: Span,
 }

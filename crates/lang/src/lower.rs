@@ -24,12 +24,12 @@ mod sites;
 mod statement;
 mod text;
 
-use crate::ast::{AttachPoint, Spec};
+use crate::ast::{AttachPoint, MapId, Spec};
 use crate::program::{Event, MapDecl, Place as At, Probe, Record, Script, Target, What};
 use crate::types::{Agg, Type};
 use crate::{Checked, Diagnostic, Span};
 use build::Build;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -63,6 +63,7 @@ pub fn lower(checked: &Checked, options: Options) -> Result<Script, Diagnostic> 
         time_formats: Vec::new(),
         names: Vec::new(),
         scratch: 8,
+        not_own: BTreeSet::new(),
     };
     let mut probes = Vec::new();
     for (number, probe) in checked.probes.iter().enumerate() {
@@ -82,7 +83,7 @@ pub fn lower(checked: &Checked, options: Options) -> Result<Script, Diagnostic> 
     }
     Ok(Script {
         probes,
-        maps: checked.maps.iter().map(|map| declaration(checked, map)).collect(),
+        maps: (0..).zip(&checked.maps).map(|(id, map)| lowering.declaration(MapId(id), map)).collect(),
         constants: lowering.constants,
         scratch: lowering.scratch,
         records: lowering.records,
@@ -91,19 +92,6 @@ pub fn lower(checked: &Checked, options: Options) -> Result<Script, Diagnostic> 
         symbols: None,
         ctypes: checked.ctypes.clone(),
     })
-}
-
-fn declaration(checked: &Checked, map: &crate::Map) -> MapDecl {
-    let size = |ty: &Type| checked.ctypes.size(ty) as usize;
-    MapDecl {
-        name: format!("@{}", map.name),
-        kind: map.kind,
-        key_size: map.key.as_ref().map_or(crate::program::SCALAR_KEY.len(), size),
-        key: map.key.clone(),
-        value_size: cell(size(&map.value)),
-        value: map.value.clone(),
-        max_entries: map.max_entries as usize,
-    }
 }
 
 /// Bytes that a value takes in a map.
@@ -149,9 +137,28 @@ struct Lowering<'a> {
     time_formats: Vec<Vec<u8>>,
     names: Vec<Arc<str>>,
     scratch: usize,
+    /// Maps with a key that is changed by who may not be the thread of that number, or where it lies.
+    not_own: BTreeSet<MapId>,
 }
 
 impl Lowering<'_> {
+    fn declaration(&self, id: MapId, map: &crate::Map) -> MapDecl {
+        let size = |ty: &Type| self.checked.ctypes.size(ty) as usize;
+        MapDecl {
+            name: format!("@{}", map.name),
+            kind: map.kind,
+            key_size: map.key.as_ref().map_or(crate::program::SCALAR_KEY.len(), size),
+            key: map.key.clone(),
+            value_size: cell(size(&map.value)),
+            value: map.value.clone(),
+            max_entries: map.max_entries as usize,
+            is_own: map.is_plain
+                && map.key.is_some()
+                && !matches!(map.value, Type::Agg(_))
+                && !self.not_own.contains(&id),
+        }
+    }
+
     /// Where these bytes are among the constants.
     fn constant(&mut self, bytes: &[u8]) -> usize {
         if let Some(at) = self.interned.get(bytes) {

@@ -127,6 +127,8 @@ pub struct MapDecl {
     pub value_size: usize,
     /// Elements that fit.
     pub max_entries: usize,
+    /// Each key is a thread's number, and set and removed by hits of that thread alone.
+    pub is_own: bool,
 }
 
 /// The key of a map without keys.

@@ -291,3 +291,36 @@ fn numbers_with_fractions_are_cut_towards_zero_and_compared_with_their_signs() {
         }
     }
 }
+
+#[test]
+fn keys_are_their_threads_own_where_hits_of_those_alone_set_and_remove_them() {
+    let dir = built("own");
+    let is_own = |text: &str| -> Vec<bool> {
+        lowered(&dir.0, text).unwrap().maps.iter().map(|map| map.is_own).collect()
+    };
+    let timed = "u:DIR/one:first { @a[tid] = nsecs; } ur:DIR/one:first /@a[tid]/ { delete(@a[tid]); }";
+    assert_eq!(is_own(timed), [true]);
+    // Who looks, changes nothing; a key may be removed by its map and itself.
+    let looks = "u:DIR/one:first { @a[tid] = arg0; delete(@a, tid); if (has_key(@a, 5)) { print(@a[6]); } } end { print(@a); }";
+    assert_eq!(is_own(looks), [true]);
+    for other in [
+        "u:DIR/one:second { @a[arg0] = 1; }",
+        "u:DIR/one:second { @a[tid]++; }",
+        "u:DIR/one:second { @a[tid] += 1; }",
+        "u:DIR/one:second { delete(@a[5]); }",
+        "u:DIR/one:second { clear(@a); }",
+        "u:DIR/one:second { zero(@a); }",
+        "interval:s:1 { @a[tid] = 1; }",
+        "end { delete(@a[tid]); }",
+        "interval:s:1 { clear(@a); }",
+        "config = { max_map_keys = 100; }",
+        "let @a = hash(4096);",
+    ] {
+        let text = match other.starts_with(['c', 'l']) {
+            true => format!("{other} {timed}"),
+            false => format!("{timed} {other}"),
+        };
+        assert_eq!(is_own(&text), [false], "{other}");
+    }
+    assert_eq!(is_own("u:DIR/one:first { @a[tid, 1] = 1; @b[tid] = count(); @c = 1; }"), [false; 3]);
+}

@@ -78,6 +78,10 @@ pub(crate) const PLAIN: u32 = 4;
 /// A key that is removed may leave its element where it is, asleep; whoever takes an element away claims it first.
 pub(crate) const SLEEPS: u32 = 8;
 
+/// The elements of the first half stay with the key that had them first, for ever: so the thread whose key it is wakes them and puts
+/// them to sleep without a lock. Their values are of one word, which is assigned and never changed in place.
+pub(crate) const STAYS: u32 = 16;
+
 /// In the word of use: used since the hand came by, and in the map.
 pub(crate) const WAS_USED: u32 = 1;
 pub(crate) const IS_LIVE: u32 = 2;
@@ -114,6 +118,14 @@ pub fn lay_out_sleepy(base: NonNull<u8>, key: usize, value: usize, limit: u32) {
     unsafe { Place::new(base) }.u32(KIND).store(PLAIN | SLEEPS, Relaxed);
 }
 
+/// The same of one whose first half of elements stay with their keys.
+#[cfg(loom)]
+pub fn lay_out_staying(base: NonNull<u8>, key: usize, value: usize, limit: u32) {
+    lay_out(base, key, value, limit);
+    // SAFETY: a model's memory.
+    unsafe { Place::new(base) }.u32(KIND).store(PLAIN | SLEEPS | STAYS, Relaxed);
+}
+
 /// What a hash was made for: lengths in bytes, the most keys, CPUs. Whoever looks at one that he does not trust knows it from
 /// its maker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -147,6 +159,11 @@ impl Shape {
         // Copies of CPUs do not share lines.
         let value = self.value as usize;
         if self.kind & PER_CPU != 0 { value.next_multiple_of(64) } else { words(value) }
+    }
+
+    /// The elements of the first so many indexes stay with their keys.
+    fn stay(self) -> u32 {
+        if self.kind & STAYS != 0 { self.limit / 2 } else { 0 }
     }
 }
 
@@ -355,6 +372,12 @@ impl<M: Access> Entries<M> {
     /// Keys that an LRU map has forgotten to make room.
     pub fn evicted(&self) -> u64 {
         self.counts.u64(EVICTED).load(Relaxed)
+    }
+
+    /// Whether an element that is a key's is so for ever.
+    #[inline(always)]
+    pub(crate) fn stays(&self, index: u32) -> bool {
+        index <= self.shape.stay()
     }
 
     /// How many elements lie before that of an index.

@@ -62,7 +62,7 @@ pub use table::{Form, Glance, Kind, Near, Slot, Spec, Table};
 pub use way::{Locked, Outside, Restartable, Way};
 #[cfg(loom)]
 pub use {
-    hash::{lay_out, lay_out_sleepy},
+    hash::{lay_out, lay_out_sleepy, lay_out_staying},
     place::{Memory, close_write, open_write, versioned},
     queue::lay_out_queue,
     ring::lay_out_ring,

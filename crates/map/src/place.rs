@@ -292,6 +292,43 @@ pub fn put_to_sleep(version: &AtomicU32, seen: u32) -> bool {
     version.compare_exchange(seen, seen | ASLEEP, Release, Relaxed).is_ok()
 }
 
+/// The key of an element that stays its own is gone from here on, or there again with another version than it ever had: false if
+/// `version` is not what was seen any more, because a handler that interrupted its thread was there.
+///
+/// The value is written before the key is there. For the thread whose key it is: from another one it may be done, and not count.
+#[inline(always)]
+pub fn set_asleep(version: &AtomicU32, seen: u32, is_asleep: bool) -> bool {
+    let next = (seen & !ASLEEP).wrapping_add(4);
+    let now = match is_asleep {
+        true => seen | ASLEEP,
+        false if next == 0 => 4,
+        false => next,
+    };
+    // Without a new number, who was interrupted does not see that the key came and went.
+    #[cfg(mutant = "same-version")]
+    let now = if is_asleep { now } else { seen & !ASLEEP };
+    // [MAP-57] The value is seen with the key that is there again. Pairs with [MAP-3].
+    exchange_own(version, seen, now)
+}
+
+/// As a thread's own instruction does it, which neither a signal nor another thread of its CPU can split; on x86-64 all its stores
+/// are in order too.
+#[cfg(not(loom))]
+#[inline(always)]
+fn exchange_own(version: &AtomicU32, seen: u32, now: u32) -> bool {
+    // SAFETY: an atomic's address, valid and aligned as long as it is borrowed.
+    unsafe { percpu::exchange_own(version.as_ptr(), seen, now) }
+}
+
+#[cfg(loom)]
+fn exchange_own(version: &AtomicU32, seen: u32, now: u32) -> bool {
+    #[cfg(not(mutant = "MAP-57"))]
+    let order = Release;
+    #[cfg(mutant = "MAP-57")]
+    let order = Relaxed;
+    version.compare_exchange(seen, now, order, Relaxed).is_ok()
+}
+
 /// What `read` reads if nobody changed it meanwhile; `None` otherwise.
 #[inline(always)]
 pub fn versioned<T>(version: &AtomicU32, read: impl FnOnce() -> T) -> Option<T> {
@@ -302,7 +339,7 @@ pub fn versioned<T>(version: &AtomicU32, read: impl FnOnce() -> T) -> Option<T> 
 #[inline(always)]
 pub fn versioned_as<T>(version: &AtomicU32, read: impl FnOnce(u32) -> T) -> Option<T> {
     // [MAP-3] The version before and after: the same and even, so the bytes between are of one write.
-    // Pairs with [MAP-1], [MAP-2], [MAP-54].
+    // Pairs with [MAP-1], [MAP-2], [MAP-54], [MAP-57].
     let before = version.load(Acquire);
     if before & 1 != 0 || before == 0 {
         return None;

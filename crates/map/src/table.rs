@@ -9,8 +9,10 @@
 //!          T3 what is added to an aggregate is in its sum, whatever threads do meanwhile, and whoever makes it zero.
 //!          T5 a key that is removed sleeps in its chain, while half of the elements were never used: one that comes back is there by two
 //!             words. Elements that sleep are taken before the table says that it is full.
+//!          T6 where keys are their threads' own, the first half of all elements stay with their keys, and there are as many others, for
+//!             as many keys as were asked for. What a thread does to its key touches no other.
 //!          T4 through a checked table nothing outside is reached, and every call ends, whatever lies there.
-//! Checked: tests/programs/table.rs (T1 to T3, threads and signals), tests/programs/sleep.rs (T5), tests/programs/hostile.rs (T4), `bench program-maps`.
+//! Checked: tests/programs/table.rs (T1 to T3, threads and signals), tests/programs/sleep.rs (T5), tests/programs/stay.rs and model `stay` (T6), tests/programs/hostile.rs (T4), `bench program-maps`.
 //! Source:  kernel `kernel/bpf/hashtab.c` for the meaning of preallocated maps: an element that is removed is another key's at
 //!          once, so that who changes a value by its address while another removes the key may change the next key's.
 
@@ -43,6 +45,7 @@ pub struct Table<M: Access = Place> {
     agg: [u64; 4],
     is_per_cpu: bool,
     is_lru: bool,
+    is_of_stayers: bool,
 }
 
 /// An element of a table; it may be another key's by the time that it is used.
@@ -95,6 +98,7 @@ impl<M: Access> Table<M> {
             agg: form.agg,
             is_per_cpu: form.is_per_cpu(),
             is_lru: form.kind & LRU != 0,
+            is_of_stayers: form.stay != 0,
         }
     }
 
@@ -112,6 +116,11 @@ impl<M: Access> Table<M> {
 
     /// How many keys there are; exact while nobody changes it.
     pub fn len(&self) -> u32 {
+        if self.is_of_stayers {
+            // Who wakes and sleeps by a store counts nothing.
+            let live = (1..=self.pool.used()).filter(|index| self.entries.is_live(*index));
+            return u32::try_from(live.count()).unwrap_or(u32::MAX);
+        }
         let asleep = u32::try_from(self.pool.asleep()).unwrap_or(0);
         self.entries.len().saturating_sub(asleep)
     }
@@ -179,24 +188,25 @@ impl<M: Access> Table<M> {
     #[cold]
     #[inline(never)]
     fn init(&self, key: &[u8], way: impl Way) -> Result<Slot, Error> {
-        if let Ok(met) = self.entries.seek(key)
-            && met.is_asleep()
-            && self.wake(met, way, |_| {})
-        {
-            return Ok(Slot(met.index));
+        for _ in 0..TRIES {
+            let Ok(met) = self.entries.seek(key) else { break };
+            if !met.is_asleep() || self.wake(met, way, |index| self.clean(index)) {
+                return Ok(Slot(met.index));
+            }
         }
         let own = self.pool.of(&self.entries, way.cpu());
         let made = self.entries.find_or_make(&own, key, |index| self.clean(index));
         made.map(|(index, _)| Slot(index)).map_err(Self::named)
     }
 
-    /// Makes a key be there whose element is asleep; false if somebody else did something to it.
+    /// Makes a key be there whose element is asleep, once `write` has written all of its value; false if somebody else did something to it.
     #[inline(always)]
     fn wake(&self, met: Met, way: impl Way, write: impl FnOnce(u32)) -> bool {
-        let is_awake = self.entries.rewrite(met, |index| {
-            self.clean(index);
-            write(index);
-        });
+        if self.entries.stays(met.index) {
+            write(met.index);
+            return self.entries.set_asleep(met, false);
+        }
+        let is_awake = self.entries.rewrite(met, write);
         if is_awake {
             self.pool.count_asleep(u64::MAX, way);
         }
@@ -223,7 +233,13 @@ impl<M: Access> Table<M> {
                     if flag == Flag::Exist {
                         return Err(Error::NotFound);
                     }
-                    self.wake(met, way, write)
+                    self.wake(met, way, |index| {
+                        // A word is written whole.
+                        if self.is_per_cpu || value.len() > 8 {
+                            self.clean(index);
+                        }
+                        write(index);
+                    })
                 }
                 Ok(_) if flag == Flag::NoExist => return Err(Error::Exists),
                 Ok(met) if value.len() <= 8 || self.is_per_cpu => {
@@ -259,7 +275,21 @@ impl<M: Access> Table<M> {
     /// NotFound, Busy, Length.
     pub fn delete(&self, key: &[u8], way: impl Way) -> Result<(), Error> {
         Error::check(key.len(), self.key_bytes())?;
-        if self.is_lru || !self.pool.has_room() {
+        if self.is_of_stayers {
+            for _ in 0..TRIES {
+                let met = self.entries.seek(key)?;
+                if met.is_asleep() {
+                    return Err(Error::NotFound);
+                }
+                if !self.entries.stays(met.index) {
+                    break;
+                }
+                if self.entries.set_asleep(met, true) {
+                    return Ok(());
+                }
+            }
+        }
+        if self.is_lru || self.is_of_stayers || !self.pool.has_room() {
             return self.entries.remove(&self.pool.of(&self.entries, way.cpu()), key);
         }
         for _ in 0..TRIES {

@@ -30,3 +30,18 @@ pub unsafe fn inc_own<const DISP: usize>(base: *mut u64, offset: usize) {
     // SAFETY: the caller's duties are the same.
     unsafe { arch::inc_own::<DISP>(base, offset) };
 }
+
+/// Stores `new` in a word that holds `old`, in one instruction: neither a handler that interrupts the thread nor another thread of
+/// its CPU comes between. What the thread did before is seen with it. True if it was done.
+///
+/// # Cost
+/// A third of a locked instruction on x86-64; elsewhere it is one that all CPUs see whole.
+///
+/// # Safety
+/// The word must be readable, writable, aligned and accessed as an atomic. What another CPU stores at the same moment may be
+/// overwritten, on x86-64: for words that one thread writes.
+#[inline(always)]
+pub unsafe fn exchange_own(word: *mut u32, old: u32, new: u32) -> bool {
+    // SAFETY: the caller's duties are the same.
+    unsafe { arch::exchange_own(word, old, new) }
+}

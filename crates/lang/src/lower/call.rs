@@ -409,6 +409,7 @@ impl Build<'_, '_> {
             _ => return self.refuse(a.span, "not a map"),
         };
         let is_scalar = self.up.checked.map(map).key.is_none();
+        self.may_change(map, key);
         let key = self.key(map, key)?;
         self.map_and_key(map, key);
         self.code.call(helper::MAP_DELETE);

@@ -261,6 +261,7 @@ impl Build<'_, '_> {
 
     /// r0 = the address of a map's value, which is made if it is not there; 0 if the map is full, which is told.
     pub fn init(&mut self, map: MapId, key: Option<&Expr>, e: &Expr) -> Done {
+        self.up.not_own.insert(map);
         let key = self.key(map, key)?;
         self.map_and_key(map, key);
         self.code.call(helper::LOOKUP_OR_INIT);

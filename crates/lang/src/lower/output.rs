@@ -9,7 +9,7 @@
 use super::build::{Build, Done};
 use super::code::r;
 use crate::Builtin;
-use crate::ast::{Expr, ExprKind};
+use crate::ast::{Expr, ExprKind, MapId};
 use crate::program::What;
 use crate::types::{Agg, Int, Type};
 use bpf::helper::RECORD_MAX;
@@ -42,6 +42,8 @@ impl Build<'_, '_> {
             B::Exit => self.exit(args, e),
             B::Clear | B::Zero => {
                 let map = self.map_of(self.first(args, e)?)?;
+                // The controller does it, while threads go on.
+                self.up.not_own.insert(MapId(map as u32));
                 let what = if builtin == B::Clear { What::Clear(map) } else { What::Zero(map) };
                 self.record(what, &[], e)
             }

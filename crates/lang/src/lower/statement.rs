@@ -173,6 +173,7 @@ impl Build<'_, '_> {
             self.load(place, int, r(0));
             self.store_r0(place, 8);
         }
+        self.may_change(map, key);
         let key = self.key(map, key)?;
         self.map_and_key(map, key);
         self.address(place, r(3));
@@ -180,6 +181,15 @@ impl Build<'_, '_> {
         self.code.call(helper::MAP_UPDATE);
         self.told_if_full(target);
         Ok(())
+    }
+
+    /// A key of a map is set or removed here.
+    pub fn may_change(&mut self, map: MapId, key: Option<&Expr>) {
+        use crate::ast::Provider as P;
+        let is_at_hits = matches!(self.point.provider, P::Uprobe | P::Uretprobe | P::Usdt);
+        if !is_at_hits || !key.is_some_and(super::build::is_thread) {
+            self.up.not_own.insert(map);
+        }
     }
 
     /// A record if r0 says that a map took no further key.

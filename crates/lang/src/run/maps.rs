@@ -46,6 +46,7 @@ pub fn shared(decls: &[MapDecl], constants: Vec<u8>) -> Result<Shared, String> {
 
 fn spec(decl: &MapDecl) -> Spec {
     let kind = match decl.kind {
+        MapKind::Hash if decl.is_own => Kind::OwnHash,
         MapKind::Hash => Kind::Hash,
         MapKind::LruHash => Kind::LruHash,
         MapKind::PercpuHash => Kind::PercpuHash,
@@ -282,7 +283,7 @@ mod tests {
     fn map(kind: MapKind, max_entries: usize, value_size: usize) -> Map {
         let value = Type::Int(Int::new(8, true));
         let (name, key) = ("@".into(), Some(value.clone()));
-        let decl = MapDecl { name, kind, key, key_size: 1, value, value_size, max_entries };
+        let decl = MapDecl { name, kind, key, key_size: 1, value, value_size, max_entries, is_own: false };
         let maps = shared(std::slice::from_ref(&decl), Vec::new()).unwrap();
         Map::new(decl, 0, &maps)
     }

@@ -66,6 +66,9 @@ impl<M: Access> Entries<M> {
         let hash = hash_of_key(key);
         let locked = self.lock(hash)?;
         let (before, index) = self.place_of(&locked, hash, key).ok_or(Error::NotFound)?;
+        if self.stays(index) {
+            return if self.let_sleep_now(index)? { Ok(()) } else { Err(Error::NotFound) };
+        }
         if !self.claim_to_unlink(index, false)? {
             return Err(Error::NotFound);
         }
@@ -89,17 +92,25 @@ impl<M: Access> Entries<M> {
                 self.said_busy();
                 continue;
             };
-            let mut index = locked.0.head().load(Relaxed);
+            let (mut before, mut index) = (0, locked.0.head().load(Relaxed));
             while index & END == 0 && index != 0 && steps > 0 {
                 steps -= 1;
+                if self.stays(index) {
+                    if self.let_sleep_now(index).is_err() {
+                        break;
+                    }
+                    (before, index) = (index, self.element(index).u32(NEXT).load(Relaxed));
+                    continue;
+                }
                 match self.claim_to_unlink(index, true) {
                     Ok(true) => store.has_removed(),
                     Ok(false) => store.has_reaped(),
                     Err(_) => break,
                 }
-                self.unlink(&locked, 0, index);
+                let next = self.element(index).u32(NEXT).load(Relaxed);
+                self.unlink(&locked, before, index);
                 store.give(index);
-                index = locked.0.head().load(Relaxed);
+                index = next;
             }
         }
     }
@@ -154,6 +165,10 @@ impl<M: Access> Entries<M> {
             _ => {}
         }
         if let Some(sleeper) = sleeper {
+            // It is to be woken, where it stays.
+            if self.stays(sleeper.index) {
+                return Err(Error::Exists);
+            }
             // Who was faster has woken it: then it is there.
             if !self.claim(sleeper) {
                 return Err(Error::Exists);

@@ -7,12 +7,14 @@
 //!          L2 a version is gone on from by one: who puts to sleep, wakes, writes or takes away an element has claimed the version
 //!             that he saw, and nobody else can any more. Elements of a `Hash` do not sleep, and are not claimed.
 //!          L3 a key that wakes is seen with its new value, whole, or not at all.
-//! Checked: model `sleep` (mutants MAP-52, unclaimed-reaper), tests/programs/table.rs, tests/programs/sleep.rs.
+//!          L4 an element that stays with its key is never another's: its version says whether the key is there, and nobody
+//!             claims it. Who sets and removes is the thread whose key it is, and handlers that interrupt it; who clears, anybody.
+//! Checked: model `sleep` (mutants MAP-52, unclaimed-reaper), model `stay` (mutants MAP-57, staying-reaped, same-version), tests/programs/table.rs, tests/programs/sleep.rs.
 
 use super::bucket::Locked;
-use super::{END, Entries, HAND, NEXT, SLEEPS, Store, TRIES, VERSION};
+use super::{END, Entries, HAND, NEXT, SLEEPS, STAYS, Store, TRIES, VERSION};
 use crate::Error;
-use crate::place::{ASLEEP, Access, claim_write, close_write, put_to_sleep};
+use crate::place::{ASLEEP, Access, claim_write, close_write, put_to_sleep, set_asleep};
 use crate::prim::{Relaxed, spin};
 
 /// An element of a key, there or asleep, and the version that it had.
@@ -44,6 +46,12 @@ impl<M: Access> Entries<M> {
         put_to_sleep(self.element(met.index).u32(VERSION), met.version)
     }
 
+    /// A key is there or gone from here on, whose element stays its own; false if its thread was interrupted by who changed that.
+    #[inline(always)]
+    pub(crate) fn set_asleep(&self, met: Met, is_asleep: bool) -> bool {
+        set_asleep(self.element(met.index).u32(VERSION), met.version, is_asleep)
+    }
+
     /// Writes to an element that nobody else writes meanwhile; one that is asleep is there afterwards. False if somebody else did
     /// something to it.
     #[inline(always)]
@@ -61,6 +69,22 @@ impl<M: Access> Entries<M> {
     pub(crate) fn rewrite_there(&self, index: u32, write: impl FnOnce(u32)) -> bool {
         let version = self.element(index).u32(VERSION).load(Relaxed);
         version & (ASLEEP | 1) == 0 && self.rewrite(Met { index, version }, write)
+    }
+
+    /// The key is gone from here on; false if it was gone, Busy if it changes at every look.
+    pub(crate) fn let_sleep_now(&self, index: u32) -> Result<bool, Error> {
+        for _ in 0..TRIES {
+            let met = Met { index, version: self.element(index).u32(VERSION).load(Relaxed) };
+            let is_free = met.version & 1 == 0;
+            if is_free && met.is_asleep() {
+                return Ok(false);
+            }
+            if is_free && self.let_sleep(met) {
+                return Ok(true);
+            }
+            spin();
+        }
+        Err(self.said_busy())
     }
 
     /// An element, if it is asleep.
@@ -96,7 +120,8 @@ impl<M: Access> Entries<M> {
     /// Takes an element that is asleep out of its chain.
     #[cold]
     pub(crate) fn reap(&self, store: &impl Store) -> Option<u32> {
-        if store.asleep() == 0 {
+        // Those that stay with their keys are all that may sleep then.
+        if self.shape.kind & STAYS != 0 || store.asleep() == 0 {
             return None;
         }
         for _ in 0..=self.mask {
@@ -119,7 +144,8 @@ impl<M: Access> Entries<M> {
             if index & END != 0 || index == 0 {
                 break;
             }
-            if self.sleeper(index).is_some_and(|met| self.claim(met)) {
+            let may_go = !self.stays(index) || cfg!(mutant = "staying-reaped");
+            if may_go && self.sleeper(index).is_some_and(|met| self.claim(met)) {
                 self.unlink(locked, before, index);
                 return Some(index);
             }
@@ -149,6 +175,43 @@ impl super::Hash {
             }
         }
         Err(self.said_busy())
+    }
+
+    /// Sets a key's value, of one word, as a table does whose elements stay.
+    pub fn assign(&self, key: &[u8], value: u64) -> Result<(), Error> {
+        let write = |index| self.value_of(index, 0).u64(0).store(value, Relaxed);
+        for _ in 0..TRIES {
+            match self.seek(key) {
+                Ok(met) => {
+                    write(met.index);
+                    if !met.is_asleep() || self.set_asleep(met, false) {
+                        return Ok(());
+                    }
+                }
+                Err(Error::NotFound) => match self.make(&self.store(), key, super::Flag::NoExist, write) {
+                    Err(Error::Exists) => {}
+                    made => return made.map(|_| ()),
+                },
+                Err(error) => return Err(error),
+            }
+        }
+        Err(self.said_busy())
+    }
+
+    /// Removes a key, as such a table does.
+    pub fn unassign(&self, key: &[u8]) -> Result<bool, Error> {
+        for _ in 0..TRIES {
+            let met = self.seek(key)?;
+            if met.is_asleep() || self.set_asleep(met, true) {
+                return Ok(!met.is_asleep());
+            }
+        }
+        Err(self.said_busy())
+    }
+
+    /// Removes all keys.
+    pub fn unassign_all(&self) {
+        self.remove_all(&self.store());
     }
 
     /// Removes a key, whose element stays.

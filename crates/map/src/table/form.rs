@@ -12,7 +12,7 @@ use crate::place::Access;
 #[cfg(feature = "std")]
 use {
     crate::credit::Credits,
-    crate::hash::{END, LRU, PER_CPU, PLAIN, SLEEPS},
+    crate::hash::{END, LRU, PER_CPU, PLAIN, SLEEPS, STAYS},
     crate::place::words,
     crate::prim::Relaxed,
 };
@@ -35,6 +35,10 @@ const MOST: usize = 1 << 34;
 pub enum Kind {
     /// One value a key.
     Hash,
+    /// The same, of keys that are numbers of threads, each of which sets and removes its own alone, from hits, and never changes a
+    /// value where it lies. Of values of one word a key comes and goes by stores without a lock, in an element that stays its own.
+    /// There is room for twice as many keys then, and always for as many as were asked for.
+    OwnHash,
     /// The same; keys that were not used lately are forgotten to make room.
     LruHash,
     /// A value a key and CPU.
@@ -78,19 +82,24 @@ pub struct Form {
     pub(crate) elements: u64,
     pub(crate) values: u64,
     pub(crate) agg: [u64; 4],
+    /// The elements of the first so many indexes stay with their keys.
+    pub(crate) stay: u64,
 }
 
 #[cfg(feature = "std")]
 impl Form {
     /// The form of a table for so many CPUs; `None` if it would be too large.
     pub fn new(spec: &Spec, cpus: u32) -> Option<Form> {
-        let limit = u32::try_from(spec.limit).ok().filter(|limit| (1..1 << 30).contains(limit))?;
         let value = spec.agg.map_or(spec.value.max(1), |agg| agg.words().saturating_mul(8));
+        let stays = spec.kind == Kind::OwnHash && spec.agg.is_none() && matches!(value, 4 | 8);
+        // Those that stay may all be asleep.
+        let limit = spec.limit.checked_mul(if stays { 2 } else { 1 })?;
+        let limit = u32::try_from(limit).ok().filter(|limit| (1..1 << 30).contains(limit))?;
         if spec.key == 0 || spec.key > 1 << 20 || value > 1 << 30 || cpus > 1 << 16 {
             return None;
         }
         let (is_lru, is_per_cpu) = match spec.kind {
-            Kind::Hash => (false, false),
+            Kind::Hash | Kind::OwnHash => (false, false),
             Kind::LruHash => (true, false),
             Kind::PercpuHash => (false, true),
             Kind::PercpuLruHash => (true, true),
@@ -112,7 +121,7 @@ impl Form {
             value: value as u32,
             limit,
             cpus,
-            kind: bit(is_lru, LRU) | bit(is_apart, PER_CPU) | PLAIN | SLEEPS,
+            kind: bit(is_lru, LRU) | bit(is_apart, PER_CPU) | bit(stays, STAYS) | PLAIN | SLEEPS,
             buckets,
             unit: u32::try_from(unit).ok()?,
             value_unit: u32::try_from(value_unit).ok()?,
@@ -123,6 +132,7 @@ impl Form {
             elements: 0,
             values: 0,
             agg: spec.agg.map_or([0; 4], Agg::to_words),
+            stay: if stays { u64::from(limit / 2) } else { 0 },
         };
         let copies = copy_stride.checked_mul(cpus as usize + 1)?;
         let len = copies.checked_add(limit as usize * unit)?.checked_add(form.front_len())?;
@@ -176,7 +186,7 @@ impl Form {
             b,
             c,
             d,
-            0,
+            self.stay,
             0,
         ]
     }

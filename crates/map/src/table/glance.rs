@@ -16,7 +16,7 @@ use super::pool::Pool;
 use super::{Form, Slot};
 use crate::aggregate::hist_bucket;
 use crate::hash::{Bucket, DATA, END, IS_LIVE, LRU, Met, NEXT, USED, VERSION, WAS_USED, hash_of_word};
-use crate::place::{ASLEEP, Place, claim_write, close_write, put_to_sleep, versioned_as};
+use crate::place::{ASLEEP, Place, claim_write, close_write, put_to_sleep, set_asleep, versioned_as};
 use crate::prim::{Acquire, AtomicU64, Relaxed};
 use crate::way::Way;
 use core::ptr::NonNull;
@@ -183,6 +183,10 @@ impl<'a> Glance<'a> {
             return true;
         }
         let version = self.element(met.index);
+        if self.stays(met.index) {
+            word.u64(0).store(value, Relaxed);
+            return set_asleep(version.u32(VERSION), met.version, false);
+        }
         let is_ours = claim_write(version.u32(VERSION), met.version);
         if is_ours {
             word.u64(0).store(value, Relaxed);
@@ -195,15 +199,27 @@ impl<'a> Glance<'a> {
     /// Removes a key; `Some(false)` if it is not there, `None` if the table has to do it.
     #[inline(always)]
     pub fn remove(&self, key: u64, way: impl Way) -> Option<bool> {
+        let is_of_stayers = self.form.stay != 0;
         let pool = self.pool();
-        if self.form.kind & LRU != 0 || !pool.has_room() {
+        if !is_of_stayers && (self.form.kind & LRU != 0 || !pool.has_room()) {
             return None;
         }
         let Some(met) = self.meet::<true>(key)?.filter(|met| !met.is_asleep()) else { return Some(false) };
+        if is_of_stayers {
+            let version = self.element(met.index);
+            let is_done = self.stays(met.index) && set_asleep(version.u32(VERSION), met.version, true);
+            return is_done.then_some(true);
+        }
         put_to_sleep(self.element(met.index).u32(VERSION), met.version).then(|| {
             pool.count_asleep(1, way);
             true
         })
+    }
+
+    /// Whether an element that was met is its key's for ever.
+    #[inline(always)]
+    fn stays(&self, index: u32) -> bool {
+        u64::from(index) <= self.form.stay
     }
 
     #[inline(always)]

@@ -13,6 +13,7 @@ mod hash;
 mod queue;
 mod ring;
 mod sleep;
+mod stay;
 mod versions;
 
 /// Every execution with at most `bound` preemptions.

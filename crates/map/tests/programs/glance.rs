@@ -29,7 +29,7 @@ fn random(state: &mut u64) -> u64 {
 
 #[test]
 fn what_is_found_at_a_glance_is_what_the_table_finds() {
-    let kinds = [Kind::Hash, Kind::LruHash, Kind::PercpuHash, Kind::PercpuLruHash];
+    let kinds = [Kind::Hash, Kind::OwnHash, Kind::LruHash, Kind::PercpuHash, Kind::PercpuLruHash];
     for (kind, len) in kinds.into_iter().flat_map(|kind| [4, 8].map(|len| (kind, len))) {
         let (maps, words) = moved(vec![Spec { kind, key: len, value: 16, limit: 100, agg: None }], 0);
         let (table, glance) = (words.table(&maps, 0), glance(&words, &maps, 0));

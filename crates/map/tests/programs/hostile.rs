@@ -30,7 +30,7 @@ fn nasty(state: &mut u64) -> u64 {
 }
 
 fn tables() -> Vec<Spec> {
-    let kinds = [Kind::Hash, Kind::LruHash, Kind::PercpuHash, Kind::PercpuLruHash];
+    let kinds = [Kind::Hash, Kind::OwnHash, Kind::LruHash, Kind::PercpuHash, Kind::PercpuLruHash];
     let plain = kinds.map(|kind| Spec { kind, key: 8, value: 24, limit: 40, agg: None });
     let series = Agg::Tseries { interval: 10, num: 3, how: SeriesKind::Avg, signed: true };
     let aggs = [Agg::Count, Agg::Max { signed: true }, Agg::Hist { bits: 0 }, series].map(|agg| Spec {

@@ -5,4 +5,5 @@ mod ground;
 mod hostile;
 mod maps;
 mod sleep;
+mod stay;
 mod table;

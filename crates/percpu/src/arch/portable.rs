@@ -7,7 +7,7 @@
 //! Orderings: `full_fence` is one; the labels stand where it is used.
 //! Checked: Miri runs the tests of `percpu` and `rcu` through this file.
 
-use core::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 
 #[inline(always)]
 pub unsafe fn rseq_inc<const SHIFT: u32, const DISP: usize>(_: isize, _: *mut u64) -> bool {
@@ -111,6 +111,16 @@ pub unsafe fn inc_own<const DISP: usize>(base: *mut u64, offset: usize) {
     compiler_fence(Ordering::SeqCst);
     cell.fetch_add(1, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
+}
+
+/// # Safety
+/// As [`crate::exchange_own`].
+#[inline(always)]
+pub unsafe fn exchange_own(word: *mut u32, old: u32, new: u32) -> bool {
+    // SAFETY: readable, writable, aligned, accessed as an atomic (contract of this function).
+    let word = unsafe { AtomicU32::from_ptr(word) };
+    // [CPU-OWN] What the thread did before is seen with the word. Pairs with whatever its users name.
+    word.compare_exchange(old, new, Ordering::Release, Ordering::Relaxed).is_ok()
 }
 
 #[cfg(feature = "std")]

@@ -261,6 +261,27 @@ pub unsafe fn inc_own<const DISP: usize>(base: *mut u64, offset: usize) {
     }
 }
 
+/// Stores of one CPU are seen in their order, so no fence is needed.
+/// # Safety
+/// As [`crate::exchange_own`].
+#[inline(always)]
+pub unsafe fn exchange_own(word: *mut u32, old: u32, new: u32) -> bool {
+    let is_done: u8;
+    // SAFETY: readable and writable (contract of this function).
+    unsafe {
+        asm!(
+            "cmpxchg dword ptr [{word}], {new:e}",
+            "sete {is_done}",
+            word = in(reg) word,
+            new = in(reg) new,
+            is_done = lateout(reg_byte) is_done,
+            inout("eax") old => _,
+            options(nostack),
+        );
+    }
+    is_done != 0
+}
+
 /// Offset and size of the rseq area if this process has a libc that registers one.
 #[cfg(feature = "std")]
 pub fn libc_rseq() -> Option<(isize, u32)> {

@@ -345,7 +345,7 @@ fn kept(spec: &Spec) -> Kept {
 
 fn table(spec: &Spec, kept: &Kept) -> Result<Held, NotByKernel> {
     let keeping = match spec.kind {
-        Kind::Hash | Kind::PercpuHash => Keeping::Hash,
+        Kind::Hash | Kind::OwnHash | Kind::PercpuHash => Keeping::Hash,
         Kind::LruHash | Kind::PercpuLruHash => Keeping::LruHash,
     };
     let too_large = || failed("map")(Errno::E2BIG);
