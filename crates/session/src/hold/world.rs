@@ -519,20 +519,38 @@ mod tests {
     use std::process::Command;
     use std::sync::Barrier;
 
-    /// A process of two threads that sleep.
-    fn sleepers() -> (std::process::Child, Vec<i32>) {
-        const PROGRAM: &str = "import threading, time\n\
-                               threading.Thread(target=time.sleep, args=(60,)).start()\n\
-                               time.sleep(60)";
-        let child = Command::new("python3").args(["-c", PROGRAM]).spawn().expect("python3");
-        let end = Instant::now() + Duration::from_secs(20);
-        loop {
-            let threads = process::threads(child.id().cast_signed()).expect("it runs");
-            if threads.len() == 2 {
-                return (child, threads);
+    /// A process of two threads that sleep; it ends with the value.
+    struct Sleepers(std::process::Child);
+
+    impl Sleepers {
+        fn begin() -> Sleepers {
+            const PROGRAM: &str = "import threading, time\n\
+                                   threading.Thread(target=time.sleep, args=(60,)).start()\n\
+                                   time.sleep(60)";
+            Sleepers(Command::new("python3").args(["-c", PROGRAM]).spawn().expect("python3"))
+        }
+
+        fn pid(&self) -> i32 {
+            self.0.id().cast_signed()
+        }
+
+        fn threads(&self) -> Vec<i32> {
+            let end = Instant::now() + Duration::from_secs(20);
+            loop {
+                let threads = process::threads(self.pid()).expect("it runs");
+                if threads.len() == 2 {
+                    return threads;
+                }
+                assert!(Instant::now() < end, "{threads:?}");
+                std::thread::sleep(Duration::from_millis(5));
             }
-            assert!(Instant::now() < end, "{threads:?}");
-            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    impl Drop for Sleepers {
+        fn drop(&mut self) {
+            self.0.kill().expect("it is ours");
+            self.0.wait().expect("it is ours");
         }
     }
 
@@ -549,16 +567,14 @@ mod tests {
 
     #[test]
     fn two_tracers_that_each_have_a_thread_do_not_wait_for_each_other() {
-        let (mut child, threads) = sleepers();
-        let pid = child.id().cast_signed();
+        let sleepers = Sleepers::begin();
+        let (pid, threads) = (sleepers.pid(), sleepers.threads());
         let both = &Barrier::new(2);
         let done = std::thread::scope(|scope| {
             let stops: Vec<_> =
                 threads.iter().map(|tid| scope.spawn(move || stops_having_one(pid, *tid, both))).collect();
             stops.into_iter().map(|stop| stop.join().expect("no panic")).collect::<Vec<_>>()
         });
-        child.kill().expect("it is ours");
-        child.wait().expect("it is ours");
         assert!(done.iter().all(Result::is_ok), "{done:?}");
     }
 }
