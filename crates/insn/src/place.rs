@@ -111,6 +111,8 @@ impl Hook {
 pub struct Placement {
     /// Image address of the first byte that changes.
     pub site: u64,
+    /// Bytes of a landing pad before it, which stays: the probe is one of the instruction that begins there.
+    pub pad: u8,
     /// Nop, jump, window, island or punned.
     pub rung: Rung,
     /// Length of the jump at the site: 5, or 2 to an island.
@@ -138,6 +140,7 @@ impl Placement {
     pub(crate) fn of(site: u64, found: Found, hook: Hook) -> Placement {
         Placement {
             site,
+            pad: 0,
             rung: found.rung,
             patch_len: if found.island.is_some() { SHORT_JUMP_BYTES } else { JUMP_BYTES },
             displaced_len: found.window.insns.iter().map(|insn| insn.len_bytes() as u8).sum(),
@@ -176,6 +179,7 @@ impl Placement {
     pub fn by_kernel(site: u64, len: u8, why_not: Vec<(Rung, Reason)>) -> Placement {
         Placement {
             site,
+            pad: 0,
             rung: Rung::Kernel,
             patch_len: len,
             displaced: Vec::new(),

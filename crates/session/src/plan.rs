@@ -183,7 +183,6 @@ pub fn plan_each(images: &mut Images, pid: i32, asked: &[(&Spec, Verb)]) -> Resu
 fn plan_here(images: &mut Images, pid: i32, asked: &[(&Spec, Verb)]) -> Result<Plan, PlanError> {
     for (_, verb) in asked {
         let ported = match verb {
-            Verb::Program => ported::check(ported::PROGRAM),
             Verb::CountStack | Verb::Trace { has_stacks: true } => ported::check(ported::STACKS),
             _ => Ok(()),
         };
@@ -316,8 +315,16 @@ impl Placed {
 
     /// A hook of a site stands before the instruction at this address.
     fn is_probed(&self, addr: u64) -> bool {
+        let has_it = |site: &SitePlan| (0..site.actions.len()).any(|hook| site.hook_addr(hook) == addr);
+        let is_behind_pad = |site: &SitePlan| site.placement.pad > 0 && site.addr() == addr;
         let before = self.sites.range(..=addr).next_back();
-        before.is_some_and(|(_, site)| (0..site.actions.len()).any(|hook| site.hook_addr(hook) == addr))
+        before.is_some_and(|(_, site)| has_it(site) || is_behind_pad(site)) || self.behind_pad(addr).is_some()
+    }
+
+    /// The site whose jump stands behind the landing pad at this address.
+    fn behind_pad(&self, addr: u64) -> Option<&SitePlan> {
+        let behind = self.sites.range(addr..addr.saturating_add(u8::MAX.into())).map(|(_, site)| site);
+        behind.into_iter().find(|site| site.placement.pad > 0 && site.hook_addr(0) == addr)
     }
 
     fn is_taken(&self, range: Range<u64>, bias: u64) -> bool {
@@ -442,7 +449,8 @@ impl<'p> Planner<'p> {
             When::Before => placed.is_probed(addr),
             // Whoever sees its calls sees them end.
             When::Return => {
-                placed.sites.get(&addr).is_some_and(|s| s.opens().is_some())
+                let begun = placed.sites.get(&addr).or_else(|| placed.behind_pad(addr));
+                begun.is_some_and(|s| s.opens().is_some())
                     || placed.sites.values().any(|s| s.exit_of == Some(addr))
             }
         };

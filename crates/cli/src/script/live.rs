@@ -224,7 +224,7 @@ impl<'g> Live<'g> {
             maps.borrow_mut().go_on_in(Arc::new(ground)).map_err(|why| why.to_string())?;
         }
         let missed = |(site, why): &(SitePlan, Missed)| {
-            (placing.name(site.addr()).unwrap_or(&site.name).to_owned(), why.to_string())
+            (placing.name(site.hook_addr(0)).unwrap_or(&site.name).to_owned(), why.to_string())
         };
         let missed: Vec<(String, String)> = session.missed().iter().map(missed).collect();
         self.placed.extend(placing.placed(left_out.iter().chain(&missed).map(|(name, _)| name.as_str())));

@@ -147,7 +147,7 @@ impl<'a> Placing<'a> {
         let mut natives = Natives::default();
         let (mut placed, mut unknown) = (BTreeSet::new(), BTreeSet::new());
         let opened: BTreeMap<u32, u64> =
-            plan.sites.iter().filter_map(|site| Some((site.opens()?, site.addr()))).collect();
+            plan.sites.iter().filter_map(|site| Some((site.opens()?, site.hook_addr(0)))).collect();
         let mut sites = Vec::new();
         for mut site in plan.sites {
             let exit_of = site.exit_of;

@@ -236,10 +236,11 @@ impl SitePlan {
         self.placement.site.wrapping_add(self.bias)
     }
 
-    /// The address in the process of the instruction before which action number so-and-so runs.
+    /// The address in the process of the instruction before which action number so-and-so runs; of a landing pad, behind which the
+    /// jump stands, the pad's.
     pub fn hook_addr(&self, action: usize) -> u64 {
         let offset = self.placement.hooks.get(action).map_or(0, |hook| hook.offset);
-        self.addr().wrapping_add(offset.into())
+        self.addr().wrapping_add(offset.into()).wrapping_sub(self.placement.pad.into())
     }
 
     /// Cells that it needs.

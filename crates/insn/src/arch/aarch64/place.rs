@@ -62,6 +62,7 @@ fn place_in(Guarded(is_guarded): Guarded, code: &Code<'_>, asked: &Asked<'_>) ->
     };
     Ok(Placement {
         site: at,
+        pad: (at - site) as u8,
         rung: Rung::Jump,
         patch_len: WORD as u8,
         displaced: vec![insn],
@@ -262,8 +263,11 @@ mod tests {
 
     #[test]
     fn a_landing_pad_of_guarded_code_stays_and_a_loop_to_behind_it_is_named() {
-        assert_eq!(placed(&[PACIASP, ADD, RET], BASE, false).unwrap().site, BASE);
-        assert_eq!(placed(&[PACIASP, ADD, RET], BASE, true).unwrap().site, BASE + 4);
+        let site = |is_guarded| {
+            let placement = placed(&[PACIASP, ADD, RET], BASE, is_guarded).unwrap();
+            (placement.site, placement.pad)
+        };
+        assert_eq!((site(false), site(true)), ((BASE, 0), (BASE + 4, 4)));
         // cbnz x0, -4
         let looped = placed(&[PACIASP, ADD, 0xb5ff_ffe0, RET], BASE, true).unwrap_err();
         assert!(looped.to_string().contains("0x1004 is referred to from 0x1008"), "{looped}");
