@@ -31,9 +31,16 @@ pub fn membarrier(command: i32) -> Result<usize, Errno> {
 
 /// The CPU that the thread runs on, by system call.
 pub fn getcpu() -> Result<u32, Errno> {
-    let mut cpu = 0u32;
-    // SAFETY: the kernel writes four bytes to `cpu`, which outlives the call; the other pointer is null.
-    check(unsafe { syscall(nr::GETCPU, [(&raw mut cpu) as usize, 0, 0, 0, 0, 0]) }).map(|_| cpu)
+    cpu_and_node().map(|(cpu, _)| cpu)
+}
+
+/// The same, and the CPU's node.
+#[inline(always)]
+pub fn cpu_and_node() -> Result<(u32, u32), Errno> {
+    let (mut cpu, mut node) = (0u32, 0u32);
+    let places = [(&raw mut cpu) as usize, (&raw mut node) as usize, 0, 0, 0, 0];
+    // SAFETY: the kernel writes four bytes to each, which outlive the call; the third pointer is null.
+    check(unsafe { syscall(nr::GETCPU, places) }).map(|_| (cpu, node))
 }
 
 #[cfg(test)]

@@ -48,12 +48,10 @@ pub fn getgid() -> u32 {
 /// # Errors
 /// As a filter of the process's has it.
 #[inline(always)]
-pub fn thread_name() -> Result<[u8; 16], Errno> {
+pub fn thread_name(name: &mut [u8; 16]) -> Result<(), Errno> {
     const GET_NAME: usize = 16;
-    let mut name = [0; 16];
     // SAFETY: the kernel writes 16 bytes to `name`, which outlives the call.
-    check(unsafe { syscall(nr::PRCTL, [GET_NAME, name.as_mut_ptr() as usize, 0, 0, 0, 0]) })?;
-    Ok(name)
+    check(unsafe { syscall(nr::PRCTL, [GET_NAME, name.as_mut_ptr() as usize, 0, 0, 0, 0]) }).map(drop)
 }
 
 /// The process group.

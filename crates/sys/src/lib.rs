@@ -25,7 +25,7 @@ mod sigstack;
 pub mod wait;
 
 pub use clock::{BOOTTIME, MONOTONIC, TAI, clock_ns, monotonic_ns, thread_cpu_ns};
-pub use cpu::{getcpu, membarrier, membarrier_cmd};
+pub use cpu::{cpu_and_node, getcpu, membarrier, membarrier_cmd};
 pub use errno::Errno;
 pub use fanotify::{Fanotify, Opened};
 pub use futex::{futex_wait, futex_wait_shared, futex_wake, futex_wake_shared};

@@ -4,7 +4,7 @@
 //! State:   none.
 //! Context: control.
 //! Keeps:   the list of `arch`.
-//! Checked: the build alone: no program runs here yet (docs/aarch64.md).
+//! Checked: the machine's test (docs/aarch64.md).
 
 /// What it is called.
 pub(crate) const NAME: &str = "aarch64";

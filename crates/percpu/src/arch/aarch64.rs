@@ -1,6 +1,6 @@
-//! Adds by a table, in A64 instructions.
+//! Adds by a table, and changes of a CPU's own words, in A64 instructions.
 //!
-//! For:     `table`.
+//! For:     `table`, `rseq`.
 //! State:   none.
 //! Context: hit, signal. No stack use.
 //! Keeps:   X1 a sequence has one committing instruction, its last one.
@@ -107,4 +107,101 @@ pub unsafe fn table_count<const AREA: usize, const TABLE: usize, const CELL: usi
         );
     }
     true
+}
+
+/// The sequence around what commits on the CPU that the caller chose its word by; it may use `{t}`, `{area}` and its own operands.
+///
+/// In: the area's offset, the CPU, the word. Clobbers: {t}, {area}, flags. Not restarted: an abort is a refusal, because the caller
+/// must choose its word again.
+macro_rules! on_cpu {
+    ($off:expr, $cpu:expr, $cell:expr, [$($commit:expr),*], $($operands:tt)*) => {
+        asm!(
+            "mrs {t}, tpidr_el0",
+            "add {area}, {t}, {off}",
+            ".pushsection .data.rel.ro.nanoprobe_rseq, \"aw\", @progbits",
+            ".balign 32",
+            "2:",
+            ".long 0, 0",
+            ".quad 3f, 4f - 3f, 5f",
+            ".popsection",
+            "adrp {t}, 2b",
+            "add {t}, {t}, :lo12:2b",
+            "str {t}, [{area}, #8]",
+            "3:",
+            "ldr {t:w}, [{area}, #4]",
+            "cmp {t:w}, {cpu:w}",
+            "b.ne {refused}",
+            $($commit,)*
+            "4:",
+            ".pushsection .text.unlikely.nanoprobe_rseq, \"ax\", @progbits",
+            ".inst 0xd428bc00",
+            "5:",
+            "b {refused}",
+            ".popsection",
+            off = in(reg) $off,
+            cpu = in(reg) $cpu,
+            cell = in(reg) $cell,
+            t = out(reg) _,
+            area = out(reg) _,
+            refused = label { return false },
+            $($operands)*
+            options(nostack),
+        )
+    };
+}
+
+/// What was stored in the word before is seen with all that led to it, as on x86-64.
+///
+/// # Safety
+/// As [`crate::store_if`].
+#[inline(always)]
+pub unsafe fn rseq_store_if(off: isize, cpu: u32, cell: *mut u64, expect: u64, new: u64) -> bool {
+    // SAFETY: the area is writable and so is `cell` (contract of this function). Only the last instruction writes to it.
+    unsafe {
+        on_cpu!(
+            off,
+            cpu,
+            cell,
+            ["ldar {t}, [{cell}]", "cmp {t}, {expect}", "b.ne {refused}", "str {new}, [{cell}]"],
+            expect = in(reg) expect,
+            new = in(reg) new,
+        );
+    }
+    true
+}
+
+/// # Safety
+/// As [`crate::add_if`].
+#[inline(always)]
+pub unsafe fn rseq_add_if(off: isize, cpu: u32, cell: *mut u64, n: u64) -> bool {
+    // SAFETY: as in `rseq_store_if`.
+    unsafe {
+        on_cpu!(
+            off,
+            cpu,
+            cell,
+            ["ldr {t}, [{cell}]", "add {t}, {t}, {n}", "str {t}, [{cell}]"],
+            n = in(reg) n,
+        );
+    }
+    true
+}
+
+/// # Safety
+/// As [`crate::own_cpu`].
+#[inline(always)]
+pub unsafe fn rseq_cpu(off: isize) -> u32 {
+    let cpu: u64;
+    // SAFETY: the area is readable (contract of this function).
+    unsafe {
+        asm!(
+            "mrs {t}, tpidr_el0",
+            "add {t}, {t}, {off}",
+            "ldr {t:w}, [{t}, #4]",
+            t = out(reg) cpu,
+            off = in(reg) off,
+            options(nostack, readonly, preserves_flags),
+        );
+    }
+    cpu as u32
 }

@@ -1,6 +1,6 @@
 //! An architecture (or checker) without restartable sequences of ours: only the fallback works.
 //!
-//! For:     Miri; aarch64, but for the adds by a table.
+//! For:     Miri; aarch64, but for the adds by a table and the changes of a CPU's own words.
 //! State:   none.
 //! Context: hit, signal, target, control.
 //! Keeps:   a sequence always reports that it did not run, so that callers take their fallback.
@@ -19,16 +19,19 @@ pub unsafe fn rseq_add<const SHIFT: u32>(_: isize, _: *mut u64, _: u32, _: u64) 
     false
 }
 
+#[cfg(any(not(target_arch = "aarch64"), miri))]
 #[inline(always)]
 pub unsafe fn rseq_store_if(_: isize, _: u32, _: *mut u64, _: u64, _: u64) -> bool {
     false
 }
 
+#[cfg(any(not(target_arch = "aarch64"), miri))]
 #[inline(always)]
 pub unsafe fn rseq_add_if(_: isize, _: u32, _: *mut u64, _: u64) -> bool {
     false
 }
 
+#[cfg(any(not(target_arch = "aarch64"), miri))]
 #[inline(always)]
 pub unsafe fn rseq_cpu(_: isize) -> u32 {
     u32::MAX

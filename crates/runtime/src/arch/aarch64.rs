@@ -4,7 +4,7 @@
 //! State:   none.
 //! Context: hit.
 //! Keeps:   the list of `arch`.
-//! Checked: the machine's test (docs/aarch64.md); what programs need, by the build alone: none runs here yet.
+//! Checked: the machine's test (docs/aarch64.md).
 
 use crate::around::{Around, errno};
 use crate::cell::Adder;
@@ -90,14 +90,36 @@ pub(crate) fn ticks() -> u64 {
 /// The counter, and the CPU as the thread's rseq area has it; 0 in a thread that has no copy: no instruction tells it.
 #[inline(always)]
 pub(crate) fn ticks_and_cpu(site: &SiteDesc, has_copy: bool) -> (u64, u64) {
-    const CPU: u64 = 4;
-    let cpu = match has_copy {
-        // SAFETY: with a CPU's copy the thread's area lies there (wire::SiteDesc).
-        true => unsafe { word_of_block((site.rseq_offset as u64).wrapping_add(CPU)) },
-        false => 0,
-    };
+    let cpu = if has_copy { cpu_of_area(site) } else { 0 };
     // Any number leads to an entry of the table (wire::table), and that of a thread without a CPU to none.
     (ticks(), cpu & 0xffff)
+}
+
+/// The CPU that the thread runs on, as its area has it; one that has no copy, and so no area, asks by a system call, if it may be
+/// made.
+#[inline(always)]
+pub(crate) fn cpu(site: &SiteDesc, has_copy: bool, may_call: impl FnOnce() -> bool) -> u64 {
+    if has_copy { cpu_of_area(site) } else { asked(may_call).0 }
+}
+
+/// What the thread's area says.
+#[inline(always)]
+fn cpu_of_area(site: &SiteDesc) -> u64 {
+    const CPU: u64 = 4;
+    // SAFETY: with a CPU's copy the thread's area lies there (wire::SiteDesc).
+    unsafe { word_of_block((site.rseq_offset as u64).wrapping_add(CPU)) }
+}
+
+/// And its node, by a system call.
+#[inline(always)]
+pub(crate) fn node(may_call: impl FnOnce() -> bool) -> u64 {
+    asked(may_call).1
+}
+
+#[inline(always)]
+fn asked(may_call: impl FnOnce() -> bool) -> (u64, u64) {
+    let told = if may_call() { sys::cpu_and_node().unwrap_or_default() } else { (0, 0) };
+    (told.0.into(), told.1.into())
 }
 
 /// Writes eight bytes, by no call of memset.

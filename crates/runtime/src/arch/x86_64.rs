@@ -102,6 +102,18 @@ pub(crate) fn ticks_and_cpu(_: &SiteDesc, _has_copy: bool) -> (u64, u64) {
     (ticks, u64::from(aux & 0xfff))
 }
 
+/// The CPU that the thread runs on: a segment tells it.
+#[inline(always)]
+pub(crate) fn cpu(_: &SiteDesc, _has_copy: bool, _: impl FnOnce() -> bool) -> u64 {
+    u64::from(percpu::cpu_by_segment())
+}
+
+/// And its node.
+#[inline(always)]
+pub(crate) fn node(_: impl FnOnce() -> bool) -> u64 {
+    u64::from(percpu::node_by_segment())
+}
+
 /// Writes eight bytes, by no call of memset.
 ///
 /// # Safety

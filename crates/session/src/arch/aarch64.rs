@@ -135,7 +135,7 @@ pub(crate) fn made_again(call: &Regs) -> Regs {
     Regs { pc: call.pc - 4, ..*call }
 }
 
-/// Nothing here that a register says: `facts::ported`.
+/// No register says that: the one call that is not to be made is getpid, which may be made.
 pub(crate) fn not_made(call: &Regs) -> Regs {
     *call
 }

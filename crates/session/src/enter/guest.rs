@@ -10,7 +10,6 @@
 
 use crate::arch;
 use crate::facts::error::Broken;
-use crate::facts::ported;
 use crate::find::maps::image_maps;
 use crate::find::memory::Memory;
 use crate::hold::foothold::Foothold;
@@ -42,7 +41,6 @@ impl Guest {
     /// # Errors
     /// As for an attach: it may not be traced, is gone, or has no memory left.
     pub fn enter(pid: i32) -> Result<Guest, Broken> {
-        ported::check("code that a process is given to run")?;
         let memory = Memory::open(pid)?;
         let foothold = Foothold::find(&memory, &image_maps(pid)?)?;
         let mut world = World::stop(pid)?;

@@ -323,7 +323,7 @@ impl fmt::Display for Broken {
             Unported { what } => {
                 write!(
                     f,
-                    "{what} does not exist on {} yet: count, hist, lat and trace do",
+                    "{what} does not exist on {} yet: count, hist, lat, trace and scripts do",
                     std::env::consts::ARCH
                 )
             }

@@ -21,7 +21,6 @@ pub(crate) fn check(what: &'static str) -> Result<(), Broken> {
 }
 
 /// What runs at a probe and is refused on its own.
-pub(crate) const PROGRAM: &str = "a program at a probe (a script, --if, --by)";
 pub(crate) const STACKS: &str = "a walk of stacks (--stack, ustack)";
 
 /// Whether all that these sites and programs want exists here.
@@ -32,9 +31,6 @@ pub(crate) fn check_sites(sites: &[SitePlan], programs: &Programs) -> Result<(),
     let is_by_kernel = |site: &SitePlan| site.placement.rung == Rung::Kernel;
     if sites.iter().any(is_by_kernel) {
         check("a probe of the kernel's")?;
-    }
-    if sites.iter().flat_map(SitePlan::consumers).any(|consumer| consumer.program().is_some()) {
-        check(PROGRAM)?;
     }
     if programs.walk() || sites.iter().any(SitePlan::walks) {
         check(STACKS)?;
