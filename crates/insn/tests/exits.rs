@@ -50,6 +50,15 @@ fn returns_and_tail_jumps_are_exits_and_switches_are_not() {
     assert_eq!(addrs(&file(&bytes).exits(6).unwrap()), [5]);
 }
 
+/// A panic of the decoder's library before: such bytes stand in code, and among data that looks like code.
+#[test]
+fn a_return_behind_a_stack_pointer_that_memory_moves_is_an_exit() {
+    // add or sub rsp, [rbx]; ret
+    for op in [0x03, 0x2b] {
+        assert_eq!(addrs(&file(&[0x48, op, 0x23, 0xc3]).exits(4).unwrap()), [3]);
+    }
+}
+
 #[test]
 fn a_computed_goto_is_no_tail_call() {
     // 0: lea rax, [rip+4] (0xb); 7: mov [rsi], rax; a: jmp [rdi]; c: ret: to the label or for good, nobody knows

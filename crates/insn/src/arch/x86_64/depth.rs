@@ -51,9 +51,10 @@ impl Depth {
                 Depth { rsp: base(insn.memory_base()).map(|v| v + offset), rbp }
             }
             (Mnemonic::Add | Mnemonic::Sub, Some(RSP), None) => {
-                let by = insn.immediate(1) as i64;
-                let by = if insn.mnemonic() == Mnemonic::Add { by } else { -by };
-                Depth { rsp: rsp.map(|v| v + by), rbp }
+                // By what memory holds it may be anything: a stack that is switched by a number, or bytes that are no code.
+                let by = insn.try_immediate(1).ok().map(u64::cast_signed);
+                let by = if insn.mnemonic() == Mnemonic::Add { by } else { by.map(|by| -by) };
+                Depth { rsp: rsp.zip(by).map(|(v, by)| v + by), rbp }
             }
             // What is called takes down what it puts up.
             _ if matches!(insn.flow_control(), FlowControl::Call | FlowControl::IndirectCall) => self,
@@ -180,6 +181,16 @@ mod tests {
         // lea rsp, [rbp - 8]; pop rbx; pop rbp
         let epilogue: &[u8] = &[0x48, 0x8d, 0x65, 0xf8, 0x5b, 0x5d];
         assert!(is_tail(&[PUSH_RBP, MOV_RBP_RSP, PUSH_RBX, AND_RSP, epilogue]));
+    }
+
+    /// It ended `explain --all` and `lat`: such bytes stand in the text of our own binary.
+    #[test]
+    fn what_memory_puts_on_the_stack_pointer_makes_the_depth_unknown() {
+        // add rsp, [rbx]; sub rsp, [rip]
+        for by_memory in [&[0x48, 0x03, 0x23][..], &[0x48, 0x2b, 0x25, 0, 0, 0, 0]] {
+            assert!(!is_tail(&[by_memory]));
+            assert!(is_tail(&[PUSH_RBX, by_memory, POP_RBX]), "the epilogue before the jump tells");
+        }
     }
 
     #[test]

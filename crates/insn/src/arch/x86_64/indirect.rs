@@ -140,15 +140,11 @@ impl Trail {
                 Mnemonic::Push => slot -= 8,
                 Mnemonic::Pop if insn.op0_register() == Register::RSP => return None,
                 Mnemonic::Pop => slot += 8,
-                Mnemonic::Add
-                    if insn.op0_register() == Register::RSP && insn.op1_kind() != OpKind::Register =>
+                Mnemonic::Add | Mnemonic::Sub
+                    if insn.op0_register() == Register::RSP && insn.try_immediate(1).is_ok() =>
                 {
-                    slot += insn.immediate(1).cast_signed();
-                }
-                Mnemonic::Sub
-                    if insn.op0_register() == Register::RSP && insn.op1_kind() != OpKind::Register =>
-                {
-                    slot -= insn.immediate(1).cast_signed();
+                    let by = insn.immediate(1).cast_signed();
+                    slot += if insn.mnemonic() == Mnemonic::Add { by } else { -by };
                 }
                 Mnemonic::Leave => return None,
                 _ if insn.op0_kind() == OpKind::Register && insn.op0_register() == Register::RSP => {
