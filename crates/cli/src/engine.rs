@@ -21,7 +21,7 @@ use crate::top::{Top, Tty, Turn};
 use crate::trace::{self, Calls};
 use bench::Price;
 use image::Spec;
-use session::{Broken, Ending, Launched, Pace, Receipt, Verb};
+use session::{Broken, Ending, Launched, Receipt, Verb};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -66,7 +66,7 @@ fn with(job: Job, mut stop: Stop, guard: &mut Guard, view: Option<(Option<Tty>, 
         Err(code) => return code,
     };
     guard.tell(pid);
-    let pace = Pace::new(stop.asker(), crate::look::tell);
+    let pace = crate::look::pace(stop.asker());
     // Before the process can go, and its files be replaced.
     let has_stacks = job.verb == Verb::CountStack || job.args.recorded.is_some_and(|r| r.has_stacks);
     let stacks = has_stacks.then(|| Stacks::hold(pid, job.args.stacks.clone()));

@@ -8,18 +8,19 @@
 
 use crate::args::{ExplainArgs, Format, LookArgs};
 use crate::out::Out;
-use crate::{advice, run};
+use crate::{advice, bar, run};
 use insn::Coverage;
 use serde_json::json;
 use session::{Explained, FileCoverage, Listed, Pace, RefusedSite};
 
-/// What takes long is told, and ended by signals as any command is.
-fn pace() -> Pace {
-    Pace::new(|| false, tell)
+/// What takes long is drawn on a terminal, and told elsewhere. What only looks is ended by signals as any command is.
+pub fn pace(is_stopped: impl Fn() -> bool + 'static) -> Pace {
+    let pace = Pace::new(is_stopped, tell);
+    if bar::can_be_drawn() { pace.drawn(bar::draw) } else { pace }
 }
 
 /// One line about work that goes on.
-pub fn tell(line: &str) {
+fn tell(line: &str) {
     eprintln!("nanoprobe: {line}");
 }
 
@@ -79,7 +80,7 @@ fn shares(args: &LookArgs) -> i32 {
         Err(code) => return code,
     };
     for spec in &specs {
-        match session::coverage(spec, &pace()) {
+        match session::coverage(spec, &pace(|| false)) {
             Ok(coverage) => match print(share_lines(&coverage, args).into_iter(), args.format) {
                 0 => {}
                 code => return code,
@@ -132,8 +133,9 @@ fn explain_sites(args: &LookArgs) -> i32 {
         Ok(specs) => specs,
         Err(code) => return code,
     };
-    let found = checked(args)
-        .and_then(|()| session::explain(args.pid, &specs, pace()).map_err(|e| advice::nowhere(&e, args.pid)));
+    let found = checked(args).and_then(|()| {
+        session::explain(args.pid, &specs, pace(|| false)).map_err(|e| advice::nowhere(&e, args.pid))
+    });
     match found {
         Ok((sites, refused)) => {
             let lines = sites.iter().flat_map(|e| placed(e, args));

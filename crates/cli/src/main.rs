@@ -8,6 +8,7 @@ mod advice;
 mod args;
 mod aside;
 mod asked;
+mod bar;
 mod bpf;
 mod budget;
 mod engine;

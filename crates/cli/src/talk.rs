@@ -9,6 +9,7 @@
 //! Checked: testkit `output`.
 
 use crate::args::Format;
+use crate::bar;
 use crate::out::is_writable;
 use crate::shown::shown;
 use std::fmt::Arguments;
@@ -40,6 +41,11 @@ pub fn keep() {
     kept().get_or_insert_default();
 }
 
+/// True while what is said is kept.
+pub fn is_kept() -> bool {
+    kept().is_some()
+}
+
 /// The last line that was kept.
 pub fn last_kept() -> Option<String> {
     kept().as_ref()?.last().cloned()
@@ -59,6 +65,7 @@ pub fn say(words: Arguments<'_>) {
         }
         return;
     }
+    bar::clear();
     let line = format!("{}\n", shown(&line, Format::Text));
     let mut stderr = io::stderr().lock();
     for piece in line.as_bytes().chunks(PIECE) {

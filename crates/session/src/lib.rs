@@ -48,7 +48,7 @@ pub use live::session::Session;
 pub use live::site::{Calls, SiteView, Tally};
 pub use live::stacks::{CallStack, StackCount, StackLosses};
 pub use plan::{
-    Explained, FileCoverage, Images, Listed, Pace, Plan, PlanError, RefusedSite, Verb, coverage, explain,
-    list, plan, plan_each, plan_with,
+    Amount, Explained, FileCoverage, Images, Listed, Pace, Plan, PlanError, Progress, RefusedSite, Verb,
+    coverage, explain, list, plan, plan_each, plan_with,
 };
 pub use text::Flavour;

@@ -32,7 +32,7 @@ mod site;
 pub use coverage::{FileCoverage, coverage};
 pub use explain::{Explained, explain};
 pub use images::Images;
-pub use pace::Pace;
+pub use pace::{Amount, Pace, Progress};
 
 use crate::facts::error::Broken;
 use crate::facts::ported;
@@ -202,12 +202,14 @@ fn plan_here(images: &mut Images, pid: i32, asked: &[(&Spec, Verb)]) -> Result<P
         found.extend(matches.into_iter().map(|wanted| (wanted, spec.when, *verb)));
     }
     planner.read(&found)?;
+    let work = planner.known.pace.begin("placing probes".into(), Amount::Places(found.len() as u64));
     for (wanted, when, verb) in &found {
-        if planner.known.pace.is_stopped() {
+        if !work.go_on(1) {
             return Err(PlanError::Stopped);
         }
         planner.place(wanted, *when, *verb, &mut placed);
     }
+    drop(work);
     let sites = placed.sites.into_values().collect();
     let plan = Plan { sites, refused: placed.refused, unchosen: placed.unchosen };
     if plan.sites.is_empty() {

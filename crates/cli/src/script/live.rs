@@ -107,7 +107,8 @@ impl<'g> Live<'g> {
         stop: Stop,
         guard: &'g mut Guard,
     ) -> Live<'g> {
-        let images = Images::with_opened(targets.files().iter().map(|file| file.image.clone()));
+        let files = targets.files().iter().map(|file| file.image.clone());
+        let images = Images::with_opened(files, crate::look::pace(|| false));
         Live {
             which,
             how,

@@ -7,7 +7,7 @@
 //! Checked: testkit `faces`; the test below.
 
 use super::calls::find_exits;
-use super::{Loaded, Pace, PlanError, codes};
+use super::{Amount, Loaded, Pace, PlanError, codes};
 use image::Spec;
 use image::lookup::find_file;
 use insn::{Asked, Coverage, coverage_of_entries, coverage_of_instructions, place};
@@ -37,7 +37,8 @@ pub fn coverage(spec: &Spec, pace: &Pace) -> Result<FileCoverage, PlanError> {
     let codes = codes(&loaded.image);
     let ranges = loaded.image.functions().iter().map(|f| f.range().start.0..f.range().end.0);
     let functions: Vec<Range<u64>> = ranges.filter(|r| r.end > r.start).collect();
-    let work = pace.begin("placing in", &path, functions.iter().map(|f| f.end - f.start).sum());
+    let bytes = functions.iter().map(|f| f.end - f.start).sum();
+    let work = pace.begin(format!("placing in {}", path.display()), Amount::Code(bytes));
     let mut found = FileCoverage::default();
     for some in functions.chunks(FUNCTIONS_AT_A_TIME) {
         found.timed += some.iter().filter(|f| is_timed(&loaded, f)).count() as u64;

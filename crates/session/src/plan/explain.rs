@@ -8,7 +8,9 @@
 
 use super::calls::{find_exits, refused_exit, unknown_exits};
 use super::site::{by_kernel_alone, refusal};
-use super::{Images, Loaded, Pace, PlanError, RefusedSite, Verb, codes, name_of, no_match, plan_with};
+use super::{
+    Amount, Images, Loaded, Pace, PlanError, RefusedSite, Verb, codes, name_of, no_match, plan_with,
+};
 use crate::facts::site::{Action, SitePlan};
 use image::lookup::find_file;
 use image::select::Selected;
@@ -69,7 +71,12 @@ fn explain_files(specs: &[Spec], pace: &Pace) -> Result<(Vec<Explained>, Vec<Ref
             return Err(no_match(spec, &loaded.image));
         }
         let module = path.display().to_string();
+        let all = Amount::Places(selection.selected.len() as u64);
+        let work = pace.begin(format!("placing in {module}"), all);
         for s in &selection.selected {
+            if !work.go_on(1) {
+                return Err(PlanError::Stopped);
+            }
             let name = name_of(s);
             match in_file(&loaded, spec.when, s) {
                 Ok(placements) => {

@@ -7,7 +7,7 @@
 //! Checked: below; insn's tests/real, `what_is_found_near_*`.
 
 use super::consumer::GO_GOOD_REGISTERS;
-use super::{Pace, PlanError};
+use super::{Amount, Pace, PlanError};
 use image::{ElfImage, FileId, ImageError, Machine, Module};
 use insn::Flow;
 use std::collections::BTreeMap;
@@ -71,7 +71,7 @@ impl Loaded {
 
 fn whole(image: &ElfImage, pace: &Pace) -> Result<Flow, PlanError> {
     let bytes = codes(image).iter().map(|code| code.bytes.len() as u64).sum();
-    let work = pace.begin("reading", image.path(), bytes);
+    let work = pace.begin(format!("reading {}", image.path().display()), Amount::Code(bytes));
     let flow = ground::flow(image, &|bytes| work.go_on(bytes)).ok_or(PlanError::Stopped)?;
     let unsafe_points = || image.go_unsafe_points().iter().map(|r| r.start.0..r.end.0).collect();
     Ok(if image.is_go() { flow.with_parked_threads(unsafe_points(), GO_GOOD_REGISTERS.into()) } else { flow })
@@ -93,10 +93,10 @@ impl Images {
         Images { pace, ..Images::default() }
     }
 
-    /// None planned yet; of these the names need not be read again.
-    pub fn with_opened(images: impl IntoIterator<Item = Rc<ElfImage>>) -> Images {
+    /// The same; of these the names need not be read again.
+    pub fn with_opened(images: impl IntoIterator<Item = Rc<ElfImage>>, pace: Pace) -> Images {
         let opened = images.into_iter().filter_map(|image| Some((image.file()?, image))).collect();
-        Images { opened, ..Images::default() }
+        Images { opened, ..Images::with_pace(pace) }
     }
 
     /// The file of a module, with as much of its code read as was wanted up to now.

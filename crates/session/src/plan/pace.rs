@@ -1,23 +1,79 @@
 //! Long work that somebody waits for: told while it goes on, and ended when they want no more.
 //!
-//! For:     reading files, which may be hundreds of megabytes of code.
+//! For:     reading files, which may be hundreds of megabytes of code, and placing tens of thousands of probes.
 //! State:   when work began.
 //! Context: control.
-//! Keeps:   P1 work that takes longer than a second is told, and then once a second at most.
+//! Keeps:   P1 work that takes longer than a second is told, and then once a second at most; or drawn, ten times a second at
+//!             most, and what was drawn is taken away when the work is over, whichever way.
 //!          P2 whoever waits is asked at least for each megabyte of code.
-//! Checked: insn `a_stretch_without_functions_is_read_in_linear_time` (P2).
+//! Checked: insn `a_stretch_without_functions_is_read_in_linear_time` (P2); tests below (P1), testkit `progress`.
 
-use std::cell::{Cell, RefCell};
-use std::path::Path;
+use std::cell::Cell;
+use std::fmt;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// How often work is told of.
+/// How long work takes before anything is told of it, and then between two lines.
 const EACH: Duration = Duration::from_secs(1);
+/// And between two pictures.
+const FRAME: Duration = Duration::from_millis(100);
+
+/// How much there is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Amount {
+    /// Bytes of code.
+    Code(u64),
+    /// Places where probes are to stand.
+    Places(u64),
+}
+
+/// How far work has come.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress<'w> {
+    /// What is done, and with which file.
+    pub what: &'w str,
+    /// How much of it was done.
+    pub done: u64,
+    /// How much there is.
+    pub all: Amount,
+    /// How long it takes up to now.
+    pub since: Duration,
+}
+
+impl Progress<'_> {
+    /// How much was done, of a hundred.
+    pub fn percent(&self) -> u64 {
+        let (Amount::Code(all) | Amount::Places(all)) = self.all;
+        self.done.saturating_mul(100) / all.max(1).max(self.done)
+    }
+}
+
+/// As one line.
+impl fmt::Display for Progress<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} % of {}", self.what, self.percent(), self.all)
+    }
+}
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Amount::Code(bytes) => write!(f, "{} MiB of code", bytes >> 20),
+            Amount::Places(places) => write!(f, "{places} places"),
+        }
+    }
+}
 
 /// Whoever waits.
-pub struct Pace {
-    is_stopped: Box<dyn Fn() -> bool>,
-    tell: Box<dyn Fn(&str)>,
+#[derive(Clone)]
+pub struct Pace(Rc<Waiter>);
+
+#[derive(Clone)]
+struct Waiter {
+    is_stopped: Rc<dyn Fn() -> bool>,
+    tell: Rc<dyn Fn(&str)>,
+    draw: Option<Rc<dyn Fn(Option<&Progress<'_>>)>>,
 }
 
 /// Waits for ever and hears nothing.
@@ -27,8 +83,8 @@ impl Default for Pace {
     }
 }
 
-impl std::fmt::Debug for Pace {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Pace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Pace")
     }
 }
@@ -36,43 +92,110 @@ impl std::fmt::Debug for Pace {
 impl Pace {
     /// `is_stopped` is asked often whether to end, `tell` gets a line now and then.
     pub fn new(is_stopped: impl Fn() -> bool + 'static, tell: impl Fn(&str) + 'static) -> Pace {
-        Pace { is_stopped: Box::new(is_stopped), tell: Box::new(tell) }
+        Pace(Rc::new(Waiter { is_stopped: Rc::new(is_stopped), tell: Rc::new(tell), draw: None }))
+    }
+
+    /// The same whose progress is drawn, and not told by lines: `draw` gets `None` when the work is over.
+    pub fn drawn(self, draw: impl Fn(Option<&Progress<'_>>) + 'static) -> Pace {
+        let waiter = Rc::unwrap_or_clone(self.0);
+        Pace(Rc::new(Waiter { draw: Some(Rc::new(draw)), ..waiter }))
     }
 
     pub(super) fn is_stopped(&self) -> bool {
-        (self.is_stopped)()
+        (self.0.is_stopped)()
     }
 
     pub(super) fn tell(&self, line: &str) {
-        (self.tell)(line);
+        (self.0.tell)(line);
     }
 
-    /// Work on a file with so many bytes of code begins; `what` is done.
-    pub(super) fn begin<'p>(&'p self, what: &'static str, path: &'p Path, bytes: u64) -> Work<'p> {
-        Work { pace: self, what, path, bytes, done: Cell::new(0), told: RefCell::new(Instant::now()) }
+    /// So much work begins.
+    pub(super) fn begin(&self, what: String, all: Amount) -> Work {
+        let now = Cell::new(Instant::now());
+        let pace = self.clone();
+        Work { pace, what, all, done: Cell::new(0), began: now.clone(), told: now, is_told: Cell::new(false) }
     }
 }
 
-/// Work on one file.
-pub(super) struct Work<'p> {
-    pace: &'p Pace,
-    what: &'static str,
-    path: &'p Path,
-    bytes: u64,
+/// Work that has begun.
+pub(super) struct Work {
+    pace: Pace,
+    what: String,
+    all: Amount,
     done: Cell<u64>,
-    told: RefCell<Instant>,
+    began: Cell<Instant>,
+    told: Cell<Instant>,
+    is_told: Cell<bool>,
 }
 
-impl Work<'_> {
-    /// So many bytes more were read; false if it is to end.
-    pub(super) fn go_on(&self, bytes: u64) -> bool {
-        self.done.set(self.done.get() + bytes);
-        if self.told.borrow().elapsed() >= EACH {
-            self.told.replace(Instant::now());
-            let share = 100 * self.done.get() / self.bytes.max(1);
-            let (what, path, size) = (self.what, self.path.display(), self.bytes >> 20);
-            self.pace.tell(&format!("{what} {path}: {share} % of {size} MiB of code"));
+impl Work {
+    /// So much more was done; false if it is to end.
+    pub(super) fn go_on(&self, more: u64) -> bool {
+        self.done.set(self.done.get() + more);
+        let draw = self.pace.0.draw.as_ref();
+        let each = if self.is_told.get() && draw.is_some() { FRAME } else { EACH };
+        if self.told.get().elapsed() >= each {
+            self.told.set(Instant::now());
+            self.is_told.set(true);
+            let since = self.began.get().elapsed();
+            let progress = Progress { what: &self.what, done: self.done.get(), all: self.all, since };
+            match draw {
+                Some(draw) => draw(Some(&progress)),
+                None => self.pace.tell(&progress.to_string()),
+            }
         }
         !self.pace.is_stopped()
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        if let Some(draw) = self.pace.0.draw.as_ref().filter(|_| self.is_told.get()) {
+            draw(None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    /// What was told and drawn of work that began so long ago, by two calls at once.
+    fn seen(ago: Duration, is_drawn: bool) -> (Vec<String>, Vec<Option<u64>>) {
+        let (told, drawn) = <(Rc<RefCell<Vec<_>>>, Rc<RefCell<Vec<_>>>)>::default();
+        let (tell, draw) = (told.clone(), drawn.clone());
+        let pace = Pace::new(|| false, move |line| tell.borrow_mut().push(line.to_owned()));
+        let pace = match is_drawn {
+            true => pace.drawn(move |p| draw.borrow_mut().push(p.map(Progress::percent))),
+            false => pace,
+        };
+        let work = pace.begin("placing probes".into(), Amount::Places(400));
+        let began = Instant::now().checked_sub(ago).unwrap();
+        (work.began.set(began), work.told.set(began));
+        assert!(work.go_on(100) && work.go_on(100));
+        drop(work);
+        drop(pace);
+        (told.take(), drawn.take())
+    }
+
+    #[test]
+    fn short_work_is_neither_told_nor_drawn() {
+        assert_eq!(seen(Duration::ZERO, false), (vec![], vec![]));
+        assert_eq!(seen(Duration::ZERO, true), (vec![], vec![]));
+    }
+
+    #[test]
+    fn long_work_is_told_by_lines_or_drawn_and_what_was_drawn_is_taken_away() {
+        let line = "placing probes: 25 % of 400 places".to_owned();
+        assert_eq!(seen(Duration::from_secs(3), false), (vec![line], vec![]));
+        assert_eq!(seen(Duration::from_secs(3), true), (vec![], vec![Some(25), None]));
+    }
+
+    #[test]
+    fn more_than_all_is_all() {
+        let progress = |done| Progress { what: "x", done, all: Amount::Code(3 << 20), since: Duration::ZERO };
+        assert_eq!(progress(9 << 20).to_string(), "x: 100 % of 3 MiB of code");
+        assert_eq!(Progress { all: Amount::Places(0), ..progress(0) }.percent(), 0);
     }
 }
