@@ -73,8 +73,11 @@ pub struct Pace(Rc<Waiter>);
 struct Waiter {
     is_stopped: Rc<dyn Fn() -> bool>,
     tell: Rc<dyn Fn(&str)>,
-    draw: Option<Rc<dyn Fn(Option<&Progress<'_>>)>>,
+    draw: Option<Rc<Draw>>,
 }
+
+/// Shows how far work has come; `None` when it is over.
+type Draw = dyn Fn(Option<&Progress<'_>>);
 
 /// Waits for ever and hears nothing.
 impl Default for Pace {
@@ -172,7 +175,8 @@ mod tests {
         };
         let work = pace.begin("placing probes".into(), Amount::Places(400));
         let began = Instant::now().checked_sub(ago).unwrap();
-        (work.began.set(began), work.told.set(began));
+        work.began.set(began);
+        work.told.set(began);
         assert!(work.go_on(100) && work.go_on(100));
         drop(work);
         drop(pace);
