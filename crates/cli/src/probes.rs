@@ -455,7 +455,7 @@ pub fn tail_calls(sites: &[SitePlan]) -> Option<String> {
 
 /// How many times a hit of a jump a hit of a kernel uprobe costs where the kernel emulates the instruction; more where it
 /// steps. docs/bench.md: 139 on a nop, 251 on a push (2026-11-20).
-const KERNEL_PRICE: u32 = 140;
+pub const KERNEL_PRICE: u32 = 140;
 
 /// How the reason ends where the kernel was not asked.
 pub const NO_KERNEL_ASKED: &str = "and no --kernel";

@@ -11,6 +11,7 @@ mod family;
 mod kernel;
 mod later;
 mod live;
+mod loaded;
 mod names;
 mod native;
 pub mod options;
@@ -199,7 +200,18 @@ fn run(options: &Options) -> Result<i32, String> {
         None => out,
     };
     let trailer = settings.trailer.clone();
-    let how = How { follows: options.follows, says, is_verbose: options.is_verbose };
+    let may_fall = options.backend == Backend::Auto && !sampled::has_any(&script);
+    let how = How {
+        follows: options.follows,
+        says,
+        is_verbose: options.is_verbose,
+        falls: may_fall && !options.follows && options.watch.is_none(),
+        cure: may_fall.then_some(match (options.watch.is_some(), options.follows) {
+            (true, _) => "nanoprobe run --backend kernel",
+            (_, true) => "--backend kernel without --follow",
+            _ => "--backend kernel",
+        }),
+    };
     let watch = options.watch;
     Ok(front::run(pid, tty, move |stop, tty, guard| {
         let err: Box<dyn Write> = match watch {
@@ -207,7 +219,7 @@ fn run(options: &Options) -> Result<i32, String> {
             None => Box::new(std::io::stderr()),
         };
         let done = if is_by_kernel {
-            kernel::prepare(&script, which, (targets, names), stop, guard).and_then(
+            kernel::prepare(&script, (which, how), (targets, names), stop, guard).and_then(
                 |(mut processes, engine)| {
                     let mut machine = Machine::new(script, settings, out, err)?;
                     machine.run_by(engine);

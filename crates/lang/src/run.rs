@@ -27,7 +27,7 @@ mod traced;
 
 pub use look::{clear, lengths, printed};
 pub use machine::{Ended, Machine, Mode, Settings};
-pub use maps::{Shared, specs};
+pub use maps::{Shared, image_of, specs};
 pub use names::signal_number;
 pub use out::{Buffering, Format, Kept, Out};
 pub use sample::Sample;

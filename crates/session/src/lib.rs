@@ -49,6 +49,6 @@ pub use live::site::{Calls, SiteView, Tally};
 pub use live::stacks::{CallStack, StackCount, StackLosses};
 pub use plan::{
     Amount, Explained, FileCoverage, Images, Listed, Pace, Plan, PlanError, Progress, RefusedSite, Verb,
-    coverage, explain, list, plan, plan_each, plan_with,
+    coverage, explain, list, misrun_by_kernel, plan, plan_each, plan_with,
 };
 pub use text::Flavour;

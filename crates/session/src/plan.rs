@@ -33,6 +33,7 @@ pub use coverage::{FileCoverage, coverage};
 pub use explain::{Explained, explain};
 pub use images::Images;
 pub use pace::{Amount, Pace, Progress};
+pub use site::misrun_by_kernel;
 
 use crate::facts::error::Broken;
 use crate::facts::ported;

@@ -135,3 +135,168 @@ fn a_library_of_any_process_is_the_kernels_to_probe_and_that_is_told() -> Result
     assert!(outcome.stderr.contains("name one that uses it with -p"), "{outcome}");
     Ok(())
 }
+
+/// A line of a map.
+fn value(outcome: &Outcome, name: &str) -> u64 {
+    let prefix = format!("{name}: ");
+    let line = outcome.stdout.lines().find_map(|line| line.strip_prefix(&prefix));
+    line.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("no {name} in {outcome}"))
+}
+
+const GOES_OVER: &str = "nothing of it can be probed in the process (no jump fits";
+const PRICE: &str = "the kernel's probes have it, for a trap at each hit";
+
+#[test]
+fn what_cannot_be_in_a_process_the_kernel_has_by_itself_with_what_begin_left() -> Result<()> {
+    let target = Target::build(Program::CountedGo, Link::Pie)?;
+    if !kernel_takes_programs(&target)? {
+        return Ok(());
+    }
+    let path = target.path().display();
+    let script = format!(
+        "begin {{ @n = 1000; @most = max(7); @all[1] = count(); @all[1] = count(); }} u:{path}:main.Work \
+         {{ @n++; @by[pid] = count(); @most = max(3); @all[1] = count(); }}"
+    );
+    let mut running = target.spawn()?;
+    let mut tracing = Nanoprobe::find()?.start(["-e", &script, "-p", &running.pid_text()])?;
+    tracing.attached()?;
+    let calls = running.run(8_000, "main.Work")?;
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    let by = format!("@by[{}]", running.pid_text());
+    assert_eq!(value(&outcome, &by), calls, "{outcome}");
+    assert_eq!(value(&outcome, "@n"), 1000 + calls, "{outcome}");
+    assert_eq!((value(&outcome, "@most"), value(&outcome, "@all[1]")), (7, 2 + calls), "{outcome}");
+    assert!(outcome.stderr.contains(GOES_OVER) && outcome.stderr.contains(PRICE), "{outcome}");
+    let receipt = format!("Hits {calls}: {calls} handled, 0 skipped; 0 places left out.");
+    assert!(
+        outcome.stderr.contains(&receipt) && outcome.stderr.contains("The kernel's probes are out."),
+        "{outcome}"
+    );
+    // A verb that is written as a program, and a process that is not named.
+    for all in [vec!["-p".to_owned(), running.pid_text()], vec![]] {
+        let by_verb = all.is_empty();
+        let script = format!("u:{path}:main.Work {{ @[pid] = count(); }}");
+        let spec = target.spec("main.Work");
+        let own = if by_verb {
+            vec!["-e".into(), script]
+        } else {
+            vec!["count".into(), spec, "--by".into(), "pid".into()]
+        };
+        let mut tracing = Nanoprobe::find()?.start(own.into_iter().chain(all))?;
+        tracing.attached()?;
+        let calls = running.run(800, "main.Work")?;
+        let outcome = tracing.interrupt_and_finish()?.success()?;
+        assert_eq!(value(&outcome, &format!("@[{}]", running.pid_text())), calls, "{outcome}");
+        assert!(outcome.stderr.contains(PRICE), "{outcome}");
+    }
+    // And in the process only, if that is asked for.
+    let mut tracing =
+        Nanoprobe::find()?.start(["--backend", "inproc", "-e", &script, "-p", &running.pid_text()])?;
+    tracing.attached()?;
+    running.run(800, "main.Work")?;
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    assert_eq!(value(&outcome, "@n"), 1000, "{outcome}");
+    assert!(outcome.stderr.contains("main.Work is left out: no jump fits"), "{outcome}");
+    assert!(outcome.stderr.contains("Hits 0: ") && !outcome.stderr.contains("kernel's probes"), "{outcome}");
+    assert!(outcome.says_detach_verified(), "{outcome}");
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
+
+#[test]
+fn a_process_that_is_started_later_has_the_kernels_probes_from_its_start() -> Result<()> {
+    let target = Target::build(Program::CountedGo, Link::Pie)?;
+    if !kernel_takes_programs(&target)? {
+        return Ok(());
+    }
+    let script =
+        format!("u:{}:main.Work {{ @[pid] = count(); }} begin {{ @s = 5; }}", target.path().display());
+    let mut tracing = Nanoprobe::find()?.start(["-e", &script])?;
+    tracing.attached()?;
+    let mut both = [target.spawn()?, target.spawn()?];
+    let mut calls = Vec::new();
+    for running in &mut both {
+        calls.push((running.pid_text(), running.run(800, "main.Work")?));
+    }
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    for (pid, calls) in calls {
+        assert_eq!(value(&outcome, &format!("@[{pid}]")), calls, "{outcome}");
+    }
+    assert_eq!(value(&outcome, "@s"), 5, "{outcome}");
+    assert_eq!(outcome.stderr.matches(PRICE).count(), 1, "{outcome}");
+    for running in both {
+        assert_eq!(running.end()?.code(), Some(7));
+    }
+    Ok(())
+}
+
+#[test]
+fn of_what_is_left_out_in_part_the_cure_is_named() -> Result<()> {
+    let target = Target::build(Program::CountedGo, Link::Pie)?;
+    let mut running = target.spawn()?;
+    let path = target.path().display();
+    let script =
+        format!("u:{path}:main.WorkGrow {{ @ = count(); }} u:{path}:main.Work {{ @by[pid] = count(); }}");
+    let mut tracing = Nanoprobe::find()?.start(["-e", &script, "-p", &running.pid_text()])?;
+    tracing.attached()?;
+    let calls = running.run(800, "main.WorkGrow")?;
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    assert!(value(&outcome, "@") >= calls, "{outcome}");
+    assert!(outcome.stderr.contains("main.Work is left out: no jump fits"), "{outcome}");
+    assert!(outcome.stderr.contains("--backend kernel has one of them, for a trap at each hit"), "{outcome}");
+    assert!(outcome.stderr.contains("; 1 places left out.") && outcome.says_detach_verified(), "{outcome}");
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
+
+#[test]
+fn without_the_right_to_load_programs_both_causes_are_told() -> Result<()> {
+    let target = Target::build(Program::CountedGo, Link::Pie)?;
+    let running = target.spawn()?;
+    let less = ["setpriv", "--bounding-set=-sys_admin,-bpf,-perfmon", "--inh-caps=-all"];
+    let script = format!("u:{}:main.Work {{ @[pid] = count(); }}", target.path().display());
+    let outcome = Nanoprobe::find()?.through(less).run(["-e", &script, "-p", &running.pid_text()])?;
+    assert_eq!(outcome.code(), Some(1), "{outcome}");
+    assert!(outcome.stderr.contains("nothing of it can be probed in the process: no jump fits"), "{outcome}");
+    assert!(outcome.stderr.contains("nor by the kernel: "), "{outcome}");
+    assert!(outcome.stderr.contains("the kernel's programs take root"), "{outcome}");
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
+
+/// Each ended the process, or had its code do something else: seen with `--backend kernel`.
+#[test]
+fn the_kernel_gets_no_probe_that_would_do_harm() -> Result<()> {
+    let target = Target::build(Program::CountedGo, Link::Pie)?;
+    if !kernel_takes_programs(&target)? {
+        return Ok(());
+    }
+    let path = target.path().display();
+    let mut running = target.spawn()?;
+    for (backend, key) in [("kernel", ""), ("auto", "[retval]")] {
+        let script = format!("ur:{path}:main.WorkGrow {{ @{key} = count(); }}");
+        let outcome =
+            Nanoprobe::find()?.run(["--backend", backend, "-e", &script, "-p", &running.pid_text()])?;
+        assert_eq!(outcome.code(), Some(1), "{outcome}");
+        assert!(outcome.stderr.contains("replace return addresses, which ends a Go program"), "{outcome}");
+    }
+    // Beside it what does none.
+    let script = format!("ur:{path}:main.WorkGrow {{ @r = count(); }} u:{path}:main.Work {{ @ = count(); }}");
+    let mut tracing =
+        Nanoprobe::find()?.start(["--backend", "kernel", "-e", &script, "-p", &running.pid_text()])?;
+    tracing.attached()?;
+    running.run(8_000, "main.WorkGrow")?;
+    let calls = running.run(800, "main.Work")?;
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    assert_eq!(value(&outcome, "@"), calls, "{outcome}");
+    assert!(!outcome.stdout.contains("@r") && outcome.stderr.contains("; 1 places left out."), "{outcome}");
+    assert_eq!(running.end()?.code(), Some(7));
+    let target = Target::build(Program::Counted, Link::Pie)?;
+    let running = target.spawn()?;
+    let script = format!("u:{}:work_pushf+5 {{ @ = count(); }}", target.path().display());
+    let outcome =
+        Nanoprobe::find()?.run(["--backend", "kernel", "-e", &script, "-p", &running.pid_text()])?;
+    assert!(outcome.stderr.contains("pushf pushes the trap flag") && outcome.code() == Some(1), "{outcome}");
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}

@@ -309,7 +309,8 @@ fn what_a_goroutines_stack_has_no_room_for_is_left_out_by_name() -> Result<()> {
     let target = Target::build(Program::CountedGo, Link::Pie)?;
     let running = target.spawn()?;
     let script = format!("{} {{ printf(\"%d\\n\", arg0); }}", probe(&target, "uprobe", "main.*"));
-    let mut tracing = Nanoprobe::find()?.start(["-e", &script, "-p", &running.pid_text()])?;
+    let mut tracing =
+        Nanoprobe::find()?.start(["--backend", "inproc", "-e", &script, "-p", &running.pid_text()])?;
     tracing.attached()?;
     let outcome = tracing.interrupt_and_finish()?.success()?;
     assert!(outcome.stderr.contains("the program calls helpers, which need more"), "{outcome}");
@@ -394,7 +395,8 @@ fn what_is_returned_is_not_made_up_where_a_function_is_left_by_a_jump() -> Resul
     let (tails, tiny) = (probe(&target, "uretprobe", "tails"), probe(&target, "uretprobe", "tiny"));
     let wanted = format!("{tails} {{ @tails[retval] = count(); }} {tails} {{ @hist = hist(retval); }}");
     // Alone there is nothing for it to run at, and that is told too.
-    let outcome = Nanoprobe::find()?.run(["-e", &wanted, "-p", &running.pid_text()])?;
+    let outcome =
+        Nanoprobe::find()?.run(["--backend", "inproc", "-e", &wanted, "-p", &running.pid_text()])?;
     assert!(outcome.stderr.contains("--backend kernel sees") && outcome.code() != Some(0), "{outcome}");
     let script = format!("{wanted} {tails} {{ @left = count(); }} {tiny} {{ @tiny[retval] = count(); }}");
     let mut tracing = Nanoprobe::find()?.start(["-e", &script, "-p", &running.pid_text()])?;

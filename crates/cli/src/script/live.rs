@@ -5,16 +5,19 @@
 //! Context: control; the engine process, one thread.
 //! Keeps:   V1 what could not be probed is left out by name, and all of it is an error.
 //!          V2 all processes write to the same maps, where there can be more than one.
-//! Checked: testkit `scripts`, `together`.
+//!          V3 if nothing is in a process, and the kernel's probes can be where no jump can, the kernel has it all: only with
+//!             everything taken out again, and with what is in the maps by then.
+//! Checked: testkit `scripts`, `together`, `backends` (V3).
 
 use super::command;
 use super::family::{Family, PROCESSES_MAX};
 use super::later::Later;
+use super::loaded::Loaded;
 use super::names::Names;
-use super::place::{Placing, missing, names_in, wanted};
+use super::place::{Placing, UNKNOWN, missing, names_in, wanted};
 use super::sampled::{Sampled, has_any};
 use crate::guard::Guard;
-use crate::probes::{Modules, modules, tail_calls};
+use crate::probes::{KERNEL_PRICE, Modules, modules, tail_calls};
 use crate::render;
 use crate::started::{Started, descendants};
 use crate::stop::Stop;
@@ -22,7 +25,7 @@ use image::{ModuleKind, Process};
 use jit::{Compiler, Level, Meaning, Refusal, Refused};
 use lang::Targets;
 use lang::program::{Event, Script};
-use lang::run::{Look, Shared, Traced};
+use lang::run::{Engine, Look, Shared, Traced};
 use session::watch::Whom;
 use session::{
     Attach, Births, FamilyMaps, Images, Launched, Missed, NotProgram, Program, Programs, Session, SitePlan,
@@ -42,6 +45,8 @@ const EXECS: Duration = Duration::from_millis(1);
 const EXECS_LOOK: Duration = Duration::from_millis(50);
 /// What a function's exit by a jump to another function means for a script.
 const LEFT_BY_JUMP: &str = "left by a jump to another function at some exits: their time ends there, and what reads retval does not run there; --backend kernel sees them whole";
+/// Why a process is not traced.
+const NOTHING: &str = "nothing of it can be probed";
 /// How often it is looked whether a followed process is there.
 const OVER: Duration = Duration::from_millis(50);
 /// How often we look for children until none is new.
@@ -66,6 +71,10 @@ pub struct How {
     pub says: bool,
     /// Each place that is left out, however many.
     pub is_verbose: bool,
+    /// The kernel may have it all if nothing can be in a process.
+    pub falls: bool,
+    /// What is told where the kernel's probes could be, if that is told.
+    pub cure: Option<&'static str>,
 }
 
 /// The processes of a run.
@@ -89,6 +98,13 @@ pub struct Live<'g> {
     sampled: Sampled,
     /// Places without a probe, and why.
     left_out: Vec<(String, String)>,
+    /// Those of them where the kernel's probes can be.
+    curable: BTreeSet<String>,
+    /// A process that was named in which there is nothing.
+    nothing: Option<String>,
+    /// The kernel, once it has it all; and for the machine, when that begins.
+    by_kernel: Option<Loaded>,
+    successor: Option<Box<dyn Engine>>,
     /// Names of places that some process has.
     placed: BTreeSet<String>,
     names: Rc<Names>,
@@ -125,6 +141,10 @@ impl<'g> Live<'g> {
             looked: (Instant::now(), false),
             sampled: Sampled::default(),
             left_out: Vec::new(),
+            curable: BTreeSet::new(),
+            nothing: None,
+            by_kernel: None,
+            successor: None,
             placed: BTreeSet::new(),
             names,
             stop,
@@ -204,11 +224,13 @@ impl<'g> Live<'g> {
         let left_by_jumps = tail_calls(&plan.sites);
         let (sites, natives, left_out) = placing.put(plan, &reads);
         self.left_out.extend(left_out.iter().cloned());
+        let is_unknown = |(_, why): &&(String, String)| why == UNKNOWN;
+        self.curable.extend(left_out.iter().filter(is_unknown).map(|(name, _)| name.clone()));
         if let Some(names) = left_by_jumps.filter(|_| self.how.says) {
             eprintln!("WARNING: {names}: {LEFT_BY_JUMP}");
         }
         if sites.is_empty() {
-            return Err("nothing of it can be probed".into());
+            return Err(NOTHING.into());
         }
         self.tell(maps);
         let programs = self.compile(script, maps)?;
@@ -224,9 +246,10 @@ impl<'g> Live<'g> {
         if let Some(ground) = session.ground().filter(|_| self.together.is_none()) {
             maps.borrow_mut().go_on_in(Arc::new(ground)).map_err(|why| why.to_string())?;
         }
-        let missed = |(site, why): &(SitePlan, Missed)| {
-            (placing.name(site.hook_addr(0)).unwrap_or(&site.name).to_owned(), why.to_string())
-        };
+        let name = |site: &SitePlan| placing.name(site).unwrap_or(&site.name).to_owned();
+        let cured = session.missed().iter().filter(|(_, why)| is_curable(why));
+        self.curable.extend(cured.map(|(site, _)| name(site)));
+        let missed = |(site, why): &(SitePlan, Missed)| (name(site), why.to_string());
         let missed: Vec<(String, String)> = session.missed().iter().map(missed).collect();
         self.placed.extend(placing.placed(left_out.iter().chain(&missed).map(|(name, _)| name.as_str())));
         self.left_out.extend(missed);
@@ -324,7 +347,12 @@ impl<'g> Live<'g> {
         for (pid, name) in pids.iter().zip(names) {
             // Before it is entered, so that nothing is started unheard.
             self.listen(*pid);
-            self.enter(*pid, script, maps).map_err(|why| format!("ERROR: {name}: {why}"))?;
+            match self.enter(*pid, script, maps) {
+                Err(why) if why == NOTHING => {
+                    self.nothing.get_or_insert(format!("ERROR: {name}: {why}"));
+                }
+                other => other.map_err(|why| format!("ERROR: {name}: {why}"))?,
+            }
         }
         let is_there = self.how.follows && self.launched.is_none();
         let mut seen: BTreeSet<i32> = pids.iter().copied().collect();
@@ -363,6 +391,11 @@ impl<'g> Live<'g> {
                 break;
             };
             self.enter_or_say(born.pid(), script, maps);
+            // It is the first that runs the file, and waits for us.
+            if let Err(why) = self.fall(script, maps) {
+                eprintln!("{why}");
+                self.how.falls = false;
+            }
             drop(born);
         }
         for (pid, rung) in self.later.rung() {
@@ -380,13 +413,65 @@ impl<'g> Live<'g> {
         }
     }
 
-    /// What has no probe, by causes if it is much; and that nothing has one.
+    /// What has no probe, and who can have one there.
     fn say_left_out(&self) {
-        let all: Vec<&(String, String)> = self.left_out.iter().collect();
-        match render::in_short(&all, self.how.is_verbose) {
-            Some(causes) => eprintln!("WARNING: {} places are left out: {causes}; -v shows each", all.len()),
-            None => all.iter().for_each(|(name, why)| eprintln!("WARNING: {name} is left out: {why}")),
+        say_left_out(&self.left_out.iter().collect::<Vec<_>>(), self.how.is_verbose);
+        if let Some(cure) = self.how.cure.filter(|_| !self.curable.is_empty() && self.by_kernel.is_none()) {
+            let n = self.curable.len();
+            let them = if n == 1 { "one of them" } else { "of them" };
+            let n = if n == 1 { String::new() } else { format!("{n} ") };
+            eprintln!("WARNING: {cure} has {n}{them}, for a trap at each hit, about {KERNEL_PRICE}x dearer");
         }
+    }
+
+    /// Has the kernel do it all if nothing can be in a process, which is told with the reason and the price.
+    ///
+    /// # Errors
+    /// Nor can the kernel: both causes.
+    fn fall(&mut self, script: &Script, maps: &Shared) -> Result<(), String> {
+        let nothing = self.nothing.take();
+        let has_none = self.placed.is_empty() && !self.curable.is_empty() && self.later.is_empty();
+        if !self.how.falls || !has_none || self.by_kernel.is_some() {
+            // Several were named, and others have something: as if it had been said at once.
+            return nothing.map_or(Ok(()), Err);
+        }
+        let all: Vec<&(String, String)> = self.left_out.iter().collect();
+        let causes = || all.iter().map(|(_, why)| why.as_str()).collect::<BTreeSet<_>>();
+        let causes = render::in_short(&all, false)
+            .unwrap_or_else(|| causes().into_iter().collect::<Vec<_>>().join("; and "));
+        self.births = None;
+        self.family.leave_all();
+        self.load(script, maps).map_err(|why| {
+            format!("ERROR: {NOTHING} in the process: {causes}\nERROR: nor by the kernel: {why}")
+        })?;
+        if self.how.says {
+            eprintln!(
+                "WARNING: {NOTHING} in the process ({causes}): the kernel's probes have it, for a trap at each hit, about \
+                 {KERNEL_PRICE}x dearer; --backend inproc takes none"
+            );
+        }
+        Ok(())
+    }
+
+    /// Puts the kernel's probes where no jump can be, on maps that hold what ours do.
+    fn load(&mut self, script: &Script, maps: &Shared) -> Result<(), String> {
+        if !self.family.receipt(0).1 {
+            return Err("what was put into the process for a jump is not out again".into());
+        }
+        let child = self.launched.as_ref().map_or(0, |launched| launched.pid() as u32);
+        let mut loaded = Loaded::load(script, child, self.began, self.names.clone())?;
+        loaded.take_over(script, maps)?;
+        let pids = if matches!(self.which, Which::All) { vec![0] } else { self.named() };
+        loaded.only(self.curable.iter().cloned().collect());
+        for pid in pids {
+            loaded.link(script, &self.targets, pid)?;
+        }
+        loaded.check()?;
+        self.left_out.retain(|(name, _)| !self.curable.contains(name));
+        self.left_out.extend(loaded.left_out());
+        self.successor = Some(loaded.engine());
+        self.by_kernel = Some(loaded);
+        Ok(())
     }
 
     /// Whether a followed process is there, or a child of one that is traced.
@@ -458,7 +543,7 @@ impl Traced for Live<'_> {
                 self.enter_named(&[pid], script, maps)
             }
         };
-        let entered = entered.and_then(|()| self.sample(script));
+        let entered = entered.and_then(|()| self.fall(script, maps)).and_then(|()| self.sample(script));
         if let Err(why) = entered {
             if let Some(launched) = self.launched.take() {
                 launched.abandon();
@@ -472,6 +557,10 @@ impl Traced for Live<'_> {
             launched.go();
         }
         Ok(())
+    }
+
+    fn successor(&mut self) -> Option<Box<dyn Engine>> {
+        self.successor.take()
     }
 
     fn left_out(&self) -> BTreeSet<String> {
@@ -532,6 +621,7 @@ impl Traced for Live<'_> {
         self.started.close().iter_mut().for_each(|session| self.family.detach(session));
         self.later.close().iter_mut().for_each(|session| self.family.detach(session));
         self.family.leave_all();
+        self.by_kernel.iter_mut().for_each(Loaded::unlink);
         let (unheard, forged) = (self.started.unheard(), self.started.forged());
         if unheard > 0 && self.how.says {
             eprintln!("WARNING: {unheard} programs were started faster than they could be followed");
@@ -543,8 +633,24 @@ impl Traced for Live<'_> {
     }
 
     fn receipt(&mut self) -> (Vec<String>, bool) {
-        self.family.receipt(self.left_out.len())
+        match &self.by_kernel {
+            Some(loaded) => (loaded.receipt(self.left_out.len()), self.family.receipt(0).1),
+            None => self.family.receipt(self.left_out.len()),
+        }
     }
+}
+
+/// What has no probe, by causes if it is much.
+pub fn say_left_out(all: &[&(String, String)], is_verbose: bool) {
+    match render::in_short(all, is_verbose) {
+        Some(causes) => eprintln!("WARNING: {} places are left out: {causes}; -v shows each", all.len()),
+        None => all.iter().for_each(|(name, why)| eprintln!("WARNING: {name} is left out: {why}")),
+    }
+}
+
+/// Whether the kernel's probes can be where a session's cannot, for this reason.
+fn is_curable(why: &Missed) -> bool {
+    matches!(why, Missed::LittleStack | Missed::ProgramByKernel | Missed::NoRoom)
 }
 
 /// Why a program can't run at hits; what is not in targets yet, by the script's words.

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Why a function that is left by jumps alone has no probe at its returns that reads what is returned.
-const UNKNOWN: &str = "it is left by jumps to other functions alone, where what it returns is not known; --backend kernel sees it";
+pub const UNKNOWN: &str = "it is left by jumps to other functions alone, where what it returns is not known; --backend kernel sees it";
 /// Why an implementation of an ifunc has no probe.
 const UNCHOSEN: &str = "the loader chose another implementation of this function for this processor";
 
@@ -87,9 +87,11 @@ impl<'a> Placing<'a> {
         placing
     }
 
-    /// What the script calls the place at an address.
-    pub fn name(&self, addr: u64) -> Option<&String> {
-        self.wanted.range((addr, false)..=(addr, true)).next().map(|(_, (_, name))| name)
+    /// What the script calls the place of a site; of one that a function is left at, that function's.
+    pub fn name(&self, site: &SitePlan) -> Option<&String> {
+        let addr = site.exit_of.unwrap_or(site.hook_addr(0));
+        let own = self.wanted.get(&(addr, site.exit_of.is_some()));
+        own.or_else(|| self.wanted.get(&(addr, false))).map(|(_, name)| name)
     }
 
     /// Names of places that are in the process, given those of the places that are not: a mark may be at several.

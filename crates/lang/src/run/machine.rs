@@ -119,13 +119,9 @@ impl Machine {
     ///
     /// # Errors
     /// The maps are too large.
-    pub fn new(
-        mut script: Script,
-        settings: Settings,
-        out: Out,
-        err: Box<dyn Write>,
-    ) -> Result<Machine, String> {
-        let constants = std::mem::take(&mut script.constants);
+    pub fn new(script: Script, settings: Settings, out: Out, err: Box<dyn Write>) -> Result<Machine, String> {
+        // Another engine may want them later.
+        let constants = script.constants.clone();
         let shared = shared(&script.maps, constants.clone())?;
         let numbered = script.maps.iter().cloned().enumerate();
         let maps = numbered.map(|(number, decl)| Map::new(decl, number, &shared)).collect();
@@ -221,6 +217,7 @@ impl Machine {
             traced.detach();
             return self.refused(&why);
         }
+        self.engine = traced.successor().or(self.engine.take());
         self.attached(&traced.left_out());
         self.drain();
         if !self.settings.is_dry && self.exit.is_none() {
@@ -328,6 +325,10 @@ impl Machine {
                 return;
             }
             let look = traced.look(&self.script, &self.shared);
+            if let Some(engine) = traced.successor() {
+                self.drain();
+                self.engine = Some(engine);
+            }
             self.run_samples(traced);
             self.run_timers(&mut timers);
             self.drain();

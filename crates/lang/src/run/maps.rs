@@ -44,6 +44,11 @@ pub fn shared(decls: &[MapDecl], constants: Vec<u8>) -> Result<Shared, String> {
     Ok(Rc::new(RefCell::new(maps)))
 }
 
+/// Keys and values of a map as another engine has them: see [`Engine::elements`](super::Engine::elements).
+pub fn image_of(decl: &MapDecl, number: usize, maps: &Shared) -> Vec<(Vec<u8>, Vec<u8>)> {
+    Map::new(decl.clone(), number, maps).image()
+}
+
 fn spec(decl: &MapDecl) -> Spec {
     let kind = match decl.kind {
         MapKind::Hash if decl.is_own => Kind::OwnHash,
@@ -238,6 +243,18 @@ impl Map {
         }
     }
 
+    /// Keys and values as another engine's map has them: of an aggregate the words over all CPUs.
+    pub fn image(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let value = |slot| match self.agg() {
+            None => self.value(slot),
+            Some(_) => {
+                let words = self.maps().table(self.number).merged(Slot(slot));
+                words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+            }
+        };
+        self.elements().into_iter().map(|(key, slot)| (key, value(slot))).collect()
+    }
+
     /// One number of an aggregate, over all CPUs.
     pub fn aggregated(&self, slot: u32) -> u64 {
         self.maps().table(self.number).aggregated(Slot(slot))
@@ -333,6 +350,30 @@ mod tests {
         for _ in 0..2 {
             most.become_like(&[(b"a".to_vec(), [rank.to_ne_bytes(), 1u64.to_ne_bytes()].concat())]);
             assert_eq!(most.aggregated(most.find(b"a").unwrap()).cast_signed(), -5);
+        }
+    }
+
+    #[test]
+    fn what_a_map_is_to_another_engine_makes_the_same_map() {
+        let plain = map(MapKind::Hash, 4, 8);
+        plain.update(b"a", &[1; 8]).unwrap();
+        plain.update(b"b", &[2; 8]).unwrap();
+        let mut image = plain.image();
+        image.sort();
+        assert_eq!(image, [(b"a".to_vec(), vec![1; 8]), (b"b".to_vec(), vec![2; 8])]);
+        for agg in [Agg::Count, Agg::Avg { signed: true }, Agg::Min { signed: true }, Agg::Hist { bits: 2 }] {
+            let decl = MapDecl { value: Type::Agg(agg), ..plain.decl.clone() };
+            let made = || {
+                let maps = shared(std::slice::from_ref(&decl), Vec::new()).unwrap();
+                Map::new(decl.clone(), 0, &maps)
+            };
+            let (from, to) = (made(), made());
+            for value in [3u64, 900, (-7i64).cast_unsigned()] {
+                from.aggregate(b"k", value, 0).unwrap();
+            }
+            to.become_like(&from.image());
+            let words = |map: &Map| map.words(map.find(b"k").unwrap());
+            assert_eq!(words(&to), words(&from), "{agg:?}");
         }
     }
 

@@ -43,6 +43,11 @@ pub trait Traced {
         Ok(())
     }
 
+    /// Who runs all programs and has all maps from now on, if that has changed by an attach or a look; with what was in the maps.
+    fn successor(&mut self) -> Option<Box<dyn Engine>> {
+        None
+    }
+
     /// Names of places that are in no process, though their file is in one.
     fn left_out(&self) -> BTreeSet<String> {
         BTreeSet::new()

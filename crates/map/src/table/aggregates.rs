@@ -190,6 +190,14 @@ impl<M: Access> Table<M> {
     /// The words of a key's aggregate over all CPUs, as they are shown.
     #[cfg(feature = "std")]
     pub fn words(&self, slot: Slot) -> Vec<u64> {
+        let mut all = self.merged(slot);
+        self.agg().into_iter().for_each(|agg| agg.shown(&mut all));
+        all
+    }
+
+    /// The same as they are kept, which [`merge`](Self::merge) takes in.
+    #[cfg(feature = "std")]
+    pub fn merged(&self, slot: Slot) -> Vec<u64> {
         let Some(agg) = self.agg() else { return Vec::new() };
         let mut all = vec![0; agg.words()];
         let mut one = all.clone();
@@ -200,7 +208,6 @@ impl<M: Access> Table<M> {
             }
             agg.merge_into(&mut all, &one);
         }
-        agg.shown(&mut all);
         all
     }
 

@@ -299,6 +299,21 @@ impl KernelScript {
         self.tables.get(table).map_or(Vec::new(), Held::elements)
     }
 
+    /// Sets a key of a table; of an aggregate the words over all CPUs.
+    ///
+    /// # Errors
+    /// The table is full.
+    pub fn set(&self, table: usize, key: &[u8], value: &[u8]) -> Result<(), NotByKernel> {
+        let held = self.tables.get(table).ok_or(Errno::EINVAL).map_err(failed("map update"))?;
+        let shape = held.table.shape();
+        let sized = |bytes: &[u8], len: u32| {
+            let mut bytes = bytes.to_vec();
+            bytes.resize(len as usize, 0);
+            bytes
+        };
+        held.table.set(&sized(key, shape.key), &sized(value, shape.value)).map_err(failed("map update"))
+    }
+
     /// Removes all keys of a table.
     pub fn clear(&self, table: usize) {
         let Some(held) = self.tables.get(table) else { return };

@@ -189,6 +189,11 @@ pub(super) fn kernel_placement(
     is_free.then(|| Placement::by_kernel(addr, len, Vec::new()))
 }
 
+/// What the kernel's probe would do to the instruction there, in words, if that is not what the processor does.
+pub fn misrun_by_kernel(image: &ElfImage, addr: ImageAddr) -> Option<String> {
+    misrun(image, addr.0).map(|misrun| misrun.to_string())
+}
+
 /// What the kernel's probe would do to the instruction there.
 fn misrun(image: &ElfImage, addr: u64) -> Option<Misrun> {
     let codes = codes(image);
