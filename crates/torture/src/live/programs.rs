@@ -29,6 +29,10 @@ const HONEST: [&str; 3] = [
     "mov %r0, 0\nagain:\nja again",
 ];
 
+/// The first as it must not be: a few of its runs are not told.
+const LOSING: &str = "lddw %r2, map_value 0 0\nmov %r3, 1\nlock add [%r2+16], %r3\nldxdw %r4, [%r2+16]\nand %r4, 4095\n\
+     jeq %r4, 7, lost\nlock add [%r2+0], %r3\nlost:\nmov %r0, 0\nexit";
+
 /// Wild pointers, other functions' stacks, the saved registers, endless loops and recursion, bad arguments; `{}` gets a number.
 const HOSTILE: [&str; 6] = [
     "lddw %r2, {}\nstdw [%r2+0], 7\nlock add [%r2+0], %r2\nmov %r0, 0\nexit",
@@ -51,16 +55,26 @@ pub struct Made {
 impl Made {
     /// The honest ones, and of so many hostile ones those that are taken.
     pub fn new(rng: &mut Rng, hostile: usize) -> Result<Made, String> {
+        Made::of(HONEST, rng, hostile)
+    }
+
+    /// The honest ones alone, of which the first is not.
+    pub fn losing() -> Result<Made, String> {
+        let [_, second, third] = HONEST;
+        Made::of([LOSING, second, third], &mut Rng::new(0, 0), 0)
+    }
+
+    fn of(honest: [&str; 3], rng: &mut Rng, hostile: usize) -> Result<Made, String> {
         let mut compiler = Compiler::new().map_err(|e| e.to_string())?;
         let mut programs = Vec::new();
-        for text in HONEST {
+        for text in honest {
             let insns = bpf::assemble(text).map_err(|e| format!("{e:?}"))?;
             let program = bpf::Program::new(insns).map_err(|e| e.to_string())?;
             programs.push(made(&mut compiler, &program, Level::Own)?);
         }
         let taken = (0..hostile).filter_map(|_| made(&mut compiler, &harm(rng)?, Level::Checked).ok());
         programs.extend(taken);
-        let taken = programs.len() - HONEST.len();
+        let taken = programs.len() - honest.len();
         Ok(Made {
             programs: Programs::new(programs, vec![0; 4096]),
             hostile: taken,

@@ -18,7 +18,7 @@ mod process;
 mod world;
 
 use super::IDLE_PATIENCE;
-use super::options::{Backend, Options};
+use super::options::{Backend, LOST_RUN, Options};
 use super::stressed::Orders;
 use super::stressed::shared::{LEN, ROWS, STAY, Shared};
 use crate::target::Target;
@@ -75,7 +75,10 @@ fn begin(options: Options) -> Result<Begun, String> {
     let target = Target::start(&orders.words())?;
     let placer: Box<dyn Placer> = match options.backend {
         Backend::Kernel => Box::new(by_kernel::Kernel::new(target.pid(), library.as_ref())?),
-        _ => Box::new(by_session::Sessions::new(target.pid(), library.as_ref())?),
+        _ => {
+            let is_losing = options.is_broken(LOST_RUN);
+            Box::new(by_session::Sessions::new(target.pid(), library.as_ref(), is_losing)?)
+        }
     };
     let world = Arc::new(World::new(options, orders, shared, placer, library, target.pid())?);
     let stay = world.placer.stay(STAY)?;

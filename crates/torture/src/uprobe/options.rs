@@ -23,8 +23,8 @@ while threads of ours attach and detach; looks for lost hits and lost detaches.
                      kernel: the kernel's uprobes on the same process; takes root
                      registry: the registry of uprobes, in this process
   --broken NAME      break it on purpose; the run must then fail. nanoprobe, kernel:
-                     forgotten-byte kept-link dropped-count; registry: no-wait
-                     no-revival early-free
+                     forgotten-byte kept-link dropped-count; nanoprobe: lost-run;
+                     registry: no-wait no-revival early-free
   --call N           threads that call (registry 2, else 4)
   --attach N         threads that attach and detach, 5 links of 10 probes (registry 2,
                      else 4)
@@ -75,6 +75,9 @@ impl fmt::Display for Backend {
 /// Ways to break a real target's probes.
 const BROKEN_LIVE: [&str; 3] = ["forgotten-byte", "kept-link", "dropped-count"];
 
+/// And its programs, which the kernel's links have not.
+pub const LOST_RUN: &str = "lost-run";
+
 /// The parameters, with uprobe-stress's defaults where it has them.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -113,6 +116,7 @@ impl Options {
         let is_known = match (&self.broken, self.backend) {
             (None, _) => true,
             (Some(_), Backend::Registry) => self.broken_registry().is_some(),
+            (Some(name), Backend::Nanoprobe) if name == LOST_RUN => true,
             (Some(name), _) => BROKEN_LIVE.contains(&name.as_str()),
         };
         match self.broken {

@@ -4,7 +4,7 @@
 //! State:   where each function's probes stand, planned once for the program and each time for the library.
 //! Context: control; several threads, each a controller of its own.
 //! Keeps:   S1 a link that is detached has a receipt that accounts for every site.
-//!          S2 every second link has programs where others have counting handlers; what those tell in their maps is what they
+//!          S2 every second link, and what stays, has programs where others have counting handlers; what those tell in their maps is what they
 //!          are counted to have run.
 //! Checked: `tests/uprobe_live.rs`.
 
@@ -54,7 +54,8 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    pub fn new(pid: i32, library: Option<&Library>) -> Result<Sessions, String> {
+    /// With programs that do not tell all of their runs if it `is_losing`.
+    pub fn new(pid: i32, library: Option<&Library>, is_losing: bool) -> Result<Sessions, String> {
         let plan = |kind, is_return| plan(pid, "", kind, is_return).map_err(|e| e.to_string());
         let plans = Plans {
             count: plan(Kind::Count, false)?,
@@ -63,7 +64,7 @@ impl Sessions {
             calls: plan(Kind::Calls, false)?,
         };
         let library = library.map(|l| l.path.display().to_string());
-        let made = Made::new(&mut Rng::new(0, 0), 0)?;
+        let made = if is_losing { Made::losing()? } else { Made::new(&mut Rng::new(0, 0), 0)? };
         Ok(Sessions { pid, plans, library, links: AtomicU64::new(0), made })
     }
 
