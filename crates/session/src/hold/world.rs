@@ -319,6 +319,7 @@ impl World {
                 if began.elapsed() > SUSPICIOUS {
                     self.reap_dead();
                     reports::tidy();
+                    asked.retain(|one| !self.stands_untold(*one));
                 }
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(Duration::from_micros(200));
@@ -361,19 +362,33 @@ impl World {
 
     /// Takes the thread's report if there is one. True if it needs no further waiting.
     fn has_stopped(&mut self, one: Asked) -> bool {
-        let Asked { tid, group, since: asked, slept } = one;
-        let is_over = match reports::take(tid, NOHANG) {
+        let report = reports::take(one.tid, NOHANG);
+        self.is_done(one, report)
+    }
+
+    /// The same of a thread whose report may have been taken when its registers could not be read: none comes any more while it
+    /// stands.
+    fn stands_untold(&mut self, one: Asked) -> bool {
+        let Ok(regs) = ptrace::regs(one.tid) else { return false };
+        // It stands for certain now: if there is a report, that says how.
+        match reports::take(one.tid, NOHANG) {
+            Ok(None) => self.stands(one, regs),
+            report => return self.is_done(one, report),
+        }
+        tracer::is_heard_of(one.tid);
+        true
+    }
+
+    /// Whether a report says that the thread needs no further waiting.
+    fn is_done(&mut self, one: Asked, report: Result<Option<(i32, Status)>, Errno>) -> bool {
+        let tid = one.tid;
+        let is_over = match report {
             Ok(None) | Err(Errno::EINTR) => false,
             // One that fails from here on was killed in the stop: its end is the next report, and whoever executes a program
             // waits until we have taken that.
             Ok(Some((_, Status::Event(ptrace::event::STOP, _)))) => match ptrace::regs(tid) {
                 Ok(regs) => {
-                    let mut thread = Thread { tid, group, regs, changed: false, asked, slept };
-                    thread.undo_interruption();
-                    if self.has_filter {
-                        thread.avoid_restart_call();
-                    }
-                    self.threads.insert(tid, thread);
+                    self.stands(one, regs);
                     true
                 }
                 Err(_) => false,
@@ -394,6 +409,17 @@ impl World {
             tracer::is_heard_of(tid);
         }
         is_over
+    }
+
+    /// The thread stands, with these registers.
+    fn stands(&mut self, one: Asked, regs: Regs) {
+        let Asked { tid, group, since: asked, slept } = one;
+        let mut thread = Thread { tid, group, regs, changed: false, asked, slept };
+        thread.undo_interruption();
+        if self.has_filter {
+            thread.avoid_restart_call();
+        }
+        self.threads.insert(tid, thread);
     }
 
     /// Those that sleep in the kernel.
@@ -563,6 +589,24 @@ mod tests {
             both.wait();
             World::stop(pid).map(drop)
         })
+    }
+
+    #[test]
+    fn a_thread_whose_report_was_taken_and_that_stands_is_taken_as_it_stands() {
+        let sleepers = Sleepers::begin();
+        let (pid, tid) = (sleepers.pid(), sleepers.threads()[0]);
+        let began = Instant::now();
+        let stopped = tracer::apart(|| {
+            assert!(seize(pid, tid).expect("it is nobody's"));
+            ptrace::interrupt(tid).expect("it is ours");
+            tracer::is_asked(Asked { tid, group: pid, since: Instant::now(), slept: None });
+            while reports::take(tid, NOHANG).expect("it lives").is_none() {
+                std::thread::yield_now();
+            }
+            World::stop(pid).map(|world| world.threads().count())
+        });
+        assert_eq!(stopped.expect("it is stopped"), 2);
+        assert!(began.elapsed() < Duration::from_secs(20), "at once, and not when a stop is given up");
     }
 
     #[test]
