@@ -35,7 +35,7 @@ pub unsafe fn inc_own<const DISP: usize>(base: *mut u64, offset: usize) {
 /// its CPU comes between. What the thread did before is seen with it. True if it was done.
 ///
 /// # Cost
-/// A third of a locked instruction on x86-64; elsewhere it is one that all CPUs see whole.
+/// One instruction without the lock prefix on x86-64, not measured by itself; elsewhere it is one that all CPUs see whole.
 ///
 /// # Safety
 /// The word must be readable, writable, aligned and accessed as an atomic. What another CPU stores at the same moment may be

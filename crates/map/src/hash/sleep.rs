@@ -73,18 +73,7 @@ impl<M: Access> Entries<M> {
 
     /// The key is gone from here on; false if it was gone, Busy if it changes at every look.
     pub(crate) fn let_sleep_now(&self, index: u32) -> Result<bool, Error> {
-        for _ in 0..TRIES {
-            let met = Met { index, version: self.element(index).u32(VERSION).load(Relaxed) };
-            let is_free = met.version & 1 == 0;
-            if is_free && met.is_asleep() {
-                return Ok(false);
-            }
-            if is_free && self.let_sleep(met) {
-                return Ok(true);
-            }
-            spin();
-        }
-        Err(self.said_busy())
+        self.once_free(index, false, |met| self.let_sleep(met))
     }
 
     /// An element, if it is asleep.
@@ -103,13 +92,19 @@ impl<M: Access> Entries<M> {
         if self.shape.kind & SLEEPS == 0 {
             return Ok(true);
         }
+        self.once_free(index, also_asleep, |met| self.claim(met))
+    }
+
+    /// Does something to an element that nobody is writing; whether its key was there. One that is asleep is left, if not
+    /// `also_asleep`.
+    fn once_free(&self, index: u32, also_asleep: bool, act: impl Fn(Met) -> bool) -> Result<bool, Error> {
         for _ in 0..TRIES {
             let met = Met { index, version: self.element(index).u32(VERSION).load(Relaxed) };
             let is_free = met.version & 1 == 0;
             if is_free && met.is_asleep() && !also_asleep {
                 return Ok(false);
             }
-            if is_free && self.claim(met) {
+            if is_free && act(met) {
                 return Ok(!met.is_asleep());
             }
             spin();
