@@ -31,6 +31,8 @@ pub const MAP_NORESERVE: usize = 0x4000;
 pub const MADV_DONTNEED: usize = 4;
 /// madvise: the same for pages of a shared file, which loses them.
 pub const MADV_REMOVE: usize = 9;
+/// madvise: a forked child has no such mapping.
+pub const MADV_DONTFORK: usize = 10;
 /// madvise: a forked child finds the pages zeroed.
 pub const MADV_WIPEONFORK: usize = 18;
 
@@ -64,6 +66,13 @@ impl SharedMapping {
         let base = check(unsafe { syscall(nr::MMAP, args) })?;
         let base = NonNull::new(base as *mut u8).ok_or(Errno::ENOMEM)?;
         Ok(SharedMapping { base, len })
+    }
+
+    /// Leaves the mapping out of what a forked child of this process gets: a child that uses it meets SIGSEGV.
+    pub fn keep_from_children(&self) -> Result<(), Errno> {
+        let args = [self.base.as_ptr() as usize, self.len, MADV_DONTFORK, 0, 0, 0];
+        // SAFETY: nothing changes in this process.
+        check(unsafe { syscall(nr::MADVISE, args) }).map(drop)
     }
 
     /// Where it starts in this process.

@@ -256,6 +256,9 @@ impl Arena {
         let (inode, device) = (about.ino(), major_and_minor(about.dev()));
         let map = SharedMapping::of_file(memfd.as_raw_fd(), layout.len());
         let map = map.map_err(|errno| Broken::Call { what: "mmap of the arena", errno })?;
+        // A process that we fork is not one of the target's, by whose arena it would be known.
+        let kept = map.keep_from_children();
+        kept.map_err(|errno| Broken::Call { what: "madvise of the arena", errno })?;
         let mut header = ArenaHeader {
             magic: ARENA_MAGIC,
             version: VERSION,

@@ -342,6 +342,41 @@ pub(crate) mod tests {
         }
     }
 
+    /// A process of ours that does nothing: in our memory as between vfork and exec, or in a copy of it.
+    struct Starting(i32);
+
+    impl Starting {
+        fn new(is_copy: bool) -> Starting {
+            extern "C" fn wait(_: *mut libc::c_void) -> libc::c_int {
+                // SAFETY: takes and gives nothing.
+                unsafe { libc::pause() }
+            }
+            let flags = if is_copy { 0 } else { libc::CLONE_VM } | libc::SIGCHLD;
+            let stack = Box::leak(vec![0_u128; 1 << 12].into_boxed_slice()).as_mut_ptr_range().end;
+            // SAFETY: the stack is the child's for ever, which does nothing but one system call.
+            let pid = unsafe { libc::clone(wait, stack.cast(), flags, std::ptr::null_mut()) };
+            assert!(pid > 0);
+            Starting(pid)
+        }
+    }
+
+    impl Drop for Starting {
+        fn drop(&mut self) {
+            // SAFETY: our own child, which nobody else waits for.
+            unsafe { libc::kill(self.0, libc::SIGKILL) };
+            // SAFETY: as above.
+            unsafe { libc::waitpid(self.0, std::ptr::null_mut(), 0) };
+        }
+    }
+
+    #[test]
+    fn a_process_that_we_are_starting_is_no_child_of_the_target() {
+        let subject = Subject::start();
+        let session = Session::attach(subject.pid(), sites(subject.pid(), &["u::injected_long"])).unwrap();
+        let _children = [false, true].map(Starting::new);
+        leave(session);
+    }
+
     #[test]
     fn whichever_step_fails_the_process_is_afterwards_as_it_was() {
         let subject = Subject::start();

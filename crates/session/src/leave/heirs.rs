@@ -7,7 +7,9 @@
 //!             are on our way to it. Who has been caught stands still until those that it forked are caught as well.
 //!          H2 who could not be freed is named in the receipt, and so is a search that failed.
 //!          H3 it ends after `PATIENCE`, whatever they do.
-//! Checked: testkit `endings`.
+//!          H4 a process that we are starting is none: until it executes its program it runs in our memory, arenas and
+//!             all, or in a copy of it, which has no arenas ([`SharedMapping::keep_from_children`]).
+//! Checked: testkit `endings`; session's `a_process_that_we_are_starting_is_no_child_of_the_target`.
 
 use crate::facts::error::Broken;
 use crate::find::memory::Memory;
@@ -97,9 +99,10 @@ impl Hunt<'_> {
     /// Whether a process maps the arena in a memory of its own.
     fn is_heir(&mut self, pid: i32) -> Result<bool, Broken> {
         let parent = self.parent.memory.pid;
+        let ours = sys::getpid().cast_signed();
+        let runs_in = |other| process::share_memory(process::living(other), process::living(pid));
         match maps(pid) {
-            Ok(maps) => Ok(is_mapped(&maps, self.inode)
-                && !process::share_memory(process::living(parent), process::living(pid))),
+            Ok(maps) => Ok(is_mapped(&maps, self.inode) && !runs_in(parent) && !runs_in(ours)),
             Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
                 if descends_from(pid, parent) {
                     self.not_freed.insert(pid, "we may not look into it".into());
