@@ -21,7 +21,7 @@ pub use enter::fence::Fence;
 pub use enter::guest::Guest;
 pub use facts::calls::{Event, OpenCalls};
 pub use facts::ending::Ending;
-pub use facts::error::{Broken, Limit};
+pub use facts::error::{Broken, Limit, Stop};
 pub use facts::family::{FamilyMaps, MapsGround};
 pub use facts::program::{FUEL, NotProgram, OWN_STACK_MAX, Program, Programs, Runs, SCRATCH_MAX, Wanted};
 pub use facts::room::{Attach, Room};

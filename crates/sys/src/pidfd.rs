@@ -6,14 +6,10 @@
 //! Keeps:   P1 a signal reaches the process that was opened, or nobody.
 //! Checked: tests below; testkit `launching`.
 
-use crate::wait::Status;
+use crate::wait::{self, Status};
 use crate::{Errno, check, close, nr, syscall};
 
 const BY_PIDFD: usize = 3;
-const NOHANG: usize = 1;
-const EXITED: usize = 4;
-/// si_code of a child that ended by itself.
-const CLD_EXITED: i32 = 1;
 
 /// An open process.
 #[derive(Debug)]
@@ -57,17 +53,7 @@ impl PidFd {
     /// # Errors
     /// `ECHILD` it is not our child, or was reaped.
     pub fn reap(&self) -> Result<Option<Status>, Errno> {
-        let mut info = [0i32; 32];
-        let options = EXITED | NOHANG;
-        let args = [BY_PIDFD, self.fd as usize, info.as_mut_ptr() as usize, options, 0, 0];
-        // SAFETY: the kernel writes one siginfo_t, 128 bytes, to `info`, which outlives the call.
-        check(unsafe { syscall(nr::WAITID, args) })?;
-        // Signal, errno, code; behind a hole: pid, uid, status.
-        let (signal, code, status) = (info[0], info[2], info[6]);
-        Ok((signal != 0).then_some(match code {
-            CLD_EXITED => Status::Exited(status),
-            _ => Status::Killed(status),
-        }))
+        wait::reap_ended([BY_PIDFD, self.fd as usize], 0)
     }
 }
 

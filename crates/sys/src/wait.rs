@@ -3,8 +3,8 @@
 //! For:     learning of stops and ends of traced threads and of children.
 //! State:   none.
 //! Context: control.
-//! Keeps:   nothing beyond the call.
-//! Checked: session's tests against live targets.
+//! Keeps:   W1 who reaps takes ends alone: the report of a stop stays for the tracer.
+//! Checked: `who_reaps_leaves_the_report_of_a_stop_to_its_tracer` (W1); session's tests against live targets.
 
 use crate::{Errno, check, nr, ptrace, syscall};
 
@@ -12,6 +12,12 @@ use crate::{Errno, check, nr, ptrace, syscall};
 pub const NOHANG: usize = 1;
 /// Children of every kind, threads of other processes that we trace included.
 pub const ALL: usize = 0x4000_0000;
+
+// Of waitid(2): whom, what, and that it is left there.
+const BY_PID: usize = 1;
+const STOPPED: usize = 2;
+const EXITED: usize = 4;
+const NOWAIT: usize = 0x0100_0000;
 
 /// What became of a thread or child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,16 +68,50 @@ pub fn wait(pid: i32, options: usize) -> Result<Option<(i32, Status)>, Errno> {
 /// # Errors
 /// `ECHILD` nobody of this process waits for it.
 pub fn reap(tid: i32) -> Result<Option<Status>, Errno> {
-    const BY_PID: usize = 1;
-    const EXITED: usize = 4;
+    reap_ended([BY_PID, tid as usize], ALL)
+}
+
+/// Reaps whom waitid(2) finds by that, if it has ended.
+///
+/// The kernel gives the stops of traced threads to whoever waits, also for ends alone: so it is looked for first. Who has ended
+/// does not stop any more; nobody else becomes a first thread of its number before it is reaped.
+///
+/// # Errors
+/// `ECHILD` nobody of this process waits for it.
+pub(crate) fn reap_ended([kind, id]: [usize; 2], options: usize) -> Result<Option<Status>, Errno> {
     const CLD_EXITED: i32 = 1;
+    const CLD_KILLED: i32 = 2;
+    const CLD_DUMPED: i32 = 3;
+    let look = |options: usize| {
+        let mut info = [0i32; 32];
+        let args = [kind, id, info.as_mut_ptr() as usize, EXITED | NOHANG | options, 0, 0];
+        // SAFETY: the kernel writes one siginfo_t, 128 bytes, to `info`, which outlives the call.
+        check(unsafe { syscall(nr::WAITID, args) })?;
+        // Signal, errno, code; behind a hole: pid, uid, status. All is 0 if nothing is to be told.
+        let (code, status) = (info[2], info[6]);
+        Ok(match code {
+            CLD_EXITED => Some(Status::Exited(status)),
+            CLD_KILLED | CLD_DUMPED => Some(Status::Killed(status)),
+            _ => None,
+        })
+    };
+    match look(options | NOWAIT)? {
+        Some(_) => look(options),
+        None => Ok(None),
+    }
+}
+
+/// Whether there is something to [`wait`] for of one thread or child, which is left there.
+///
+/// # Errors
+/// `ECHILD` nobody of this process waits for it.
+pub fn has_report(tid: i32) -> Result<bool, Errno> {
     let mut info = [0i32; 32];
-    let args = [BY_PID, tid as usize, info.as_mut_ptr() as usize, EXITED | NOHANG | ALL, 0, 0];
+    let args =
+        [BY_PID, tid as usize, info.as_mut_ptr() as usize, STOPPED | EXITED | NOWAIT | NOHANG | ALL, 0, 0];
     // SAFETY: the kernel writes one siginfo_t, 128 bytes, to `info`, which outlives the call.
     check(unsafe { syscall(nr::WAITID, args) })?;
-    let (signal, code, status) = (info[0], info[2], info[6]);
-    let ended = if code == CLD_EXITED { Status::Exited(status) } else { Status::Killed(status) };
-    Ok((signal != 0).then_some(ended))
+    Ok(info[0] != 0)
 }
 
 /// Waits until there is something to [`wait`] for of a thread that this OS thread traces, or of a child of its own: whose it
@@ -81,9 +121,6 @@ pub fn reap(tid: i32) -> Result<Option<Status>, Errno> {
 /// `ECHILD` there is none of them, `EINTR` a signal of ours came first.
 pub fn await_any() -> Result<i32, Errno> {
     const ANY: usize = 0;
-    const STOPPED: usize = 2;
-    const EXITED: usize = 4;
-    const NOWAIT: usize = 0x0100_0000;
     const NOTHREAD: usize = 0x2000_0000;
     let mut info = [0i32; 32];
     let options = STOPPED | EXITED | NOWAIT | NOTHREAD | ALL;
@@ -97,6 +134,7 @@ const _: () = assert!(ptrace::event::STOP == 128);
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
     use super::*;
 
     #[test]
@@ -106,5 +144,32 @@ mod tests {
         assert_eq!(decode(0x057f), Status::Signal(5));
         assert_eq!(decode(0x857f), Status::Syscall);
         assert_eq!(decode((128 << 16) | 0x137f), Status::Event(128, 0x13));
+    }
+
+    #[cfg(not(miri))]
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the child is this test's own")]
+    fn who_reaps_leaves_the_report_of_a_stop_to_its_tracer() {
+        use crate::PidFd;
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let tid = child.id().cast_signed();
+        let process = PidFd::open(tid).unwrap();
+        ptrace::seize(tid, 0).unwrap();
+        ptrace::interrupt(tid).unwrap();
+        let by_process = |_| process.reap();
+        for reaped in [&reap as &dyn Fn(i32) -> _, &by_process] {
+            // Until there is a report, which is left there.
+            while await_any() != Ok(tid) {
+                std::thread::yield_now();
+            }
+            assert_eq!((reaped(tid), has_report(tid)), (Ok(None), Ok(true)));
+            let report = wait(tid, NOHANG).unwrap();
+            assert!(matches!(report, Some((_, Status::Event(ptrace::event::STOP, _)))), "{report:?}");
+            assert_eq!(has_report(tid), Ok(false));
+            ptrace::interrupt(tid).unwrap();
+            ptrace::cont(tid, 0).unwrap();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

@@ -200,9 +200,12 @@ impl From<ArmFailure> for Broken {
         match failure {
             ArmFailure::Broken(broken) => broken,
             ArmFailure::RseqDiffers => Broken::RseqDiffers,
-            ArmFailure::RseqUnknown(tid) => {
-                Broken::WontStop { tid, state: 'D', waited_ms: OTHERS_PATIENCE.as_millis() as u64 }
-            }
+            ArmFailure::RseqUnknown(tid) => Broken::WontStop {
+                tid,
+                state: 'D',
+                waited_ms: OTHERS_PATIENCE.as_millis() as u64,
+                stop: None,
+            },
         }
     }
 }

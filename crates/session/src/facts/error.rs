@@ -10,6 +10,17 @@ use crate::facts::ending::Ending;
 use std::fmt;
 use sys::Errno;
 
+/// A ptrace stop in which a thread stands that is waited for all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stop {
+    /// The OS thread that traces it.
+    pub tracer: i32,
+    /// It is the one that waits.
+    pub is_ours: bool,
+    /// The kernel has a report of it for us.
+    pub has_report: bool,
+}
+
 /// Why a process could not be entered, or a step in it failed.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -105,6 +116,8 @@ pub enum Broken {
         state: char,
         /// How long we waited.
         waited_ms: u64,
+        /// What is known of it, if it stands in a stop.
+        stop: Option<Stop>,
     },
     /// A consumer runs a program that the session is not given.
     NoProgram {
@@ -332,8 +345,14 @@ impl fmt::Display for Broken {
                 let kind = if *mode == 1 { "strict mode" } else { "a filter" };
                 write!(f, "cannot enter {pid} ({name}): seccomp {kind} could kill it for our system calls")
             }
-            WontStop { tid, state, waited_ms } => {
-                write!(f, "thread {tid} did not stop within {waited_ms} ms (state {state})")
+            WontStop { tid, state, waited_ms, stop } => {
+                write!(f, "thread {tid} did not stop within {waited_ms} ms (state {state}")?;
+                if let Some(Stop { tracer, is_ours, has_report }) = stop {
+                    let whose = if *is_ours { "us" } else { "another" };
+                    let report = if *has_report { "a report" } else { "no report" };
+                    write!(f, ", traced by {tracer}, {whose}, with {report} for us")?;
+                }
+                write!(f, ")")
             }
             HelperFiltered { pid, helper } => write!(
                 f,

@@ -6,7 +6,8 @@
 //! Keeps:   T1 work that runs [`apart`] leaves no thread traced: when its OS thread ends, the kernel lets all go, those
 //!             that never stopped too, and takes back what they were asked.
 //!          T2 a thread that was asked to stop runs none of its own code until it has stopped or was let go.
-//! Checked: testkit `endings` (vfork children).
+//!          T3 who helps a seizure to its end takes ends of threads, and no report of a stop.
+//! Checked: testkit `endings` (vfork children); T3 by a test below.
 //! Source:  ptrace(2): a tracer's end detaches its tracees, in whatever state; tracers are OS threads, not processes.
 
 use crate::arch::SleptIn;
@@ -207,6 +208,29 @@ pub(crate) fn is_held(pid: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hold::reports::NOHANG;
+    use std::process::Command;
+    use sys::wait::Status;
+
+    #[test]
+    fn who_helps_a_seizure_to_its_end_takes_no_report_of_a_stop() {
+        let mut child = Command::new("sleep").arg("60").spawn().expect("sleep");
+        let tid = child.id().cast_signed();
+        ptrace::seize(tid, 0).expect("it is ours");
+        ptrace::interrupt(tid).expect("it is ours");
+        while sys::wait::await_any() != Ok(tid) {
+            thread::yield_now();
+        }
+        // Of another thread, which lasts.
+        let seizing =
+            Seizing { seized: Mutex::new(vec![tid]), turns: AtomicU64::new(1), ..Seizing::default() };
+        seizing.unstick();
+        seizing.unstick();
+        let report = reports::take(tid, NOHANG);
+        assert!(matches!(report, Ok(Some((_, Status::Event(ptrace::event::STOP, _))))), "{report:?}");
+        child.kill().expect("it is ours");
+        child.wait().expect("it is ours");
+    }
 
     #[test]
     fn work_apart_runs_once_in_another_thread_and_within_it_in_the_same() {

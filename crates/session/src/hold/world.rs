@@ -18,7 +18,7 @@
 
 use crate::arch;
 use crate::arch::SleptIn;
-use crate::facts::error::Broken;
+use crate::facts::error::{Broken, Stop};
 use crate::facts::inject;
 use crate::find::process::{self, Asleep, ENGINE_NAME};
 use crate::find::sharers::Sharers;
@@ -179,10 +179,10 @@ impl World {
             reports::tidy();
             let (broken, patience) =
                 match process::check(pid).and_then(|s| World::try_stop(pid, s.seccomp != 0, each)) {
-                    Err(Broken::WontStop { tid, state, .. }) => {
+                    Err(Broken::WontStop { tid, state, stop, .. }) => {
                         each = (each * 2).min(TRY_MAX);
                         let waited_ms = began.elapsed().as_millis() as u64;
-                        (Broken::WontStop { tid, state, waited_ms }, patience())
+                        (Broken::WontStop { tid, state, waited_ms, stop }, patience())
                     }
                     Err(broken @ Broken::Traced { .. }) => match &broken {
                         Broken::Traced { by_name, .. } if is_awaited(by_name) => {
@@ -246,10 +246,10 @@ impl World {
             let Some(thread) = world.threads.keys().next() else {
                 // Nobody is left, or nobody who could work for us.
                 return Err(match world.sleepers.values().next() {
-                    Some(s) => Broken::WontStop { tid: s.tid, state: 'D', waited_ms: 0 },
+                    Some(s) => Broken::WontStop { tid: s.tid, state: 'D', waited_ms: 0, stop: None },
                     None if process::is_over(pid) => Broken::Gone { pid },
                     // Its threads came and went, as they do in an exec.
-                    None => Broken::WontStop { tid: pid, state: 'R', waited_ms: 0 },
+                    None => Broken::WontStop { tid: pid, state: 'R', waited_ms: 0, stop: None },
                 });
             };
             if !sharers.newcomers(*thread)? {
@@ -312,8 +312,10 @@ impl World {
             let Some(Asked { tid, group, .. }) = asked.first().copied() else { return Ok(()) };
             if began.elapsed() > patience {
                 let state = process::thread_state(group, tid).unwrap_or('?');
+                let stop = stop_of(group, tid, state);
                 self.run_on();
-                return Err(Broken::WontStop { tid, state, waited_ms: patience.as_millis() as u64 });
+                let waited_ms = patience.as_millis() as u64;
+                return Err(Broken::WontStop { tid, state, waited_ms, stop });
             }
             if asked.len() == before {
                 if began.elapsed() > SUSPICIOUS {
@@ -496,6 +498,16 @@ impl Drop for World {
     }
 }
 
+/// What is known of a thread in this state, if it stands.
+fn stop_of(group: i32, tid: i32, state: char) -> Option<Stop> {
+    if state != 't' {
+        return None;
+    }
+    let tracer = process::Status::of_thread(group, tid).ok().flatten()?.tracer;
+    let is_ours = tracer == sys::gettid().cast_signed();
+    Some(Stop { tracer, is_ours, has_report: sys::wait::has_report(tid) == Ok(true) })
+}
+
 /// Seizes one thread; false if it has ended.
 ///
 /// A tracer that refuses us may have left when we look for it, and another one come: then it is tried again.
@@ -607,6 +619,24 @@ mod tests {
         });
         assert_eq!(stopped.expect("it is stopped"), 2);
         assert!(began.elapsed() < Duration::from_secs(20), "at once, and not when a stop is given up");
+    }
+
+    #[test]
+    fn of_a_thread_that_stands_and_is_waited_for_it_is_told_whose_stop_that_is() {
+        let sleepers = Sleepers::begin();
+        let (pid, tid) = (sleepers.pid(), sleepers.threads()[0]);
+        tracer::apart(|| {
+            assert!(seize(pid, tid).expect("it is nobody's"));
+            ptrace::interrupt(tid).expect("it is ours");
+            while sys::wait::await_any() != Ok(tid) {
+                std::thread::yield_now();
+            }
+            let stop = Stop { tracer: sys::gettid().cast_signed(), is_ours: true, has_report: true };
+            assert_eq!(stop_of(pid, tid, 't'), Some(stop));
+            reports::take(tid, NOHANG).expect("it lives").expect("it has stopped");
+            assert_eq!(stop_of(pid, tid, 't'), Some(Stop { has_report: false, ..stop }));
+            assert_eq!(stop_of(pid, tid, 'R'), None);
+        });
     }
 
     #[test]

@@ -145,7 +145,7 @@ impl Leaving<'_> {
         let site_of = |pc: u64| islands.iter().find(|(island, _)| *island == pc).map(|(_, site)| *site);
         if let Some(sleeper) = world.sleepers().find(|s| site_of(s.at.pc).is_some()) {
             // It waits for the page of an instruction that will not be there.
-            return Err(Broken::WontStop { tid: sleeper.tid, state: 'D', waited_ms: 0 });
+            return Err(Broken::WontStop { tid: sleeper.tid, state: 'D', waited_ms: 0, stop: None });
         }
         // Before anything is written: if we die then, nobody stands on what is padding again. At the site the same jump
         // leads them on, or none.
