@@ -44,7 +44,7 @@ pub use breakpoint::breakpoint_main;
 #[cfg(target_arch = "x86_64")]
 pub use command::bench_main;
 #[cfg(not(target_arch = "x86_64"))]
-pub use elsewhere::{bench_main, price};
+pub use elsewhere::{bench_main, price, price_of_program};
 #[cfg(target_arch = "x86_64")]
 pub use htab_mem::htab_mem_main;
 #[cfg(target_arch = "x86_64")]
@@ -61,6 +61,6 @@ pub use summary::Summary;
 #[cfg(target_arch = "x86_64")]
 pub use synchronize::synchronize_main;
 #[cfg(target_arch = "x86_64")]
-pub use trigger::{price, scripts_main, trigger_main};
+pub use trigger::{price, price_of_program, scripts_main, trigger_main};
 #[cfg(target_arch = "x86_64")]
 pub use xol::xol_main;

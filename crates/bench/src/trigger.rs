@@ -25,7 +25,7 @@ mod run;
 mod scripts;
 mod shared;
 
-pub use price::price;
+pub use price::{price, price_of_program};
 pub use producer::target_main;
 pub use scripts::main as scripts_main;
 pub use session::Flavour;

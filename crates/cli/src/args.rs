@@ -486,7 +486,7 @@ pub fn value(text: &str) -> Option<Verb> {
 }
 
 /// A part of a hundred that is more than none.
-fn percent(text: &str) -> Result<f64, String> {
+pub fn percent(text: &str) -> Result<f64, String> {
     match text.strip_suffix('%').unwrap_or(text).parse::<f64>() {
         Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent),
         _ => Err("write a part of the processor time, as in 2%".into()),

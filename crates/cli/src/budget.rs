@@ -1,6 +1,6 @@
 //! `--budget`: what tracing costs a process is kept to a part of what it does by itself.
 //!
-//! For:     the engine.
+//! For:     the engine; live, for scripts.
 //! State:   what each function's hits have cost, how much processor time passed while it was in, what is left to spend.
 //! Context: control, while hits write. A change is one stop of the process.
 //! Keeps:   B1 cost = hits seen x price of a hit, measured here before the attach, + the time that threads stood still for changes.
@@ -15,7 +15,7 @@ use crate::render::{Report, names};
 use bench::Price;
 use insn::Rung;
 use serde_json::{Value, json};
-use session::{Session, SiteView, Verb};
+use session::{Lowered, NotDone, Session, SiteView, Verb};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -63,10 +63,36 @@ pub struct Budget {
     rests_until: Instant,
 }
 
-/// Nanoseconds of a hit: by a handler, and of a count that is compiled into the jump.
+/// Who has sessions, whose functions can be taken out and put back.
+pub trait Held {
+    /// The sessions, always in the same order.
+    fn sessions(&self) -> Vec<&Session>;
+    /// Takes functions out, in one of them; how long a thread stood still, or why not.
+    fn lift(&mut self, session: usize, addrs: &[u64]) -> Result<Duration, String>;
+    /// Puts them back.
+    fn lower(&mut self, session: usize, addrs: &[u64]) -> Result<Duration, String>;
+}
+
+impl Held for Probes {
+    fn sessions(&self) -> Vec<&Session> {
+        Probes::sessions(self).iter().collect()
+    }
+
+    fn lift(&mut self, session: usize, addrs: &[u64]) -> Result<Duration, String> {
+        Probes::lift(self, session, addrs)
+    }
+
+    fn lower(&mut self, session: usize, addrs: &[u64]) -> Result<Duration, String> {
+        Probes::lower(self, session, addrs)
+    }
+}
+
+/// Nanoseconds of a hit: by a handler, of a count that is compiled into the jump, and of a run of each program of a script.
+#[derive(Default)]
 struct Prices {
     general: f64,
     compiled: f64,
+    programs: Vec<f64>,
 }
 
 /// A site that has a row.
@@ -74,8 +100,10 @@ struct Prices {
 struct Seen {
     name: String,
     hits: u64,
-    /// Hits and processor time of the process since it came in last.
-    recent: (u64, f64),
+    /// What they have cost.
+    cost: f64,
+    /// Cost of hits, and processor time of the process, since it came in last.
+    recent: (f64, f64),
     /// Processor time while it was in, since the attach.
     inside: f64,
     is_out: bool,
@@ -108,7 +136,20 @@ impl Budget {
         };
         let general: Price = of(by_handler)?;
         let compiled = if job.verb == Verb::Count { of(Verb::Count)?.ns } else { 0.0 };
-        Some(Budget::new(percent / 100.0, Prices { general: general.with_frames(FRAMES), compiled }))
+        let prices = Prices { general: general.with_frames(FRAMES), compiled, programs: Vec::new() };
+        Some(Budget::new(percent / 100.0, prices))
+    }
+
+    /// For a script whose programs cost so much a run; some places may have a count or a histogram in a program's stead, as said.
+    /// `None` if it cannot be measured here.
+    pub fn of_programs(percent: f64, programs: Vec<f64>, (counts, histograms): (bool, bool)) -> Option<Budget> {
+        let of = |verb, is_wanted: bool| match is_wanted {
+            true => bench::price(&[verb]).map(|price| price.ns),
+            false => Some(0.0),
+        };
+        let compiled = of(Verb::Count, counts)?;
+        let general = of(Verb::CountByHandler, counts)?.max(of(Verb::HistogramOfArgument(0), histograms)?);
+        Some(Budget::new(percent / 100.0, Prices { general, compiled, programs }))
     }
 
     fn new(share: f64, price: Prices) -> Budget {
@@ -134,19 +175,20 @@ impl Budget {
     }
 
     /// Tracing begins: the probes are in.
-    pub fn begin(&mut self, probes: &Probes) {
+    pub fn begin(&mut self, probes: &dyn Held) {
         self.began = Instant::now();
-        let stall = probes.sessions().iter().map(Session::longest_stall).max().unwrap_or_default();
+        let sessions = probes.sessions();
+        let stall = sessions.iter().map(|session| session.longest_stall()).max().unwrap_or_default();
         self.stop_ns = stall.as_nanos() as f64;
-        let mut names = names(probes.sessions()).into_iter();
-        for (s, session) in probes.sessions().iter().enumerate() {
+        let mut names = names(&sessions).into_iter();
+        for (s, session) in sessions.iter().enumerate() {
             for (i, site) in session.sites().enumerate().filter(|(_, site)| !site.plan.is_exit()) {
                 let name = names.next().unwrap_or_default();
                 let stays = site.plan.semaphore.is_some() || site.plan.placement.rung == Rung::Kernel;
                 self.sites.insert((s, i), Seen { name, stays, ..Seen::default() });
             }
         }
-        self.measure(probes.sessions());
+        self.measure(&sessions);
     }
 
     /// When the next look is due.
@@ -155,31 +197,36 @@ impl Budget {
     }
 
     /// Looks what was spent, and takes out or puts back.
-    pub fn look(&mut self, probes: &mut Probes) {
+    pub fn look(&mut self, probes: &mut dyn Held) {
         let now = Instant::now();
         if now < self.due {
             return;
         }
-        self.measure(probes.sessions());
+        self.measure(&probes.sessions());
         self.due = now + LOOK * (1 + (self.sites.len() / AT_A_LOOK) as u32);
         let is_any_out = self.sites.values().any(|seen| seen.is_out);
         match self.left {
             _ if self.failures >= FAILURES || self.failures > 0 && now < self.rests_until => {}
             left if left < 0.0 => {
                 let going = self.dearest(is_any_out);
-                self.change(probes, &going, Probes::lift);
+                self.change(probes, &going, |probes, session, addrs| probes.lift(session, addrs));
             }
             left if is_any_out && left >= self.wanted && now >= self.rests_until => {
                 let out = self.sites.iter().filter(|(_, seen)| seen.is_out).map(|(at, _)| *at);
                 let out: Vec<_> = out.collect();
-                self.change(probes, &out, Probes::lower);
+                self.change(probes, &out, |probes, session, addrs| probes.lower(session, addrs));
             }
             _ => {}
         }
     }
 
+    /// Looks for the last time, while the probes are in.
+    pub fn end(&mut self, probes: &dyn Held) {
+        self.measure(&probes.sessions());
+    }
+
     /// Reads all counts, and the processor time that they are of.
-    fn measure(&mut self, sessions: &[Session]) {
+    fn measure(&mut self, sessions: &[&Session]) {
         let Some(now) = sessions.first().and_then(|s| processor_time(s.pid())) else { return };
         let step = self.before.map_or(0.0, |before| (now - before).max(0.0));
         self.before = Some(now);
@@ -188,8 +235,7 @@ impl Budget {
         for (s, session) in sessions.iter().enumerate() {
             for (i, site) in session.sites().enumerate() {
                 let Some(seen) = self.sites.get_mut(&(s, i)) else { continue };
-                let new = seen.count(hits(&site), step);
-                cost += new as f64 * self.price.of(&site);
+                cost += seen.count(self.price.of(&site), step);
             }
         }
         self.spent[0] += cost;
@@ -205,11 +251,9 @@ impl Budget {
 
     /// The dearest of those that are in, until the rest can stay. If some are out already the others were too dear as well.
     fn dearest(&self, is_any_out: bool) -> Vec<(usize, usize)> {
-        let rate = |seen: &Seen| if seen.recent.1 > 0.0 { seen.recent.0 as f64 / seen.recent.1 } else { 0.0 };
-        let price = self.price.general.max(self.price.compiled);
-        let here = self.sites.iter().filter(|(_, seen)| !seen.is_out && !seen.stays && seen.recent.0 > 0);
-        let mut by_rate: Vec<((usize, usize), f64)> =
-            here.map(|(at, seen)| (*at, rate(seen) * price)).collect();
+        let rate = |seen: &Seen| if seen.recent.1 > 0.0 { seen.recent.0 / seen.recent.1 } else { 0.0 };
+        let here = self.sites.iter().filter(|(_, seen)| !seen.is_out && !seen.stays && seen.recent.0 > 0.0);
+        let mut by_rate: Vec<((usize, usize), f64)> = here.map(|(at, seen)| (*at, rate(seen))).collect();
         by_rate.sort_by(|a, b| b.1.total_cmp(&a.1));
         let mut rest: f64 = by_rate.iter().map(|(_, rate)| rate).sum();
         let may_stay = self.share * if is_any_out { STAYS / 2.0 } else { STAYS };
@@ -227,9 +271,9 @@ impl Budget {
     /// Takes these out or puts them back, and pays for the stop.
     fn change(
         &mut self,
-        probes: &mut Probes,
+        probes: &mut dyn Held,
         which: &[(usize, usize)],
-        how: fn(&mut Probes, usize, &[u64]) -> Result<Duration, String>,
+        how: fn(&mut dyn Held, usize, &[u64]) -> Result<Duration, String>,
     ) {
         let mut by_session: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
         for (session, site) in which {
@@ -253,8 +297,9 @@ impl Budget {
             }
         }
         self.pay_stop(stall);
-        self.measure(probes.sessions());
-        self.notice(probes.sessions());
+        let sessions = probes.sessions();
+        self.measure(&sessions);
+        self.notice(&sessions);
     }
 
     fn pay_stop(&mut self, stall: Duration) {
@@ -274,13 +319,13 @@ impl Budget {
     }
 
     /// Which are in and out now, as the sessions have it.
-    fn notice(&mut self, sessions: &[Session]) {
+    fn notice(&mut self, sessions: &[&Session]) {
         for (s, session) in sessions.iter().enumerate() {
             for (i, site) in session.sites().enumerate() {
                 let Some(seen) = self.sites.get_mut(&(s, i)) else { continue };
                 if seen.is_out && !site.is_out {
                     seen.backs += 1;
-                    seen.recent = (0, 0.0);
+                    seen.recent = (0.0, 0.0);
                 }
                 seen.is_out = site.is_out;
             }
@@ -332,8 +377,10 @@ impl Budget {
         const SHOWN: usize = 3;
         let asked = self.share * 100.0;
         let used = self.percent().map_or("an unknown part".to_owned(), |percent| format!("{percent:.2} %"));
+        // What a condition turns down costs less.
+        let at_most = if self.price.programs.is_empty() { "" } else { " at most" };
         let mut text = format!(
-            "budget {asked} %: {used} used, by hits x price and {}",
+            "budget {asked} %: {used} used{at_most}, by hits x price and {}",
             many(self.stops as usize, "stop")
         );
         let sampled = self.sampled();
@@ -354,6 +401,9 @@ impl Budget {
                 text += &format!("; about {} hits were not seen (estimated)", self.unseen());
                 if off > 0 {
                     text += ", of those switched off it is not known how many";
+                }
+                if !self.price.programs.is_empty() {
+                    text += "; maps and lines have the hits that were seen, and no others";
                 }
             }
         }
@@ -385,6 +435,7 @@ impl Budget {
         json!({"type": "budget", "data": {
             "asked_percent": self.share * 100.0, "used_percent": self.percent().map(rounded),
             "ns_a_hit": rounded(self.price.general), "ns_a_count": rounded(self.price.compiled),
+            "ns_a_run": self.price.programs.iter().copied().map(rounded).collect::<Vec<f64>>(),
             "stops": self.stops, "stood_ms": rounded(self.spent[1] / 1e6), "cost_ms": rounded(self.spent[0] / 1e6),
             "process_cpu_ms": rounded(self.used / 1e6), "sampled": sampled, "not_seen_estimated": self.unseen(),
             "failed": self.why,
@@ -410,16 +461,28 @@ impl Sampled {
 }
 
 impl Prices {
-    fn of(&self, site: &SiteView<'_>) -> f64 {
-        if site.plan.is_compiled_count() { self.compiled } else { self.general }
+    /// Hits of a site so far, and what they have cost.
+    fn of(&self, site: &SiteView<'_>) -> (u64, f64) {
+        let runs = site.runs();
+        if !runs.is_empty() {
+            let price = |number: u32| self.programs.get(number as usize).copied().unwrap_or_default();
+            // Of skipped ones too: they have come as far as that.
+            let add = |sum: (u64, f64), (number, hits): (u32, u64)| {
+                (sum.0.saturating_add(hits), sum.1 + hits as f64 * price(number))
+            };
+            return runs.into_iter().map(|(number, runs)| (number, runs.hits())).fold((0, 0.0), add);
+        }
+        let hits = hits(site);
+        (hits, hits as f64 * if site.plan.is_compiled_count() { self.compiled } else { self.general })
     }
 }
 
 impl Seen {
-    /// Notes the hits so far; what is new.
-    fn count(&mut self, hits: u64, step: f64) -> u64 {
-        let new = hits.saturating_sub(self.hits);
+    /// Notes the hits so far and their cost; what of that is new.
+    fn count(&mut self, (hits, cost): (u64, f64), step: f64) -> f64 {
+        let new = (cost - self.cost).max(0.0);
         self.hits = self.hits.max(hits);
+        self.cost = self.cost.max(cost);
         self.recent.0 += new;
         if !self.is_out {
             self.recent.1 += step;
@@ -447,6 +510,15 @@ fn processor_time(pid: i32) -> Option<f64> {
     Some(now.tv_sec as f64 * 1e9 + now.tv_nsec as f64)
 }
 
+/// How long a thread stood still for functions that were put back, or why none of them was.
+pub fn lowered(done: Result<Lowered, NotDone>) -> Result<Duration, String> {
+    let lowered = done.map_err(|why| why.to_string())?;
+    match lowered.missed.first().filter(|_| lowered.sites == 0) {
+        Some((name, why)) => Err(format!("{name}: {why}")),
+        None => Ok(lowered.stall),
+    }
+}
+
 /// So many, in words.
 fn many(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
@@ -465,14 +537,15 @@ mod tests {
         let seen = |(name, hits, inside, is_out): &(&str, u64, f64, bool)| Seen {
             name: (*name).into(),
             hits: *hits,
-            recent: (*hits, *inside),
+            cost: 0.0,
+            recent: (*hits as f64 * 10.0, *inside),
             inside: *inside,
             is_out: *is_out,
             stays: false,
             backs: u32::from(*is_out),
         };
         let sites = sites.iter().enumerate().map(|(i, of)| ((0, i), seen(of))).collect();
-        Budget { sites, used: 1e9, ..Budget::new(0.02, Prices { general: 10.0, compiled: 0.0 }) }
+        Budget { sites, used: 1e9, ..Budget::new(0.02, Prices { general: 10.0, ..Prices::default() }) }
     }
 
     #[test]

@@ -72,6 +72,7 @@ pub fn run(specs: &[String], of: &Of<'_>, filter: &Filter, args: &RunArgs) -> i3
         is_quiet: args.quiet,
         is_verbose: args.verbose,
         is_verb: true,
+        budget: args.budget,
         backend: filter.backend.unwrap_or_default(),
         ..Options::default()
     })
@@ -87,7 +88,6 @@ pub fn unkept(args: &RunArgs) -> Option<&'static str> {
         (args.hit_only, "--hit-only"),
         (args.deltas, "--deltas"),
         (args.timestamps, "--timestamps"),
-        (args.budget.is_some(), "--budget"),
     ];
     all.into_iter().find(|(is_given, _)| *is_given).map(|(_, name)| name)
 }

@@ -296,11 +296,7 @@ impl Probes {
     /// Puts them back.
     pub fn lower(&mut self, session: usize, addrs: &[u64]) -> Result<Duration, String> {
         let session = self.sessions.get_mut(session).ok_or("its process is gone")?;
-        let lowered = session.lower(addrs).map_err(|why| why.to_string())?;
-        match lowered.missed.first().filter(|_| lowered.sites == 0) {
-            Some((name, why)) => Err(format!("{name}: {why}")),
-            None => Ok(lowered.stall),
-        }
+        crate::budget::lowered(session.lower(addrs))
     }
 
     /// The sessions of other verbs.

@@ -91,7 +91,8 @@ impl Report {
         let is_hist = matches!(verb, Verb::HistogramOfArgument(_) | Verb::HistogramOfReturn);
         let mut rows: Vec<Row> = Vec::new();
         let (mut known, mut plain): (BTreeMap<Key, usize>, u64) = (BTreeMap::new(), 0);
-        for (site, name) in rows_of(sessions).zip(names(sessions)) {
+        let all: Vec<&Session> = sessions.iter().collect();
+        for (site, name) in rows_of(sessions).zip(names(&all)) {
             let hits = site.hits();
             plain = plain.saturating_add(if site.plan.is_compiled_count() { hits } else { 0 });
             let row = Row {
@@ -184,8 +185,8 @@ fn sum(all: impl Iterator<Item = u64>) -> u64 {
 }
 
 /// The sites that have a row: all but the exits of functions whose calls are timed.
-pub fn rows_of(sessions: &[Session]) -> impl Iterator<Item = SiteView<'_>> {
-    sessions.iter().flat_map(Session::sites).filter(|site| !site.plan.is_exit())
+pub fn rows_of<'a>(sessions: impl IntoIterator<Item = &'a Session>) -> impl Iterator<Item = SiteView<'a>> {
+    sessions.into_iter().flat_map(Session::sites).filter(|site| !site.plan.is_exit())
 }
 
 /// What came between two moments, and how long that was.
@@ -207,8 +208,9 @@ pub fn key(site: &SiteView<'_>) -> Key {
 
 /// What to call each row's site: functions of one name in several files, or several in one, are told apart by file
 /// and address.
-pub fn names(sessions: &[Session]) -> Vec<String> {
-    let mut all: Vec<_> = rows_of(sessions).map(|site| key(&site)).collect();
+pub fn names(sessions: &[&Session]) -> Vec<String> {
+    let rows_of = || rows_of(sessions.iter().copied());
+    let mut all: Vec<_> = rows_of().map(|site| key(&site)).collect();
     all.sort_unstable();
     all.dedup();
     let is_double = |name: &str| {
@@ -221,7 +223,7 @@ pub fn names(sessions: &[Session]) -> Vec<String> {
         }
         (name, ..) => name,
     };
-    rows_of(sessions).map(name_of).collect()
+    rows_of().map(name_of).collect()
 }
 
 /// Sites of each rung.

@@ -6,6 +6,7 @@
 //! Keeps:   S1 nothing runs before the whole script was checked and every probe of it can be had; what cannot is named.
 //! Checked: tests/script.rs, tests below.
 
+mod budgeted;
 mod command;
 mod family;
 mod kernel;
@@ -25,6 +26,7 @@ use crate::top::Tty;
 use lang::ast::Provider;
 use lang::program::{Event, Named, Script};
 use lang::run::{Buffering, Ended, Format, Machine, Mode, Out, Settings, Untraced, out_error};
+use budgeted::Asked;
 use lang::{Checked, Disk, Opt, OptValue, Request, Targets};
 use live::{How, Live, Which};
 use names::Names;
@@ -137,6 +139,7 @@ fn run(options: &Options) -> Result<i32, String> {
         return put(stages(options, &checked, &script)).map(|()| 0);
     }
     refuse_targets(&script, settings.mode)?;
+    let asked = Asked::of(options, &checked, &script)?;
     let settings = Settings {
         prints_maps: checked.config.print_maps_on_exit,
         trailer: checked.config.str_trunc_trailer.clone(),
@@ -200,7 +203,7 @@ fn run(options: &Options) -> Result<i32, String> {
         None => out,
     };
     let trailer = settings.trailer.clone();
-    let may_fall = options.backend == Backend::Auto && !sampled::has_any(&script);
+    let may_fall = options.backend == Backend::Auto && asked.is_none() && !sampled::has_any(&script);
     let how = How {
         follows: options.follows,
         says,
@@ -227,7 +230,7 @@ fn run(options: &Options) -> Result<i32, String> {
                 },
             )
         } else {
-            let live = Live::new(which, how, (targets, names), stop, guard);
+            let live = Live::new(which, how, (targets, names), asked, stop, guard);
             let machine = Machine::new(script, settings, out, err);
             match watch.zip(sink) {
                 Some((watch, sink)) => {
@@ -354,15 +357,17 @@ fn checked(options: &Options, targets: &mut Targets) -> Result<Checked, String> 
 /// Checks and lowers the script.
 fn prepare(options: &Options, targets: &mut Targets) -> Result<(Checked, Script), String> {
     let checked = checked(options, targets)?;
+    let script = lowered(&checked, options)?;
+    Ok((checked, script))
+}
+
+fn lowered(checked: &Checked, options: &Options) -> Result<Script, String> {
     let lowering = lang::Options {
         says_failures: options.says_failures,
         ncpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
         time_map: std::env::var("BPFTRACE_DUMMY_TS_MAP").ok(),
     };
-    match lang::lower(&checked, lowering) {
-        Ok(script) => Ok((checked, script)),
-        Err(error) => Err(error.show(&checked.sources)),
-    }
+    lang::lower(checked, lowering).map_err(|error| error.show(&checked.sources))
 }
 
 fn read(file: &str) -> Result<String, String> {

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![deny(unsafe_code)]
 
+mod alone;
 mod arch;
 pub mod ast;
 mod builtin;
@@ -32,6 +33,7 @@ pub mod types;
 mod visit;
 mod world;
 
+pub use alone::shared_by_hits;
 pub use builtin::Builtin;
 pub use check::{Refused, Request, check};
 pub use checked::{Checked, Map, MapKind, Opt, OptValue, Values, Var};

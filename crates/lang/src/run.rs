@@ -27,11 +27,11 @@ mod traced;
 
 pub use look::{clear, lengths, printed};
 pub use machine::{Ended, Machine, Mode, Settings};
-pub use maps::{Shared, image_of, specs};
+pub use maps::{Shared, image_of, shared, specs};
 pub use names::signal_number;
 pub use out::{Buffering, Format, Kept, Out};
 pub use sample::Sample;
-pub use traced::{Engine, Frame, Look, Symbols, Traced, Untraced};
+pub use traced::{Engine, Frame, Look, Symbols, Told, Traced, Untraced};
 
 /// The names of the numbers 0 and on, as far as they have any.
 pub(crate) fn names_of(of: bpf::helper::Named) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! `--budget`: what is too dear goes out and comes back, all that is seen is counted, and what is not seen is said.
 //!
-//! For:     `count`, `hist` and `lat` with a budget.
+//! For:     `count`, `hist`, `lat` and scripts with a budget.
 //! Keeps:   whatever was lifted, each hit that was seen is handled, and the process is left as it was.
 
 use serde_json::Value;
@@ -63,8 +63,91 @@ fn what_is_cheap_enough_is_counted_to_the_last_hit() -> Result<()> {
 }
 
 #[test]
+fn a_scripts_maps_have_the_hits_that_were_seen_and_it_says_of_what() -> Result<()> {
+    let target = Target::build(Program::Counted, Link::Pie)?;
+    let spec = target.spec("idle_work");
+    let program = format!(
+        "{} /arg0 + 1 > 0/ {{ @[tid] = count(); }} interval:ms:1500 {{ exit(); }}",
+        spec.replacen("u:", "uprobe:", 1)
+    );
+    let cases = [
+        vec!["-e", &program],
+        vec!["count", &spec, "--by", "tid", "--for", "1500ms"],
+        vec!["hist", &spec, "arg0 & 7", "--for", "1500ms"],
+    ];
+    for words in cases {
+        let running = target.spawn()?;
+        let pid = running.pid_text();
+        let words = words.iter().copied().chain(["--budget", "0.5%", "-p", &pid, "-f", "json"]);
+        let outcome = Nanoprobe::find()?.run(words.collect::<Vec<_>>())?.success()?;
+        let lines: Vec<Value> =
+            outcome.stdout.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+        let budget = line(&lines, "budget");
+        assert!(budget["stops"].as_u64().unwrap() > 0 && budget["failed"].is_null(), "{budget}");
+        assert!(budget["ns_a_run"][0].as_f64().unwrap() > 0.0, "{budget}");
+        let receipt = outcome.stderr.lines().find(|line| line.starts_with("Hits ")).expect("a receipt");
+        let hits: u64 = receipt[5..].split(':').next().unwrap().parse().unwrap();
+        assert!(receipt.contains(&format!("Hits {hits}: {hits} handled, 0 skipped")), "{outcome}");
+        // The map has each hit that was handled, and no other.
+        let map = lines.iter().rfind(|line| matches!(line["type"].as_str(), Some("map" | "hist"))).expect("a map");
+        assert_eq!(sum(&map["data"]), hits, "{outcome}");
+        let sampled = &budget["sampled"]["idle_work"];
+        assert!(sampled.is_object(), "{outcome}");
+        assert!(sampled["estimated"].as_u64().unwrap_or(hits) >= hits, "{outcome}");
+        for wanted in ["hits were not seen (estimated)", "have the hits that were seen, and no others", "Detach verified: yes"] {
+            assert!(outcome.stderr.contains(wanted), "{outcome}");
+        }
+        assert_eq!(running.end()?.code(), Some(7));
+    }
+    Ok(())
+}
+
+/// All counts of a printed map.
+fn sum(value: &Value) -> u64 {
+    match value {
+        Value::Number(n) => n.as_u64().unwrap(),
+        Value::Array(all) => all.iter().map(sum).sum(),
+        Value::Object(all) if all.contains_key("count") => sum(&all["count"]),
+        Value::Object(all) => all.values().map(sum).sum(),
+        _ => 0,
+    }
+}
+
+#[test]
+fn a_script_that_is_cheap_enough_misses_nothing() -> Result<()> {
+    let target = Target::build(Program::Counted, Link::Pie)?;
+    let mut running = target.spawn()?;
+    let (spec, pid) = (target.spec("work"), running.pid_text());
+    let mut tracing =
+        Nanoprobe::find()?.start(["count", &spec, "--by", "func", "--budget", "100%", "-p", &pid])?;
+    tracing.attached()?;
+    let made = running.run(5000, "work")?;
+    let outcome = tracing.interrupt_and_finish()?.success()?;
+    assert!(outcome.stdout.contains(&format!("@[work]: {made}\n")), "{outcome}");
+    assert!(outcome.stderr.contains("all hits were counted"), "{outcome}");
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
+
+#[test]
+fn a_script_whose_hits_go_by_those_of_others_is_refused() -> Result<()> {
+    let target = Target::build(Program::Counted, Link::Pie)?;
+    let (path, running) = (target.spec("work").replacen("u:", "", 1), target.spawn()?);
+    let pair = format!(
+        "uprobe:{path} {{ @start[tid] = nsecs; }} uretprobe:{path} /@start[tid]/ {{ @ns = hist(nsecs - @start[tid]); }}"
+    );
+    let outcome = Nanoprobe::find()?.run(["-e", &pair, "--budget", "2%", "-p", &running.pid_text()])?;
+    assert_eq!(outcome.code(), Some(1), "{outcome}");
+    for wanted in ["@start is filled by hits", "nanoprobe lat --budget"] {
+        assert!(outcome.stderr.contains(wanted), "{outcome}");
+    }
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
+
+#[test]
 fn what_keeps_no_budget_says_so() -> Result<()> {
-    for words in [&["trace", "u::x"][..], &["top", "u::x"], &["count", "u::x", "--by", "tid"]] {
+    for words in [&["trace", "u::x"][..], &["top", "u::x"], &["watch", "w::x:8:w"]] {
         let words = words.iter().chain(&["--budget", "2%", "-p", "1"]).copied();
         let outcome = Nanoprobe::find()?.run(words)?;
         assert!(outcome.code() == Some(1) && outcome.stderr.contains("--budget"), "{outcome}");

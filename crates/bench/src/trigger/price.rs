@@ -15,7 +15,7 @@
 use super::functions::{anew, trig_nop};
 use crate::Price;
 use image::Spec;
-use session::{Session, Verb};
+use session::{Action, Attach, Consumer, Programs, Session, SitePlan, Verb};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 const BATCH: u64 = 2048;
 /// Batches that meet cold caches, or were begun before a change.
 const COLD: u64 = 4;
+/// The same of programs, whose records are taken away in between.
+const STEP: u64 = 256;
 /// How many of our frames are below the call, for walks of the stack.
 const DEPTH: u32 = 8;
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -38,11 +40,47 @@ pub fn price(verbs: &[Verb]) -> Option<Price> {
     Some(Price { per_frame_ns: Some(((far.ns - near.ns) / more as f64).max(0.0)), ..near })
 }
 
-fn price_at(verbs: &[Verb], depth: u32) -> Option<Price> {
-    let caller = Caller::start(depth, verbs.contains(&Verb::CountStack))?;
-    let bare_ns = caller.median()?;
+/// The same of a hit that runs one of these programs to its end, with this cookie. Its arguments lead to a text, and a walk has
+/// some 40 frames.
+///
+/// `drain` takes away what the program has written, so that there is always room; the session has the memory that it is in.
+pub fn price_of_program(
+    programs: &Programs,
+    (number, cookie): (u32, u64),
+    drain: &mut dyn FnMut(&Session),
+) -> Option<Price> {
+    let caller = Caller::start(4 * DEPTH, Way::Stepped)?;
+    let bare_ns = caller.median(&mut || ())?;
+    let consumer = Consumer::Program { program: number, cookie };
+    let mut sites = session::plan(caller.pid, &[called()?], Verb::Program).ok()?.sites;
+    let actions = |site: &mut SitePlan| site.actions = vec![Action::Consumers(vec![consumer])];
+    sites.iter_mut().for_each(actions);
+    let attach = Attach { programs: programs.clone(), ..Attach::default() };
+    let mut session = Session::attach_with(caller.pid, sites, attach).ok()?;
+    drain(&session);
+    // As below.
+    for _ in 0..2 {
+        caller.median(&mut || drain(&session));
+        session.look_for_tables();
+    }
+    let probed_ns = caller.median(&mut || drain(&session));
+    let has_run = session.sites().flat_map(|site| site.runs()).any(|(_, runs)| runs.ran > 0);
+    drop(session.detach());
+    let ns = (probed_ns.filter(|_| has_run)? - bare_ns).max(0.0);
+    Some(Price { ns, bare_ns, frames: None, per_frame_ns: None })
+}
+
+/// The function that is called, as what to probe.
+fn called() -> Option<Spec> {
     let exe = std::fs::read_link("/proc/self/exe").ok()?;
-    let spec = Spec::parse(&format!("u:{}:trig_nop", exe.display())).ok()?;
+    Spec::parse(&format!("u:{}:trig_nop", exe.display())).ok()
+}
+
+fn price_at(verbs: &[Verb], depth: u32) -> Option<Price> {
+    let way = if verbs.contains(&Verb::CountStack) { Way::Anew } else { Way::Same };
+    let caller = Caller::start(depth, way)?;
+    let bare_ns = caller.median(&mut || ())?;
+    let spec = called()?;
     let mut sessions = Vec::new();
     for verb in verbs {
         let plan = session::plan(caller.pid, std::slice::from_ref(&spec), *verb).ok()?;
@@ -50,12 +88,12 @@ fn price_at(verbs: &[Verb], depth: u32) -> Option<Price> {
     }
     // Tables for walks are made when a hit has met a file without.
     for _ in 0..2 {
-        caller.median()?;
+        caller.median(&mut || ())?;
         for session in &mut sessions {
             session.look_for_tables();
         }
     }
-    let probed_ns = caller.median();
+    let probed_ns = caller.median(&mut || ());
     let stacks = sessions.iter().flat_map(Session::stacks).max_by_key(|stack| stack.count);
     let frames = stacks.map(|stack| stack.frames.len());
     // The child ends now: what does not leave it goes with it.
@@ -63,21 +101,40 @@ fn price_at(verbs: &[Verb], depth: u32) -> Option<Price> {
     Some(Price { ns: (probed_ns? - bare_ns).max(0.0), bare_ns, frames, per_frame_ns: None })
 }
 
+/// How the child calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// From one place, without a pause.
+    Same,
+    /// Each time from another place of the stack.
+    Anew,
+    /// The same with arguments, few calls in a row: the next ones when it is told.
+    Stepped,
+}
+
+impl Way {
+    fn batch(self) -> u64 {
+        if self == Way::Stepped { STEP } else { BATCH }
+    }
+}
+
 /// Nanoseconds of the last batches, and how many batches there were.
 #[repr(C)]
 struct Told {
     batches: AtomicU64,
+    /// Batches that may be begun, where the child is told.
+    may: AtomicU64,
     ns: [AtomicU64; PLACES as usize],
 }
 
 struct Caller {
     pid: i32,
+    way: Way,
     told: NonNull<Told>,
 }
 
 impl Caller {
-    /// `is_anew`: each call is made from another place of the stack.
-    fn start(depth: u32, is_anew: bool) -> Option<Caller> {
+    fn start(depth: u32, way: Way) -> Option<Caller> {
         let len = size_of::<Told>();
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
         // SAFETY: needs nothing: a new mapping at a place that the kernel chooses; it is ours until `drop`.
@@ -92,8 +149,8 @@ impl Caller {
         // SAFETY: the child makes system calls and calls of `trig_nop`, and nothing else: it needs no lock and no memory of
         // another thread's.
         match unsafe { libc::fork() } {
-            0 => child(place, parent, depth, is_anew),
-            pid if pid > 0 => Some(Caller { pid, told }),
+            0 => child(place, parent, depth, way),
+            pid if pid > 0 => Some(Caller { pid, way, told }),
             _ => {
                 unmap(told);
                 None
@@ -101,8 +158,8 @@ impl Caller {
         }
     }
 
-    /// The median of a call, of batches from now on.
-    fn median(&self) -> Option<f64> {
+    /// The median of a call, of batches from now on; `between` runs again and again meanwhile.
+    fn median(&self, between: &mut dyn FnMut()) -> Option<f64> {
         let end = Instant::now() + PATIENCE;
         // SAFETY: mapped until `drop`; written by the child by atomic stores alone.
         let told = unsafe { self.told.as_ref() };
@@ -113,12 +170,18 @@ impl Caller {
             if Instant::now() > end {
                 return None;
             }
-            std::thread::sleep(Duration::from_micros(100));
+            between();
+            told.may.store(batches() + 1, Ordering::Relaxed);
+            if self.way == Way::Stepped {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(Duration::from_micros(100));
+            }
         }
         // Those that are overwritten meanwhile by newer ones are as good.
         let mut all: Vec<u64> = told.ns.iter().map(|ns| ns.load(Ordering::Relaxed)).collect();
         all.sort_unstable();
-        all.get(all.len() / 2).map(|ns| *ns as f64 / BATCH as f64)
+        all.get(all.len() / 2).map(|ns| *ns as f64 / self.way.batch() as f64)
     }
 }
 
@@ -139,35 +202,62 @@ fn unmap(told: NonNull<Told>) {
 }
 
 /// Calls until it is killed.
-fn child(told: &Told, parent: i32, depth: u32, is_anew: bool) -> ! {
+fn child(told: &Told, parent: i32, depth: u32, way: Way) -> ! {
     // SAFETY: it takes numbers.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     // SAFETY: it takes numbers. Whoever waits for the end of a pipe of ours must not wait for this process.
     unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0) };
     // SAFETY: it takes nothing.
     if unsafe { libc::getppid() } == parent {
-        deeper(told, depth, is_anew);
+        deeper(told, depth, way);
     }
     // SAFETY: it takes a number, and does not return.
     unsafe { libc::_exit(0) }
 }
 
 #[inline(never)]
-fn deeper(told: &Told, left: u32, is_anew: bool) {
-    match left {
-        0 if is_anew => call(told, |n| anew(n, trig_nop)),
-        0 => call(told, |_| trig_nop()),
-        _ => deeper(told, std::hint::black_box(left) - 1, is_anew),
+fn deeper(told: &Told, left: u32, way: Way) {
+    match (left, way) {
+        (0, Way::Same) => call(told, way, |_| trig_nop()),
+        (0, Way::Anew) => call(told, way, |n| anew(n, trig_nop)),
+        (0, Way::Stepped) => call(told, way, |n| anew(n, with_texts)),
+        _ => deeper(told, std::hint::black_box(left) - 1, way),
     }
     // So that this is no tail call.
     std::hint::black_box(told);
 }
 
+/// Calls with six texts.
+unsafe extern "C" fn with_texts() {
+    type Text = *const u8;
+    type WithTexts = extern "C" fn(Text, Text, Text, Text, Text, Text);
+    // SAFETY: the function reads no register and no stack: it can be called with any arguments.
+    let function: WithTexts = unsafe { std::mem::transmute(trig_nop as *const ()) };
+    let text = TEXT.as_ptr();
+    function(text, text, text, text, text, text);
+    std::hint::black_box(text);
+}
+
+/// What arguments lead to: a page, of which what is read as a text ends soon.
+static TEXT: [u8; 4096] = {
+    let mut text = [b'x'; 4096];
+    let mut at = 31;
+    while at < text.len() {
+        text[at] = 0;
+        at += 32;
+    }
+    text
+};
+
 #[inline(never)]
-fn call(told: &Told, each: impl Fn(u64)) {
+fn call(told: &Told, way: Way, each: impl Fn(u64)) {
     for batch in 0.. {
+        while way == Way::Stepped && told.may.load(Ordering::Relaxed) <= batch {
+            // SAFETY: it takes nothing.
+            unsafe { libc::sched_yield() };
+        }
         let began = processor_time();
-        (0..BATCH).for_each(|n| each(batch + n));
+        (0..way.batch()).for_each(|n| each(batch + n));
         let took = processor_time().saturating_sub(began);
         told.ns[(batch % PLACES) as usize].store(took, Ordering::Relaxed);
         // Pairs with the reader's acquire.
@@ -188,11 +278,11 @@ mod tests {
 
     #[test]
     fn a_caller_tells_a_time_and_ends_with_us() {
-        let caller = Caller::start(DEPTH, true).unwrap();
+        let caller = Caller::start(DEPTH, Way::Anew).unwrap();
         let pid = caller.pid;
         let ns = loop {
             // On a machine that is busy it may take a while.
-            if let Some(ns) = caller.median() {
+            if let Some(ns) = caller.median(&mut || ()) {
                 break ns;
             }
         };

@@ -72,6 +72,11 @@ impl Family {
         self.all.iter().any(|entered| entered.session.has_heirs())
     }
 
+    /// One of those that are in, in their order.
+    pub fn session(&mut self, number: usize) -> Option<&mut Session> {
+        self.all.get_mut(number).map(|entered| &mut entered.session)
+    }
+
     /// Those that are in.
     pub fn sessions(&self) -> impl Iterator<Item = &Session> {
         self.all.iter().map(|entered| &entered.session)

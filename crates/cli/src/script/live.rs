@@ -9,6 +9,7 @@
 //!             everything taken out again, and with what is in the maps by then.
 //! Checked: testkit `scripts`, `together`, `backends` (V3).
 
+use super::budgeted::Asked;
 use super::command;
 use super::family::{Family, PROCESSES_MAX};
 use super::later::Later;
@@ -16,6 +17,7 @@ use super::loaded::Loaded;
 use super::names::Names;
 use super::place::{Placing, UNKNOWN, missing, names_in, wanted};
 use super::sampled::{Sampled, has_any};
+use crate::budget::Budget;
 use crate::guard::Guard;
 use crate::probes::{KERNEL_PRICE, Modules, modules, tail_calls};
 use crate::render;
@@ -25,7 +27,7 @@ use image::{ModuleKind, Process};
 use jit::{Compiler, Level, Meaning, Refusal, Refused};
 use lang::Targets;
 use lang::program::{Event, Script};
-use lang::run::{Engine, Look, Shared, Traced};
+use lang::run::{Engine, Look, Shared, Told, Traced};
 use session::watch::Whom;
 use session::{
     Attach, Births, FamilyMaps, Images, Launched, Missed, NotProgram, Program, Programs, Session, SitePlan,
@@ -108,6 +110,11 @@ pub struct Live<'g> {
     /// Names of places that some process has.
     placed: BTreeSet<String>,
     names: Rc<Names>,
+    /// What may be spent: as it was asked for, and once prices are known.
+    asked: Option<Asked>,
+    budget: Option<Budget>,
+    /// Hits in forked children, which a budget leaves uncounted.
+    in_children: u64,
     stop: Stop,
     guard: &'g mut Guard,
     /// When tracing began, by the clock that goes on in suspend.
@@ -120,6 +127,7 @@ impl<'g> Live<'g> {
         which: Which,
         how: How,
         (targets, names): (Targets, Rc<Names>),
+        asked: Option<Asked>,
         stop: Stop,
         guard: &'g mut Guard,
     ) -> Live<'g> {
@@ -147,6 +155,9 @@ impl<'g> Live<'g> {
             successor: None,
             placed: BTreeSet::new(),
             names,
+            asked,
+            budget: None,
+            in_children: 0,
             stop,
             guard,
             began: sys::clock_ns(sys::BOOTTIME),
@@ -177,30 +188,9 @@ impl<'g> Live<'g> {
             let is_made = self.together.is_some();
             return Ok(programs.with_maps(if is_made { Vec::new() } else { maps.borrow().image() }));
         }
-        let mut compiler = Compiler::new().map_err(|why| format!("ERROR: no compiler: {why}"))?;
-        let maps = maps.borrow();
-        let at = |offset: usize| u32::try_from(wire::MAPS + offset).ok().map(Meaning::Arena);
-        let meaning = |wide: bpf::Wide| match wide {
-            bpf::Wide::MapIndex(number) => at(maps.handle(usize::try_from(number).ok()?)?),
-            bpf::Wide::MapValueIndex { index: bpf::helper::CONSTANTS, offset } => {
-                at(maps.constants() + offset as usize)
-            }
-            _ => None,
-        };
-        let mut programs = Vec::new();
-        for probe in script.probes.iter().filter(|probe| matches!(probe.event, Event::Target(_))) {
-            // What lang lowers is safe by construction.
-            let wanted = Wanted {
-                name: &probe.name,
-                level: Level::Own,
-                scratch: probe.scratch,
-                meaning: &meaning,
-                ..Wanted::default()
-            };
-            let program = Program::new(&mut compiler, &probe.program, &wanted);
-            programs.push(program.map_err(|why| format!("ERROR: {}: {}", probe.name, in_words(&why)))?);
-        }
-        Ok(Programs::new(programs, maps.image()))
+        let programs = compile(script, maps)?;
+        let image = maps.borrow().image();
+        Ok(Programs::new(programs, image))
     }
 
     /// Enters a process; an error says why not. One that maps none of the files is let be.
@@ -236,7 +226,9 @@ impl<'g> Live<'g> {
         let programs = self.compile(script, maps)?;
         let attach = Attach { programs, family: self.together.clone(), ..Attach::default() };
         let mut session = Session::attach_with(pid, sites, attach).map_err(|broken| broken.to_string())?;
-        session.follow_forks();
+        if self.asked.is_none() {
+            session.follow_forks();
+        }
         self.guard.tell(pid);
         if !session.reads_memory() {
             eprintln!(
@@ -302,6 +294,17 @@ impl<'g> Live<'g> {
             process.is_ok_and(|process| !missing(script, &self.targets, &process).is_empty())
         };
         self.named().iter().any(has)
+    }
+
+    /// Measures what hits will cost, if a budget is to be kept.
+    fn price(&mut self, script: &Script) -> Result<(), String> {
+        if self.awaits && self.asked.is_some() {
+            return Err(
+                "ERROR: --budget: the process has not loaded all files yet: try again when it has".into()
+            );
+        }
+        self.budget = self.asked.as_ref().map(|asked| asked.budget(script)).transpose()?;
+        Ok(())
     }
 
     /// What helpers ask of the world.
@@ -529,6 +532,8 @@ impl Traced for Live<'_> {
         let compiled = if has_targets { self.compile(script, maps).map(Some) } else { Ok(None) };
         let compiled = compiled.map(|programs| self.programs = programs);
         self.awaits = has_targets && self.has_missing(script);
+        // Before anything is in.
+        let compiled = compiled.and_then(|()| self.price(script));
         let shared = match compiled {
             Ok(()) if has_targets && self.is_many() => self.share(maps),
             compiled => compiled,
@@ -552,6 +557,9 @@ impl Traced for Live<'_> {
         }
         if self.how.says && has_targets {
             self.say_left_out();
+        }
+        if let Some(budget) = &mut self.budget {
+            budget.begin(&self.family);
         }
         if let Some(launched) = &self.launched {
             launched.go();
@@ -585,6 +593,9 @@ impl Traced for Live<'_> {
         self.welcome(script, maps);
         if self.family.look() {
             self.names.look_for_names();
+        }
+        if let Some(budget) = &mut self.budget {
+            budget.look(&mut self.family);
         }
         if self.stop.is_asked() {
             return Look::Asked;
@@ -620,6 +631,10 @@ impl Traced for Live<'_> {
         }
         self.started.close().iter_mut().for_each(|session| self.family.detach(session));
         self.later.close().iter_mut().for_each(|session| self.family.detach(session));
+        if let Some(budget) = &mut self.budget {
+            budget.end(&self.family);
+            self.in_children = self.family.sessions().flat_map(Session::sites).map(|site| site.children_hits()).sum();
+        }
         self.family.leave_all();
         self.by_kernel.iter_mut().for_each(Loaded::unlink);
         let (unheard, forged) = (self.started.unheard(), self.started.forged());
@@ -632,12 +647,53 @@ impl Traced for Live<'_> {
         self.launched.iter().for_each(command::end);
     }
 
+    fn told(&mut self) -> Option<Told> {
+        let budget = self.budget.as_ref()?;
+        let mut text = format!("nanoprobe: {}", budget.line());
+        if self.in_children > 0 {
+            text += &format!("; {} hits in forked children were not counted", self.in_children);
+        }
+        let is_needed = !budget.sampled().is_empty() || self.in_children > 0;
+        Some(Told { text, json: budget.json().to_string(), is_needed })
+    }
+
     fn receipt(&mut self) -> (Vec<String>, bool) {
         match &self.by_kernel {
             Some(loaded) => (loaded.receipt(self.left_out.len()), self.family.receipt(0).1),
             None => self.family.receipt(self.left_out.len()),
         }
     }
+}
+
+/// Machine code of the programs of a script that run at hits, on maps that lie as these do.
+///
+/// # Errors
+/// One that cannot run there.
+pub fn compile(script: &Script, maps: &Shared) -> Result<Vec<Program>, String> {
+    let mut compiler = Compiler::new().map_err(|why| format!("ERROR: no compiler: {why}"))?;
+    let maps = maps.borrow();
+    let at = |offset: usize| u32::try_from(wire::MAPS + offset).ok().map(Meaning::Arena);
+    let meaning = |wide: bpf::Wide| match wide {
+        bpf::Wide::MapIndex(number) => at(maps.handle(usize::try_from(number).ok()?)?),
+        bpf::Wide::MapValueIndex { index: bpf::helper::CONSTANTS, offset } => {
+            at(maps.constants() + offset as usize)
+        }
+        _ => None,
+    };
+    let mut programs = Vec::new();
+    for probe in script.probes.iter().filter(|probe| matches!(probe.event, Event::Target(_))) {
+        // What lang lowers is safe by construction.
+        let wanted = Wanted {
+            name: &probe.name,
+            level: Level::Own,
+            scratch: probe.scratch,
+            meaning: &meaning,
+            ..Wanted::default()
+        };
+        let program = Program::new(&mut compiler, &probe.program, &wanted);
+        programs.push(program.map_err(|why| format!("ERROR: {}: {}", probe.name, in_words(&why)))?);
+    }
+    Ok(programs)
 }
 
 /// What has no probe, by causes if it is much.

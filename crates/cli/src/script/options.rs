@@ -18,6 +18,7 @@ USAGE:
 OPTIONS:
     --backend WHERE           who runs programs: auto (default), inproc, kernel
     -B MODE        output buffering: line (default), full, none
+    --budget PERCENT          cost the process so much at most: functions are in by turns
     -c 'CMD'       run CMD; tracing ends when it does
     -d STAGE       print a stage: ast, dis
     --debuginfo DIR           separate debug files
@@ -91,6 +92,8 @@ pub struct Options {
     pub output: Option<PathBuf>,
     pub buffering: Option<String>,
     pub backend: Backend,
+    /// What tracing may cost the process, in percent of its processor time.
+    pub budget: Option<f64>,
     /// Processes that run.
     pub pids: Vec<String>,
     /// What they and their children start is traced too.
@@ -189,9 +192,7 @@ pub fn parse(words: &[String]) -> Result<Options, String> {
             "--usdt-file-activation" => {}
             name if IGNORED.contains(&name) => drop(next(name)?),
             name if ABSENT.contains(&name) => return Err(format!("{name} is not in this version")),
-            "--budget" => {
-                return Err("scripts keep no --budget in this version: count, hist and lat do".into());
-            }
+            "--budget" => options.budget = Some(crate::args::percent(&next(name)?)?),
             name if name.len() > 1 && name.starts_with('-') => return Err(format!("unknown option: {word}")),
             _ => options.word(word),
         }
@@ -288,7 +289,8 @@ mod tests {
     #[test]
     fn what_is_not_known_is_refused() {
         assert_eq!(read("-e P --aa=20"), Err("unknown option: --aa=20".into()));
-        assert!(read("-e P --budget 2%").unwrap_err().contains("keep no --budget"));
+        assert!(read("-e P --budget 200%").is_err() && read("-e P --budget").is_err());
+        assert_eq!(read("-e P --budget 2%").unwrap().budget, Some(2.0));
         assert_eq!(read("-e"), Err("option -e takes a value".into()));
         assert!(read("-d ast,nothing -e P").is_err_and(|why| why.starts_with("no stage nothing of -d")));
         assert_eq!(read("-d ast,dis -e P").unwrap().stages, ["ast", "dis"]);

@@ -14,7 +14,7 @@ use super::maps::{Map, Shared, shared};
 use super::os;
 use super::out::{Format, Out};
 use super::report::{self, How};
-use super::traced::{Engine, Look, Traced};
+use super::traced::{Engine, Look, Told, Traced};
 use crate::program::{Event, Probe, Script, Trouble};
 use bpf::{Fault, Program};
 use std::collections::{BTreeMap, BTreeSet};
@@ -233,6 +233,7 @@ impl Machine {
         self.fire(|event| *event == Event::End);
         self.drain();
         self.print_maps();
+        self.tell(traced.told());
         let (lines, is_clean) = traced.receipt();
         if !self.settings.is_silent {
             self.out.flush();
@@ -241,6 +242,17 @@ impl Machine {
         }
         let code = self.exit.unwrap_or(i32::from(!is_clean));
         self.end(code)
+    }
+
+    /// What results are of.
+    fn tell(&mut self, told: Option<Told>) {
+        let Some(Told { text, json, is_needed }) = told else { return };
+        if self.out.format == Format::Json {
+            self.out.raw(format!("{json}\n").as_bytes());
+        }
+        if is_needed || !self.settings.is_silent {
+            self.say(&format!("{text}\n"));
+        }
     }
 
     /// Ends before anything was traced.

@@ -24,6 +24,17 @@ pub enum Look {
     Asked,
 }
 
+/// What is said at the end beside results.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// In words.
+    pub text: String,
+    /// The same for machines: a line.
+    pub json: String,
+    /// Results are not understood without it.
+    pub is_needed: bool,
+}
+
 /// The processes of a run.
 pub trait Traced {
     /// Starts the command, if there is one, and holds it; its number, 0 without one.
@@ -86,6 +97,11 @@ pub trait Traced {
 
     /// Takes everything out again.
     fn detach(&mut self) {}
+
+    /// What the results are of, if not of everything; asked behind [`detach`](Self::detach).
+    fn told(&mut self) -> Option<Told> {
+        None
+    }
 
     /// What is said behind everything else: how many hits were handled and skipped, and that memory is as before; and whether that
     /// is so.
