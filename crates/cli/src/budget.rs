@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(5);
 /// Of so many functions a look may be made more in that time; more are looked at less often.
 const AT_A_LOOK: usize = 50;
+/// So far the processor time that the kernel tells may be behind, of a thread that runs: its hits are seen before its time.
+const BEHIND_NS: f64 = 10e6;
 /// A part of what is spent that stops may be.
 const STOPS: f64 = 1.0 / 20.0;
 /// What is saved before the dearest come back, at least: some looks' worth.
@@ -142,7 +144,11 @@ impl Budget {
 
     /// For a script whose programs cost so much a run; some places may have a count or a histogram in a program's stead, as said.
     /// `None` if it cannot be measured here.
-    pub fn of_programs(percent: f64, programs: Vec<f64>, (counts, histograms): (bool, bool)) -> Option<Budget> {
+    pub fn of_programs(
+        percent: f64,
+        programs: Vec<f64>,
+        (counts, histograms): (bool, bool),
+    ) -> Option<Budget> {
         let of = |verb, is_wanted: bool| match is_wanted {
             true => bench::price(&[verb]).map(|price| price.ns),
             false => Some(0.0),
@@ -207,7 +213,7 @@ impl Budget {
         let is_any_out = self.sites.values().any(|seen| seen.is_out);
         match self.left {
             _ if self.failures >= FAILURES || self.failures > 0 && now < self.rests_until => {}
-            left if left < 0.0 => {
+            _ if self.is_overspent() => {
                 let going = self.dearest(is_any_out);
                 self.change(probes, &going, |probes, session, addrs| probes.lift(session, addrs));
             }
@@ -240,6 +246,11 @@ impl Budget {
         }
         self.spent[0] += cost;
         self.earn(step, cost);
+    }
+
+    /// More was spent than there was, also if some time is not told yet.
+    fn is_overspent(&self) -> bool {
+        self.left < -self.share * BEHIND_NS
     }
 
     /// What the process does by itself brings in; what we cost goes out. Not all that was saved is kept: a burst must not be
@@ -574,6 +585,17 @@ mod tests {
         );
         some.sites.get_mut(&(0, 0)).unwrap().backs = 0;
         assert!(some.line().contains("0 sampled, 1 switched off: a switched off"), "{}", some.line());
+    }
+
+    #[test]
+    fn hits_whose_time_is_not_told_yet_are_no_debt() {
+        let mut some = budget(&[]);
+        some.earn(0.0, 0.02 * 9e6);
+        assert!(some.left < 0.0 && !some.is_overspent());
+        some.earn(0.0, 0.02 * 2e6);
+        assert!(some.is_overspent());
+        some.earn(9e6, 0.0);
+        assert!(!some.is_overspent());
     }
 
     #[test]

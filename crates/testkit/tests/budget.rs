@@ -89,12 +89,17 @@ fn a_scripts_maps_have_the_hits_that_were_seen_and_it_says_of_what() -> Result<(
         let hits: u64 = receipt[5..].split(':').next().unwrap().parse().unwrap();
         assert!(receipt.contains(&format!("Hits {hits}: {hits} handled, 0 skipped")), "{outcome}");
         // The map has each hit that was handled, and no other.
-        let map = lines.iter().rfind(|line| matches!(line["type"].as_str(), Some("map" | "hist"))).expect("a map");
+        let map =
+            lines.iter().rfind(|line| matches!(line["type"].as_str(), Some("map" | "hist"))).expect("a map");
         assert_eq!(sum(&map["data"]), hits, "{outcome}");
         let sampled = &budget["sampled"]["idle_work"];
         assert!(sampled.is_object(), "{outcome}");
         assert!(sampled["estimated"].as_u64().unwrap_or(hits) >= hits, "{outcome}");
-        for wanted in ["hits were not seen (estimated)", "have the hits that were seen, and no others", "Detach verified: yes"] {
+        for wanted in [
+            "hits were not seen (estimated)",
+            "have the hits that were seen, and no others",
+            "Detach verified: yes",
+        ] {
             assert!(outcome.stderr.contains(wanted), "{outcome}");
         }
         assert_eq!(running.end()?.code(), Some(7));

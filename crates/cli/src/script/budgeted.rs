@@ -77,7 +77,9 @@ fn unkept(options: &Options, script: &Script) -> Option<&'static str> {
         return Some("it goes by one process's time: name one with -p, or a command with -c");
     }
     if has_any(script) {
-        return Some("what samples cost is not known: profile, software, hardware and watchpoint probes keep none");
+        return Some(
+            "what samples cost is not known: profile, software, hardware and watchpoint probes keep none",
+        );
     }
     (!has_targets).then_some("there is no probe in a process")
 }

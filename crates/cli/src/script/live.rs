@@ -633,7 +633,8 @@ impl Traced for Live<'_> {
         self.later.close().iter_mut().for_each(|session| self.family.detach(session));
         if let Some(budget) = &mut self.budget {
             budget.end(&self.family);
-            self.in_children = self.family.sessions().flat_map(Session::sites).map(|site| site.children_hits()).sum();
+            self.in_children =
+                self.family.sessions().flat_map(Session::sites).map(|site| site.children_hits()).sum();
         }
         self.family.leave_all();
         self.by_kernel.iter_mut().for_each(Loaded::unlink);

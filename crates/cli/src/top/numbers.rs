@@ -139,7 +139,9 @@ impl Functions {
             let rows = session.sites().enumerate().filter(|(_, site)| !site.plan.is_exit());
             rows.map(move |(i, site)| (s, i, site.tally()))
         });
-        for ((site, name), place) in rows_of(sessions).zip(names(&sessions.iter().collect::<Vec<_>>())).zip(places) {
+        for ((site, name), place) in
+            rows_of(sessions).zip(names(&sessions.iter().collect::<Vec<_>>())).zip(places)
+        {
             let key = key(&site);
             let at = *known.entry(key.clone()).or_insert(self.functions.len());
             if at == self.functions.len() {
