@@ -105,6 +105,29 @@ pub const PROBE_READ_TEXT: u32 = OWN + 19;
 /// (number, first byte) -> eight bytes of a vector register as the probed code had it.
 pub const VECTOR: u32 = OWN + 20;
 
+/// [`MAP_LOOKUP`] of a key of 4 or 8 bytes that is given itself: (map, key).
+pub const WORD_LOOKUP: u32 = OWN + 21;
+/// [`LOOKUP_OR_INIT`] of such a key.
+pub const WORD_LOOKUP_OR_INIT: u32 = OWN + 22;
+/// [`MAP_UPDATE`] of such a key, with a value of 4 or 8 bytes: (map, key, value).
+pub const WORD_UPDATE: u32 = OWN + 23;
+/// [`MAP_DELETE`] of such a key.
+pub const WORD_DELETE: u32 = OWN + 24;
+/// [`AGGREGATE`] of such a key.
+pub const WORD_AGGREGATE: u32 = OWN + 25;
+
+/// The helper that does the same for a key that is given itself.
+pub const fn by_word(number: u32) -> Option<u32> {
+    Some(match number {
+        MAP_LOOKUP => WORD_LOOKUP,
+        LOOKUP_OR_INIT => WORD_LOOKUP_OR_INIT,
+        MAP_UPDATE => WORD_UPDATE,
+        MAP_DELETE => WORD_DELETE,
+        AGGREGATE => WORD_AGGREGATE,
+        _ => return None,
+    })
+}
+
 /// What [`ABOUT`] is asked; texts go to memory, numbers are the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]

@@ -50,9 +50,9 @@ helpers! {
     pid_tgid_whole() = around, hit: around.process_and_thread::<A>();
     smp_processor_id() = around, hit: around.cpu();
     cookie() = around, hit: hit.cookie;
-    map_lookup_whole(map, key) = around, hit: around.map_lookup::<A>(map, key);
-    map_update_whole(map, key, value, flags) = around, hit: around.map_update::<A>(map, key, value, flags);
-    map_delete_whole(map, key) = around, hit: around.map_delete::<A>(map, key);
+    map_lookup(map, key) = around, hit: around.map_lookup::<A>(map, key);
+    map_update(map, key, value, flags) = around, hit: around.map_update::<A>(map, key, value, flags);
+    map_delete(map, key) = around, hit: around.map_delete::<A>(map, key);
     prandom_u32() = around, hit: around.random();
     uid_gid() = around, hit: around.uid_gid();
     comm(to, len) = around, hit: around.comm(to, len);
@@ -62,8 +62,8 @@ helpers! {
     ktime_get_boot_ns_whole() = around, hit: around.boot_time();
     ringbuf_output(ring, from, len) = around, hit: around.ring_output::<A>(ring, from, len);
     ktime_get_tai_ns() = around, hit: around.atomic_time();
-    lookup_or_init_whole(map, key) = around, hit: around.lookup_or_init::<A>(map, key);
-    aggregate_whole(map, key, value, stamp) = around, hit: around.aggregate::<A>(map, key, value, stamp);
+    lookup_or_init(map, key) = around, hit: around.lookup_or_init::<A>(map, key);
+    aggregate(map, key, value, stamp) = around, hit: around.aggregate::<A>(map, key, value, stamp);
     aggregated(map, key) = around, hit: around.aggregated(map, key);
     map_next(map, cursor, key, value) = around, hit: around.map_next(map, cursor, key, value);
     map_len(map) = around, hit: around.map_len(map);
@@ -83,18 +83,23 @@ helpers! {
     vector(number, first) = around, hit: vectors::bytes(number, first);
     send_signal(signal, to_thread) = around, hit: around.send_signal(signal, to_thread);
     write_user(to, from, len) = around, hit: around.write_user(to, from, len);
+    word_lookup_whole(map, key) = around, hit: around.word_lookup::<A>(map, key);
+    word_lookup_or_init_whole(map, key) = around, hit: around.word_lookup_or_init::<A>(map, key);
+    word_update_whole(map, key, value) = around, hit: around.word_update::<A>(map, key, value);
+    word_delete_whole(map, key) = around, hit: around.word_delete::<A>(map, key);
+    word_aggregate_whole(map, key, value, stamp) = around, hit: around.word_aggregate::<A>(map, key, value, stamp);
 }
 
 macro_rules! quick_first {
-    ($($name:ident($quick:ident, $r3:ident, $r4:ident) = $does:expr, or $whole:ident;)*) => {
+    ($($name:ident($quick:ident, $value:ident) = $does:expr, or $whole:ident;)*) => {
         $(
             unsafe extern "C" fn $name<A: Adder>(
                 r1: u64, r2: u64, r3: u64, r4: u64, r5: u64, hit: *mut Hit,
             ) -> u64 {
                 // SAFETY: the run's own (contract of all: `table`).
-                let quick = unsafe { Quick::of(&*hit, &r5, r1, r2) };
-                let ($r3, $r4) = (r3, r4);
-                let _ = ($r3, $r4);
+                let quick = unsafe { Quick::of(&*hit, r1, r2) };
+                let $value = r3;
+                let _ = $value;
                 match quick.and_then(|$quick| $does) {
                     Some(result) => result,
                     // SAFETY: passed on from the caller.
@@ -106,11 +111,11 @@ macro_rules! quick_first {
 }
 
 quick_first! {
-    map_lookup(quick, value, flags) = quick.address::<A>(), or map_lookup_whole;
-    lookup_or_init(quick, value, flags) = quick.address_there::<A>(), or lookup_or_init_whole;
-    aggregate(quick, value, flags) = quick.add::<A>(value).then_some(0), or aggregate_whole;
-    map_update(quick, value, flags) = quick.set::<A>(value, flags).then_some(0), or map_update_whole;
-    map_delete(quick, value, flags) = quick.remove::<A>(), or map_delete_whole;
+    word_lookup(quick, value) = quick.address::<A>(), or word_lookup_whole;
+    word_lookup_or_init(quick, value) = quick.address_there::<A>(), or word_lookup_or_init_whole;
+    word_aggregate(quick, value) = quick.add::<A>(value).then_some(0), or word_aggregate_whole;
+    word_update(quick, value) = quick.set::<A>(value).then_some(0), or word_update_whole;
+    word_delete(quick, value) = quick.remove::<A>(), or word_delete_whole;
 }
 
 macro_rules! clocks {
@@ -187,6 +192,11 @@ pub const fn table<A: Adder>() -> [Function; HELPERS_LEN] {
         vector::<A>,
         send_signal::<A>,
         write_user::<A>,
+        word_lookup::<A>,
+        word_lookup_or_init::<A>,
+        word_update::<A>,
+        word_delete::<A>,
+        word_aggregate::<A>,
     ]
 }
 

@@ -303,10 +303,20 @@ pub enum Helper {
     SendSignal = 34,
     /// (address, from, length) -> 0 or an error; writes memory of the target.
     WriteUser = 35,
+    /// (map, key of a word) -> the value's address or 0.
+    WordLookup = 36,
+    /// (map, key of a word) -> the value's address, which is made if it is not there.
+    WordLookupOrInit = 37,
+    /// (map, key of a word, value) -> 0 or an error.
+    WordUpdate = 38,
+    /// (map, key of a word) -> 0 or an error.
+    WordDelete = 39,
+    /// (map, key of a word, value, time) -> 0 or an error.
+    WordAggregate = 40,
 }
 
 /// How many helpers there are.
-pub const HELPERS_LEN: usize = 36;
+pub const HELPERS_LEN: usize = 41;
 
 impl Helper {
     /// All, in their order.
@@ -347,6 +357,11 @@ impl Helper {
         Helper::Vector,
         Helper::SendSignal,
         Helper::WriteUser,
+        Helper::WordLookup,
+        Helper::WordLookupOrInit,
+        Helper::WordUpdate,
+        Helper::WordDelete,
+        Helper::WordAggregate,
     ];
 
     /// The number by which programs call it: BPF's own, or one of ours from 0x4e500000 on.
@@ -388,6 +403,11 @@ impl Helper {
             Helper::Vector => 0x4e50_0014,
             Helper::SendSignal => 0x4e50_0011,
             Helper::WriteUser => 0x4e50_0010,
+            Helper::WordLookup => 0x4e50_0015,
+            Helper::WordLookupOrInit => 0x4e50_0016,
+            Helper::WordUpdate => 0x4e50_0017,
+            Helper::WordDelete => 0x4e50_0018,
+            Helper::WordAggregate => 0x4e50_0019,
         }
     }
 

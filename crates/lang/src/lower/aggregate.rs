@@ -8,6 +8,7 @@
 
 use super::build::{Build, Done};
 use super::code::r;
+use super::expr::Key;
 use crate::Builtin;
 use crate::ast::{Expr, ExprKind, MapId};
 use crate::types::Agg;
@@ -40,16 +41,19 @@ impl Build<'_, '_> {
             None => self.code.constant(r(0), 1),
         }
         let number = self.keep();
-        let key = self.key(map, key)?;
-        if matches!(agg, Agg::Tseries { .. }) {
+        let key = if matches!(agg, Agg::Tseries { .. }) {
+            let key = Key::At(self.key_at(map, key)?);
             self.time_of_series()?;
+            self.code.mov(r(4), r(0));
+            key
         } else {
-            self.code.constant(r(0), 0);
-        }
-        self.code.mov(r(4), r(0));
+            let key = self.key(map, key)?;
+            self.code.constant(r(4), 0);
+            key
+        };
         self.map_and_key(map, key);
         self.kept(number, r(3));
-        self.code.call(helper::AGGREGATE);
+        self.code.call(key.of(helper::AGGREGATE));
         self.told_if_full(target);
         Ok(())
     }
@@ -68,7 +72,7 @@ impl Build<'_, '_> {
         let map = MapId(at as u32);
         let key = self.key(map, None)?;
         self.map_and_key(map, key);
-        self.code.call(helper::MAP_LOOKUP);
+        self.code.call(key.of(helper::MAP_LOOKUP));
         let none = self.code.label();
         self.code.jump(bpf::Cond::Eq, r(0), Operand::Imm(0), none);
         self.code.load(bpf::Size::Dw, false, r(0), r(0), 0);

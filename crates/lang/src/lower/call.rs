@@ -8,6 +8,7 @@
 
 use super::build::{Build, Done};
 use super::code::{THREAD, r};
+use super::expr::Key;
 use super::frame::Place;
 use crate::Builtin;
 use crate::arch::{self, RETVAL};
@@ -371,7 +372,7 @@ impl Build<'_, '_> {
             self.code.call(helper::MAP_LEN);
             return Ok(());
         }
-        let key = self.key(map, key)?;
+        let key = Key::At(self.key_at(map, key)?);
         self.map_and_key(map, key);
         self.code.call(helper::MAP_LOOKUP);
         if builtin == Builtin::HasKey {
@@ -412,7 +413,7 @@ impl Build<'_, '_> {
         self.may_change(map, key);
         let key = self.key(map, key)?;
         self.map_and_key(map, key);
-        self.code.call(helper::MAP_DELETE);
+        self.code.call(key.of(helper::MAP_DELETE));
         if is_told && !is_scalar {
             let fine = self.code.label();
             self.code.jump(Cond::Eq, r(0), Operand::Imm(0), fine);

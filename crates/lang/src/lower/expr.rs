@@ -17,6 +17,25 @@ use crate::types::{Int, Type};
 use bpf::helper::{self, FIRST_MAP};
 use bpf::{Alu, Atomic, Cond, Op, Operand, Reg, Size, Wide, Width};
 
+/// The key of an access.
+#[derive(Clone, Copy, Debug)]
+pub enum Key {
+    /// In r0.
+    Word,
+    /// At a place.
+    At(Place),
+}
+
+impl Key {
+    /// The helper that takes such a key.
+    pub fn of(self, number: u32) -> u32 {
+        match self {
+            Key::At(_) => number,
+            Key::Word => helper::by_word(number).unwrap_or(number),
+        }
+    }
+}
+
 impl Build<'_, '_> {
     /// A number: r0.
     pub fn scalar(&mut self, e: &Expr) -> Done {
@@ -115,8 +134,25 @@ impl Build<'_, '_> {
         self.code.op(Op::Wide { dst: r(1), wide: Wide::MapIndex(FIRST_MAP + map.0 as i32) });
     }
 
-    /// The key of an access, converted to the map's key.
-    pub fn key(&mut self, map: MapId, key: Option<&Expr>) -> Done<Place> {
+    /// The key of an access: one of a word or half of one is in r0, another lies at a place.
+    pub fn key(&mut self, map: MapId, key: Option<&Expr>) -> Done<Key> {
+        let (key, ty) = match (key, &self.up.checked.map(map).key) {
+            (Some(key), Some(ty)) => (key, ty),
+            _ => {
+                self.code.constant(r(0), 0);
+                return Ok(Key::Word);
+            }
+        };
+        if self.shape(ty).is_none_or(|int| int.size < 4) {
+            return self.key_at(map, Some(key)).map(Key::At);
+        }
+        self.scalar(key)?;
+        self.adapt(self.ty(key), ty);
+        Ok(Key::Word)
+    }
+
+    /// Where the key of an access lies, converted to the map's key.
+    pub fn key_at(&mut self, map: MapId, key: Option<&Expr>) -> Done<Place> {
         let declared = self.up.checked.map(map);
         match (key, &declared.key) {
             (Some(key), Some(ty)) => {
@@ -129,9 +165,14 @@ impl Build<'_, '_> {
     }
 
     /// r1, r2 = a map and a key.
-    pub fn map_and_key(&mut self, map: MapId, key: Place) {
+    pub fn map_and_key(&mut self, map: MapId, key: Key) {
+        if matches!(key, Key::Word) {
+            self.code.mov(r(2), r(0));
+        }
         self.map_to_r1(map);
-        self.address(key, r(2));
+        if let Key::At(place) = key {
+            self.address(place, r(2));
+        }
     }
 
     /// r0 = the number that a map has for a key; 0 without one.
@@ -141,16 +182,18 @@ impl Build<'_, '_> {
             self.code.mov(r(0), NOTED);
             return Ok(());
         }
-        let key = self.key(map, key)?;
-        self.map_and_key(map, key);
         let ty = &self.up.checked.map(map).value;
         if matches!(ty, Type::Agg(_)) {
+            let key = Key::At(self.key_at(map, key)?);
+            self.map_and_key(map, key);
             self.code.call(helper::AGGREGATED);
             return Ok(());
         }
+        let key = self.key(map, key)?;
+        self.map_and_key(map, key);
         let int = self.int(ty);
         let none = self.code.label();
-        self.code.call(helper::MAP_LOOKUP);
+        self.code.call(key.of(helper::MAP_LOOKUP));
         self.code.jump(Cond::Eq, r(0), Operand::Imm(0), none);
         self.code.load(size_of(int.size), int.signed, r(0), r(0), 0);
         self.missing(none, e);
@@ -165,7 +208,7 @@ impl Build<'_, '_> {
         let key = self.key(map, key)?;
         self.map_and_key(map, key);
         let none = self.code.label();
-        self.code.call(helper::MAP_LOOKUP);
+        self.code.call(key.of(helper::MAP_LOOKUP));
         self.code.jump(Cond::Eq, r(0), Operand::Imm(0), none);
         self.code.mov(r(3), r(0));
         self.copy_from_r3(to, len);
@@ -264,7 +307,7 @@ impl Build<'_, '_> {
         self.up.not_own.insert(map);
         let key = self.key(map, key)?;
         self.map_and_key(map, key);
-        self.code.call(helper::LOOKUP_OR_INIT);
+        self.code.call(key.of(helper::LOOKUP_OR_INIT));
         let done = self.code.label();
         self.code.jump(Cond::Ne, r(0), Operand::Imm(0), done);
         self.trouble(Trouble::MapFull, e.span);

@@ -8,10 +8,11 @@
 
 use super::build::{Build, Done};
 use super::code::r;
+use super::expr::Key;
 use super::frame::Place;
 use crate::ast::{BinOp, Block, Expr, ExprKind, MapId, Stmt, StmtKind};
 use crate::program::Trouble;
-use crate::types::Type;
+use crate::types::{Int, Type};
 use bpf::helper;
 use bpf::{Alu, Atomic, Cond, Op, Operand, Width};
 
@@ -174,11 +175,17 @@ impl Build<'_, '_> {
             self.store_r0(place, 8);
         }
         self.may_change(map, key);
-        let key = self.key(map, key)?;
+        let key = match self.shape(ty) {
+            Some(_) => self.key(map, key)?,
+            None => Key::At(self.key_at(map, key)?),
+        };
         self.map_and_key(map, key);
-        self.address(place, r(3));
+        match key {
+            Key::Word => self.load(place, Int::new(len as u8, false), r(3)),
+            Key::At(_) => self.address(place, r(3)),
+        }
         self.code.constant(r(4), 0);
-        self.code.call(helper::MAP_UPDATE);
+        self.code.call(key.of(helper::MAP_UPDATE));
         self.told_if_full(target);
         Ok(())
     }

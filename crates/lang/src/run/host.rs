@@ -178,15 +178,24 @@ impl Memory {
         if number == helper::MAP_NEXT {
             return self.map_next(args, stack);
         }
-        let key = self.read_own(stack, args[1], key_size)?;
+        let key = match number {
+            helper::WORD_LOOKUP
+            | helper::WORD_LOOKUP_OR_INIT
+            | helper::WORD_UPDATE
+            | helper::WORD_DELETE
+            | helper::WORD_AGGREGATE => {
+                word(args[1], key_size).ok_or(Fault::NoHelper { number: number.into() })?
+            }
+            _ => self.read_own(stack, args[1], key_size)?,
+        };
         let index = (args[0] - HANDLES_AT - FIRST_MAP as u64) as usize;
         match number {
-            helper::MAP_LOOKUP => {
+            helper::MAP_LOOKUP | helper::WORD_LOOKUP => {
                 let map = &self.maps[index];
                 let stride = map.stride();
                 Ok(map.find(&key).map_or(0, |slot| Memory::value_address(index, slot, stride)))
             }
-            helper::LOOKUP_OR_INIT => {
+            helper::LOOKUP_OR_INIT | helper::WORD_LOOKUP_OR_INIT => {
                 let map = &self.maps[index];
                 let stride = map.stride();
                 Ok(map.find_or_init(&key).map_or(0, |slot| Memory::value_address(index, slot, stride)))
@@ -195,8 +204,17 @@ impl Memory {
                 let value = self.read_own(stack, args[2], self.maps[index].decl.value_size)?;
                 Ok(self.maps[index].update(&key, &value).map_or(E2BIG, |()| 0))
             }
-            helper::MAP_DELETE => Ok(if self.maps[index].delete(&key) { 0 } else { ENOENT }),
-            helper::AGGREGATE => Ok(self.maps[index].aggregate(&key, args[2], args[3]).map_or(E2BIG, |()| 0)),
+            helper::WORD_UPDATE => {
+                let value = word(args[2], self.maps[index].decl.value_size);
+                let value = value.ok_or(Fault::NoHelper { number: number.into() })?;
+                Ok(self.maps[index].update(&key, &value).map_or(E2BIG, |()| 0))
+            }
+            helper::MAP_DELETE | helper::WORD_DELETE => {
+                Ok(if self.maps[index].delete(&key) { 0 } else { ENOENT })
+            }
+            helper::AGGREGATE | helper::WORD_AGGREGATE => {
+                Ok(self.maps[index].aggregate(&key, args[2], args[3]).map_or(E2BIG, |()| 0))
+            }
             _ => {
                 let map = &self.maps[index];
                 Ok(map.find(&key).map_or(0, |slot| map.aggregated(slot)))
@@ -453,6 +471,11 @@ impl Host for Memory {
             helper::MAP_LOOKUP | helper::MAP_UPDATE | helper::MAP_DELETE | helper::LOOKUP_OR_INIT => {
                 self.map_helper(helper, args, stack)
             }
+            helper::WORD_LOOKUP
+            | helper::WORD_LOOKUP_OR_INIT
+            | helper::WORD_UPDATE
+            | helper::WORD_DELETE
+            | helper::WORD_AGGREGATE => self.map_helper(helper, args, stack),
             helper::AGGREGATE | helper::AGGREGATED | helper::MAP_NEXT | helper::MAP_LEN => {
                 self.map_helper(helper, args, stack)
             }
@@ -526,4 +549,9 @@ fn find(hay: &[u8], needle: &[u8]) -> Option<usize> {
         return Some(0);
     }
     hay.windows(needle.len()).position(|window| window == needle)
+}
+
+/// A key or a value of a word or of half of one.
+fn word(word: u64, len: usize) -> Option<Vec<u8>> {
+    matches!(len, 4 | 8).then(|| word.to_le_bytes()[..len].to_vec())
 }

@@ -19,10 +19,30 @@ impl Around<'_> {
         Some((table, key))
     }
 
+    /// The same for a key of 4 or 8 bytes that was given itself.
+    #[inline(always)]
+    fn table_and_word<'k>(&self, map: u64, key: &'k [u8; 8]) -> Option<(Table, &'k [u8])> {
+        let table = self.table(map)?;
+        let key = as_long(key, table.key_bytes())?;
+        Some((table, key))
+    }
+
     /// (map, key) -> the value's address or 0.
     #[inline(always)]
     pub fn map_lookup<A: Adder>(&self, map: u64, key: u64) -> u64 {
         let Some((table, key)) = self.table_and_key(map, key) else { return self.scratch_or_none(map) };
+        self.lookup::<A>(&table, key)
+    }
+
+    /// The same, of a word.
+    pub fn word_lookup<A: Adder>(&self, map: u64, key: u64) -> u64 {
+        let key = key.to_ne_bytes();
+        let Some((table, key)) = self.table_and_word(map, &key) else { return self.refused(BadArgument, 0) };
+        self.lookup::<A>(&table, key)
+    }
+
+    #[inline(always)]
+    fn lookup<A: Adder>(&self, table: &Table, key: &[u8]) -> u64 {
         match table.find(key) {
             Ok(slot) => table.address(slot, self.way::<A>()).as_ptr() as u64,
             Err(Error::NotFound) => 0,
@@ -42,6 +62,18 @@ impl Around<'_> {
     #[inline(always)]
     pub fn lookup_or_init<A: Adder>(&self, map: u64, key: u64) -> u64 {
         let Some((table, key)) = self.table_and_key(map, key) else { return self.refused(BadArgument, 0) };
+        self.init::<A>(&table, key)
+    }
+
+    /// The same, of a word.
+    pub fn word_lookup_or_init<A: Adder>(&self, map: u64, key: u64) -> u64 {
+        let key = key.to_ne_bytes();
+        let Some((table, key)) = self.table_and_word(map, &key) else { return self.refused(BadArgument, 0) };
+        self.init::<A>(&table, key)
+    }
+
+    #[inline(always)]
+    fn init<A: Adder>(&self, table: &Table, key: &[u8]) -> u64 {
         let way = self.way::<A>();
         match table.find_or_init(key, way) {
             Ok(slot) => table.address(slot, way).as_ptr() as u64,
@@ -65,7 +97,18 @@ impl Around<'_> {
             Some((table, key, value)).filter(|(table, ..)| table.agg().is_none())
         });
         let Some((table, key, value)) = found else { return self.refused(BadArgument, errno::EINVAL) };
-        table.update(key, value, flag, self.way::<A>()).map_or_else(|error| self.result(error), |()| 0)
+        self.done(table.update(key, value, flag, self.way::<A>()))
+    }
+
+    /// (map, key, value) -> 0 or an error, of words.
+    pub fn word_update<A: Adder>(&self, map: u64, key: u64, value: u64) -> u64 {
+        let (key, value) = (key.to_ne_bytes(), value.to_ne_bytes());
+        let found = self.table_and_word(map, &key).and_then(|(table, key)| {
+            let value = as_long(&value, table.value_bytes())?;
+            Some((table, key, value)).filter(|(table, ..)| table.agg().is_none())
+        });
+        let Some((table, key, value)) = found else { return self.refused(BadArgument, errno::EINVAL) };
+        self.done(table.update(key, value, Flag::Any, self.way::<A>()))
     }
 
     /// (map, key) -> 0 or an error.
@@ -73,7 +116,16 @@ impl Around<'_> {
         let Some((table, key)) = self.table_and_key(map, key) else {
             return self.refused(BadArgument, errno::EINVAL);
         };
-        table.delete(key, self.way::<A>()).map_or_else(|error| self.result(error), |()| 0)
+        self.done(table.delete(key, self.way::<A>()))
+    }
+
+    /// The same, of a word.
+    pub fn word_delete<A: Adder>(&self, map: u64, key: u64) -> u64 {
+        let key = key.to_ne_bytes();
+        let Some((table, key)) = self.table_and_word(map, &key) else {
+            return self.refused(BadArgument, errno::EINVAL);
+        };
+        self.done(table.delete(key, self.way::<A>()))
     }
 
     /// (map, key, value, time) -> 0 or an error: takes a value into an aggregate.
@@ -82,10 +134,21 @@ impl Around<'_> {
         let Some((table, key)) = self.table_and_key(map, key) else {
             return self.refused(BadArgument, errno::EINVAL);
         };
-        match table.aggregate(key, value, stamp, self.way::<A>()) {
-            Ok(()) => 0,
-            Err(error) => self.result(error),
-        }
+        self.done(table.aggregate(key, value, stamp, self.way::<A>()))
+    }
+
+    /// The same, of a word.
+    pub fn word_aggregate<A: Adder>(&self, map: u64, key: u64, value: u64, stamp: u64) -> u64 {
+        let key = key.to_ne_bytes();
+        let Some((table, key)) = self.table_and_word(map, &key) else {
+            return self.refused(BadArgument, errno::EINVAL);
+        };
+        self.done(table.aggregate(key, value, stamp, self.way::<A>()))
+    }
+
+    #[inline(always)]
+    fn done(&self, done: Result<(), Error>) -> u64 {
+        done.map_or_else(|error| self.result(error), |()| 0)
     }
 
     /// (map, key) -> one number of an aggregate over all CPUs, 0 without an element.
@@ -128,6 +191,12 @@ impl Around<'_> {
         }
         0
     }
+}
+
+/// A word's bytes, or those of its lower half.
+#[inline(always)]
+fn as_long(word: &[u8; 8], len: usize) -> Option<&[u8]> {
+    word.get(..len).filter(|_| matches!(len, 4 | 8))
 }
 
 /// Writes a word to as many bytes.

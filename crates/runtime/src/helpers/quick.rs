@@ -4,10 +4,9 @@
 //! State:   none.
 //! Context: hit.
 //! Keeps:   Q1 `None` and false say nothing, and nothing was done: who gets them goes the whole way.
-//!          Q2 as `around` R1: a key is read only in the program's frames, or among the constants.
 //! Checked: tests/helpers/functions.rs: each by its function, with every kind of wrong pointer, beside the whole way.
 
-use crate::around::{Piece, errno, form};
+use crate::around::{errno, form};
 use crate::cell::Adder;
 use crate::helpers::world::counted_at_once;
 use crate::trace::tid;
@@ -20,41 +19,16 @@ use wire::{Hit, Inside, ProgramDesc, SiteDesc, needs};
 pub(crate) struct Quick<'a> {
     hit: &'a Hit,
     glance: Glance<'a>,
-    own: Own,
     key: u64,
 }
 
-/// What a program may read: its frames, if they are on the thread's stack, and constants.
-struct Own {
-    frames: Piece,
-    is_own: bool,
-    constants: Piece,
-}
-
-impl Own {
-    /// So many bytes, 4 or 8.
-    #[inline(always)]
-    fn word(&self, at: u64, len: u32) -> Option<u64> {
-        let bytes = u64::from(len);
-        if !(self.is_own && self.frames.holds(at, bytes) || self.constants.holds(at, bytes)) {
-            return None;
-        }
-        Some(match len {
-            // SAFETY: the program's frames, or a constant, all four bytes of it.
-            4 => u64::from(unsafe { (at as *const u32).read_unaligned() }),
-            // SAFETY: the same, all eight.
-            _ => unsafe { (at as *const u64).read_unaligned() },
-        })
-    }
-}
-
 impl<'a> Quick<'a> {
-    /// What a program means by these two; `below` lies below its frames.
+    /// What a program means by these two.
     ///
     /// # Safety
     /// As for [`Around::of`](crate::Around).
     #[inline(always)]
-    pub unsafe fn of(hit: &'a Hit, below: &u64, map: u64, key: u64) -> Option<Quick<'a>> {
+    pub unsafe fn of(hit: &'a Hit, map: u64, key: u64) -> Option<Quick<'a>> {
         // SAFETY: a program's description lives as long as a list leads to it (contract).
         let desc = unsafe { &*(hit.program as *const ProgramDesc) };
         // SAFETY: the controller has put a head there (contract).
@@ -67,14 +41,8 @@ impl<'a> Quick<'a> {
         let near = Near::new(inside.map(|of| &of.near[map as usize / size_of::<u64>() % of.near.len()]));
         // SAFETY: the form of a table that the controller laid out there, and that nobody changes.
         let glance = unsafe { Glance::at(form, near) };
-        // Orders nothing: it never changes but for the children's bit.
-        let is_own = desc.needs.load(Relaxed) & needs::CHECKED == 0;
-        let constants = desc.maps + maps.constants;
-        let constants = Piece { start: constants, end: constants + maps.constants_len };
-        let frames = Piece { start: core::ptr::from_ref(below) as u64, end: hit.regs };
-        let own = Own { frames, is_own, constants };
-        let key = own.word(key, glance.key_bytes()?)?;
-        Some(Quick { hit, glance, own, key })
+        let key = cut(key, glance.key_bytes()?);
+        Some(Quick { hit, glance, key })
     }
 
     #[inline(always)]
@@ -104,9 +72,9 @@ impl<'a> Quick<'a> {
 
     /// Sets the value of a key that is there, or was.
     #[inline(always)]
-    pub fn set<A: Adder>(&self, value: u64, flags: u64) -> bool {
-        let value = self.glance.value_bytes().and_then(|len| self.own.word(value, len));
-        flags == 0 && value.is_some_and(|value| self.glance.set(self.key, value, self.way::<A>()))
+    pub fn set<A: Adder>(&self, value: u64) -> bool {
+        let value = self.glance.value_bytes().map(|len| cut(value, len));
+        value.is_some_and(|value| self.glance.set(self.key, value, self.way::<A>()))
     }
 
     /// Removes a key that is there, or was: 0 or an error.
@@ -115,6 +83,12 @@ impl<'a> Quick<'a> {
         let removed = self.glance.remove(self.key, self.way::<A>())?;
         Some(if removed { 0 } else { errno::ENOENT })
     }
+}
+
+/// A word, or its lower half.
+#[inline(always)]
+fn cut(word: u64, bytes: u32) -> u64 {
+    if bytes == 4 { word & u64::from(u32::MAX) } else { word }
 }
 
 /// Process and thread, where both are known without a call.

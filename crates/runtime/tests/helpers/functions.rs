@@ -1,7 +1,7 @@
-//! The helpers of maps as programs call them, which try a quick way first, beside the whole way: the same results, the same values,
-//! and the same errors for what is not the program's.
+//! The helpers of maps as programs call them: by a pointer to a key, and by a key that is given itself, which try a quick way first:
+//! the same results, the same values, and the same errors for what is not the program's.
 
-use crate::ground::{COUNTS, FIRST, HALVES, PLAIN, SUMS, WORDS, World};
+use crate::ground::{COUNTS, FIRST, HALVES, LONG, PLAIN, SUMS, WORDS, World};
 use runtime::{Adder, Function, Locked, PtRegs, Rseq, helpers};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use wire::maps::{HelperError, ReadWay};
@@ -76,15 +76,22 @@ fn used<A: Adder>(bits: u64, key: impl Fn(&World, &mut Frames) -> u64) {
         assert_eq!(run.call(Helper::Aggregate, HALVES, at, 1), 0);
         let made = run.call(Helper::LookupOrInit, PLAIN, at, 0);
         assert!(made != 0 && run.call(Helper::MapLookup, PLAIN, at, 0) == made);
+        // The same keys by themselves; of a half the rest is nothing.
+        assert_eq!(run.call(Helper::WordAggregate, COUNTS, n % 7, 1), 0);
+        assert_eq!(run.call(Helper::WordAggregate, SUMS, n % 7, n), 0);
+        assert_eq!(run.call(Helper::WordAggregate, HALVES, n << 32 | n % 7, 1), 0);
+        assert_eq!(run.call(Helper::WordLookup, PLAIN, n % 7, 0), made);
+        assert_eq!(run.call(Helper::WordLookupOrInit, PLAIN, n % 7, 0), made);
     }
     for key in 0..7 {
         let values = (0..200).filter(|n| n % 7 == key);
-        assert_eq!(run.sum(COUNTS, key), values.clone().count() as u64);
-        assert_eq!(run.sum(HALVES, key), values.clone().count() as u64);
-        assert_eq!(run.sum(SUMS, key), values.sum::<u64>());
+        assert_eq!(run.sum(COUNTS, key), 2 * values.clone().count() as u64);
+        assert_eq!(run.sum(HALVES, key), 2 * values.clone().count() as u64);
+        assert_eq!(run.sum(SUMS, key), 2 * values.sum::<u64>());
     }
     put(99);
     assert_eq!(run.call(Helper::MapLookup, PLAIN, at, 0), 0);
+    assert_eq!(run.call(Helper::WordLookup, PLAIN, 99, 0), 0);
     assert_eq!(run.world.errors(), []);
     assert!(run.desc.needs.load(Relaxed) == bits);
 }
@@ -127,6 +134,19 @@ fn notes<A: Adder>(bits: u64) {
             assert_eq!(run.call(Helper::MapDelete, WORDS, key_at, 0), 0);
             assert_eq!(run.call(Helper::MapDelete, WORDS, key_at, 0), ENOENT);
             assert_eq!((run.call(Helper::MapLookup, WORDS, key_at, 0), run.value(WORDS, n % 5)), (0, None));
+        }
+    }
+    // The same by words.
+    for n in 0..300u64 {
+        assert_eq!(run.call(Helper::WordUpdate, WORDS, n % 5, 2000 + n), 0);
+        assert_eq!(run.value(WORDS, n % 5), Some(2000 + n));
+        let at = run.call(Helper::WordLookup, WORDS, n % 5, 0);
+        // SAFETY: the value's address, in memory that is never freed.
+        assert_eq!(unsafe { (at as *const u64).read() }, 2000 + n);
+        if n % 3 == 0 {
+            assert_eq!(run.call(Helper::WordDelete, WORDS, n % 5, 0), 0);
+            assert_eq!(run.call(Helper::WordDelete, WORDS, n % 5, 0), ENOENT);
+            assert_eq!((run.call(Helper::WordLookup, WORDS, n % 5, 0), run.value(WORDS, n % 5)), (0, None));
         }
     }
     // What is wrong is refused as ever.
@@ -183,10 +203,20 @@ fn a_pointer_that_is_not_the_programs_is_refused_by_each() {
                 assert_eq!(run.world.errors(), [(HelperError::BadArgument, wanted)], "{helper:?} {at:#x}");
             }
         }
-        for number in [0, 2, 1000] {
-            assert_ne!(run.call(Helper::Aggregate, number, own, 1), 0);
-            wanted += 1;
+        for number in [0, 1, 2, 1000] {
+            for helper in [Helper::Aggregate, Helper::WordAggregate, Helper::WordUpdate, Helper::WordDelete] {
+                assert_ne!(run.call(helper, number, own, 1), 0);
+                wanted += 1;
+            }
+            assert_eq!(run.call(Helper::WordLookup, number, own, 1), 0);
+            assert_eq!(run.call(Helper::WordLookupOrInit, number, own, 1), 0);
+            wanted += 2;
         }
+        // A key that is no word, and a value of an aggregate.
+        assert_eq!(run.call(Helper::WordDelete, LONG, own, 1), EINVAL);
+        assert_eq!(run.call(Helper::WordLookup, LONG, own, 1), 0);
+        assert_eq!(run.call(Helper::WordUpdate, COUNTS, own, 1), EINVAL);
+        wanted += 3;
         assert_eq!(run.world.errors(), [(HelperError::BadArgument, wanted)]);
         assert_eq!(outside.load(Relaxed), 7);
     }

@@ -15,6 +15,7 @@ pub const COUNTS: usize = FIRST + 1;
 pub const SUMS: usize = FIRST + 2;
 pub const HALVES: usize = FIRST + 3;
 pub const WORDS: usize = FIRST + 4;
+pub const LONG: usize = FIRST + 5;
 pub const LIMIT: usize = 20;
 
 struct Words(&'static [AtomicU64]);
@@ -55,6 +56,7 @@ impl World {
             vec![spec(24, None), spec(0, Some(Agg::Count)), spec(0, Some(Agg::Sum { signed: true }))];
         tables.push(Spec { key: 4, ..spec(0, Some(Agg::Count)) });
         tables.push(spec(8, None));
+        tables.push(Spec { key: 16, ..spec(8, None) });
         let constants = b"constant\0".to_vec();
         let plan = Plan { constants, tables, first_table: FIRST, ring_bytes: 1 << 12 };
         let mut maps = Maps::new(&plan).unwrap();

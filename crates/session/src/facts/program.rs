@@ -414,6 +414,11 @@ mod tests {
             (Helper::UserStack, number::USER_STACK),
             (Helper::FuncIp, number::FUNC_IP),
             (Helper::Vector, number::VECTOR),
+            (Helper::WordLookup, number::WORD_LOOKUP),
+            (Helper::WordLookupOrInit, number::WORD_LOOKUP_OR_INIT),
+            (Helper::WordUpdate, number::WORD_UPDATE),
+            (Helper::WordDelete, number::WORD_DELETE),
+            (Helper::WordAggregate, number::WORD_AGGREGATE),
         ];
         for (helper, number) in numbers {
             assert_eq!(helper.number(), number, "{helper:?}");

@@ -485,6 +485,35 @@ mod tests {
                 (-4i64).cast_unsigned(),
             ),
             (format!("{}{}{}call {}", add(5, 900), add(5, -4), key(5), h::AGGREGATED), 2),
+            (
+                format!(
+                    "lddw %r1, map 3\nmov %r2, 7\nmov %r3, 41\ncall {}\nlddw %r1, map 3\nmov %r2, 7\ncall {}\n\
+                     jne %r0, 0, +2\nmov %r0, 1\nja +1\nldxdw %r0, [%r0]",
+                    h::WORD_UPDATE,
+                    h::WORD_LOOKUP
+                ),
+                41,
+            ),
+            (
+                format!(
+                    "lddw %r1, map 3\nmov %r2, 7\ncall {}\nlddw %r1, map 3\nmov %r2, 7\ncall {}\n\
+                     lddw %r1, map 3\nmov %r2, 7\ncall {}",
+                    h::WORD_LOOKUP_OR_INIT,
+                    h::WORD_DELETE,
+                    h::WORD_DELETE
+                ),
+                (-2i64).cast_unsigned(),
+            ),
+            (
+                format!(
+                    "lddw %r1, map 4\nmov %r2, 1\nmov %r3, -8\nmov %r4, 0\ncall {}\n{}{}call {}",
+                    h::WORD_AGGREGATE,
+                    add(4, -9),
+                    key(4),
+                    h::AGGREGATED
+                ),
+                (-8i64).cast_unsigned(),
+            ),
             (format!("{}lddw %r1, map 4\ncall {}", add(4, 1), h::MAP_LEN), 1),
             (
                 format!(

@@ -45,6 +45,9 @@ pub const SLOTS_EACH: u32 = 4;
 /// In front of a slot's scratch: whether it is taken; room for a stamp before a record.
 pub const SLOT_HEAD: usize = 16;
 
+/// A key that was given itself lies in the frame from here on, and r2 points to it.
+const WORD: &str = "stxdw [%r10-8], %r2\nmov %r2, %r10\nadd %r2, -8\n";
+
 /// What a function of one map does.
 #[derive(Clone, Copy)]
 pub enum OfMap {
@@ -58,6 +61,8 @@ pub enum OfMap {
     Next,
     /// What that does for each element.
     NextStep,
+    /// [`helper::WORD_AGGREGATE`].
+    AggregateWord,
 }
 
 /// The number of a function of a map.
@@ -106,6 +111,12 @@ impl Library<'_> {
                  lddw %r3, map_value 0 {}\nmov %r4, 1\ncall 2\nmov %r1, %r6\nmov %r2, %r7\ncall 1\nexit",
                 self.zeros
             ),
+            helper::WORD_LOOKUP => format!("{WORD}call 1\nexit"),
+            helper::WORD_LOOKUP_OR_INIT => format!("{WORD}call {}\nexit", helper::LOOKUP_OR_INIT),
+            helper::WORD_UPDATE => {
+                format!("{WORD}stxdw [%r10-16], %r3\nmov %r3, %r10\nadd %r3, -16\nmov %r4, 0\ncall 2\nexit")
+            }
+            helper::WORD_DELETE => format!("{WORD}call 3\nexit"),
             helper::MAP_LEN => {
                 format!("lddw %r2, variable {COUNT_STEP}\nmov %r3, 0\nmov %r4, 0\ncall 164\nexit")
             }
@@ -325,6 +336,9 @@ impl Library<'_> {
                 format!("call 1\njeq %r0, 0, exit\nmov %r1, %r0\ncall {number}\nexit")
             }
             what if what == OfMap::Number as u32 => self::number(kept.agg.ok_or("no aggregate")?)?,
+            what if what == OfMap::AggregateWord as u32 => {
+                format!("{WORD}call {}\nexit", of_map(OfMap::Aggregate, map))
+            }
             what if what == OfMap::Next as u32 => next(of_map(OfMap::NextStep, map)),
             _ => next_step(kept, number),
         })

@@ -231,7 +231,7 @@ fn check_walks(program: &Program) -> Result<(), String> {
         match op {
             Op::Wide { dst: Reg::R1, wide: Wide::MapIndex(n) } => map = Some(n),
             Op::Call(Callee::Helper(helper::MAP_NEXT)) => walked.extend(map),
-            Op::Call(Callee::Helper(helper::MAP_DELETE)) => changed.extend(map),
+            Op::Call(Callee::Helper(helper::MAP_DELETE | helper::WORD_DELETE)) => changed.extend(map),
             _ => {}
         }
     }
@@ -291,6 +291,7 @@ fn call(number: u32, before: Before, is_program: bool) -> Result<Slot, String> {
             Slot::Is(Op::Alu { width: bpf::Width::W64, alu: Alu::Mov, dst, src }.encode().0)
         }
         helper::AGGREGATE => map(OfMap::Aggregate)?,
+        helper::WORD_AGGREGATE => map(OfMap::AggregateWord)?,
         helper::AGGREGATED => map(OfMap::Aggregated)?,
         helper::MAP_NEXT => map(OfMap::Next)?,
         helper::ABOUT => {
