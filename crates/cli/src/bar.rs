@@ -3,12 +3,14 @@
 //! For:     whoever waits for an analysis: look.rs.
 //! State:   whether one is drawn.
 //! Context: control.
-//! Keeps:   B1 nothing of it is left when the work is over, and none of it stands in a line of talk: talk.rs clears it first.
+//! Keeps:   B1 nothing of it is left when the work is over, also by a signal, and none of it stands in a line of talk: talk.rs
+//!             clears it first.
 //!          B2 it fits one line of the terminal, however narrow: a line that goes on in the next could not be taken away.
 //!          B3 it is drawn on a terminal that obeys, and nowhere else; under a live view not at all.
 //! Checked: tests below; testkit `progress`.
 
 use crate::args::Format;
+use crate::front::ENDING;
 use crate::out::is_writable;
 use crate::shown::shown;
 use crate::talk;
@@ -40,9 +42,37 @@ pub fn can_be_drawn() -> bool {
 /// Draws how far the work has come, or takes it away.
 pub fn draw(progress: Option<&Progress<'_>>) {
     let Some(progress) = progress.filter(|_| !talk::is_kept()) else { return clear() };
+    mind_signals();
+    IS_DRAWN.store(true, Relaxed);
     // The last column stays free: some terminals go on to the next line when it is written.
     put(&format!("{CLEAR}{}", line(progress, columns().saturating_sub(1))), Duration::ZERO);
-    IS_DRAWN.store(true, Relaxed);
+}
+
+/// Has the signals that end this process take the bar away first. Where they have something else to do already, as in the engine,
+/// they end the work, and with it the bar.
+fn mind_signals() {
+    for signal in ENDING {
+        // SAFETY: a sigaction of zeros is one.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: it writes one sigaction to `action`.
+        let is_known = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) } == 0;
+        if is_known && action.sa_sigaction == libc::SIG_DFL {
+            action.sa_sigaction = ended as *const () as usize;
+            action.sa_flags = libc::SA_RESETHAND;
+            // SAFETY: the handler does nothing but what it may wherever the signal arrives.
+            unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
+        }
+    }
+}
+
+/// Takes the bar away, and has the signal do what it does by itself.
+extern "C" fn ended(signal: i32) {
+    if IS_DRAWN.load(Relaxed) && is_writable(libc::STDERR_FILENO, PATIENCE) {
+        // SAFETY: it reads these bytes.
+        unsafe { libc::write(libc::STDERR_FILENO, CLEAR.as_ptr().cast(), CLEAR.len()) };
+    }
+    // SAFETY: it takes a number. The signal comes when this returns, and ends us: the action is the usual one again.
+    unsafe { libc::raise(signal) };
 }
 
 /// Takes it away, if it is there.

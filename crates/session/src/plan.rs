@@ -172,6 +172,7 @@ pub fn plan_with(images: &mut Images, pid: i32, specs: &[Spec], verb: Verb) -> R
 
 /// The same with what is wanted of each; no two sites overlap.
 pub fn plan_each(images: &mut Images, pid: i32, asked: &[(&Spec, Verb)]) -> Result<Plan, PlanError> {
+    let _whole = images.pace.whole();
     let planned = plan_here(images, pid, asked);
     // What is not found in a process that is over is not found since it is over.
     planned.map_err(|error| match error {

@@ -4,8 +4,11 @@
 //! Keeps:   the last screen has nothing of the bar, stdout is the same with and without it.
 
 use nix::pty::{Winsize, openpty};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use testkit::{Nanoprobe, Result};
 
@@ -57,6 +60,32 @@ fn on_a_terminal_a_bar_is_drawn_and_taken_away() -> Result<()> {
     let (same, talk) = on_terminal(&words, "dumb");
     assert!(talk.contains("% of ") && !talk.contains('\x1b'), "{talk:?}");
     assert_eq!(same, data);
+    Ok(())
+}
+
+#[test]
+fn a_signal_takes_the_bar_away_and_ends_the_work() -> Result<()> {
+    let all = long()?;
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let pair = openpty(&SIZE, None).unwrap();
+        let mut command = Command::new(Nanoprobe::find()?.path());
+        command.args(&all).env("TERM", "xterm").stdin(Stdio::null()).stdout(Stdio::null());
+        let mut child = command.stderr(Stdio::from(pair.slave)).spawn().unwrap();
+        drop(command);
+        let (mut output, mut talk, mut some) = (File::from(pair.master), Vec::new(), [0; 4096]);
+        let mut is_asked = false;
+        while let Ok(n @ 1..) = output.read(&mut some) {
+            talk.extend(&some[..n]);
+            if !is_asked && talk.contains(&b'%') {
+                kill(Pid::from_raw(child.id().cast_signed()), signal).unwrap();
+                is_asked = true;
+            }
+        }
+        assert_eq!(child.wait().unwrap().signal(), Some(signal as i32));
+        let mut screen = vt100::Parser::new(SIZE.ws_row, SIZE.ws_col, 10);
+        screen.process(&talk);
+        assert_eq!(screen.screen().contents().trim(), "", "{:?}", String::from_utf8_lossy(&talk));
+    }
     Ok(())
 }
 

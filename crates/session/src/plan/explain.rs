@@ -62,6 +62,7 @@ fn reasons(loaded: &Loaded, placement: &mut Placement) -> Vec<String> {
 }
 
 fn explain_files(specs: &[Spec], pace: &Pace) -> Result<(Vec<Explained>, Vec<RefusedSite>), PlanError> {
+    let _whole = pace.whole();
     let (mut explained, mut refused) = (Vec::new(), Vec::new());
     for spec in specs {
         let path = find_file(&spec.library).map_err(|e| PlanError::Lookup(Box::new(spec.clone()), e))?;

@@ -4,7 +4,7 @@
 //! State:   when work began.
 //! Context: control.
 //! Keeps:   P1 work that takes longer than a second is told, and then once a second at most; or drawn, ten times a second at
-//!             most, and what was drawn is taken away when the work is over, whichever way.
+//!             most, and what was drawn is taken away when the work is over, whichever way. Works of one [`Whole`] are one work.
 //!          P2 whoever waits is asked at least for each megabyte of code.
 //! Checked: insn `a_stretch_without_functions_is_read_in_linear_time` (P2); tests below (P1), testkit `progress`.
 
@@ -74,6 +74,16 @@ struct Waiter {
     is_stopped: Rc<dyn Fn() -> bool>,
     tell: Rc<dyn Fn(&str)>,
     draw: Option<Rc<Draw>>,
+    /// What is waited for.
+    now: Cell<Option<Spell>>,
+}
+
+/// How long somebody has waited, and what of it was told.
+#[derive(Clone, Copy)]
+struct Spell {
+    /// When it began, until something is told.
+    told: Instant,
+    is_told: bool,
 }
 
 /// Shows how far work has come; `None` when it is over.
@@ -95,7 +105,8 @@ impl fmt::Debug for Pace {
 impl Pace {
     /// `is_stopped` is asked often whether to end, `tell` gets a line now and then.
     pub fn new(is_stopped: impl Fn() -> bool + 'static, tell: impl Fn(&str) + 'static) -> Pace {
-        Pace(Rc::new(Waiter { is_stopped: Rc::new(is_stopped), tell: Rc::new(tell), draw: None }))
+        let (is_stopped, tell) = (Rc::new(is_stopped), Rc::new(tell));
+        Pace(Rc::new(Waiter { is_stopped, tell, draw: None, now: Cell::default() }))
     }
 
     /// The same whose progress is drawn, and not told by lines: `draw` gets `None` when the work is over.
@@ -114,48 +125,71 @@ impl Pace {
 
     /// So much work begins.
     pub(super) fn begin(&self, what: String, all: Amount) -> Work {
-        let now = Cell::new(Instant::now());
-        let pace = self.clone();
-        Work { pace, what, all, done: Cell::new(0), began: now.clone(), told: now, is_told: Cell::new(false) }
+        Work { whole: self.whole(), what, all, done: Cell::new(0), began: Instant::now() }
+    }
+
+    /// Works that begin while this lives are one to whoever waits for it: a second of all of them is told.
+    pub(super) fn whole(&self) -> Whole {
+        let is_outer = self.0.now.get().is_none();
+        if is_outer {
+            self.0.now.set(Some(Spell { told: Instant::now(), is_told: false }));
+        }
+        Whole { pace: self.clone(), is_outer }
+    }
+}
+
+/// All that is waited for at once.
+pub(super) struct Whole {
+    pace: Pace,
+    /// There is none around it.
+    is_outer: bool,
+}
+
+impl Whole {
+    /// Shows how far a part of it has come, if it is time.
+    fn show<'w>(&self, progress: impl Fn() -> Progress<'w>) {
+        let waiter = &self.pace.0;
+        let Some(spell) = waiter.now.get() else { return };
+        let each = if spell.is_told && waiter.draw.is_some() { FRAME } else { EACH };
+        if spell.told.elapsed() < each {
+            return;
+        }
+        waiter.now.set(Some(Spell { told: Instant::now(), is_told: true }));
+        match &waiter.draw {
+            Some(draw) => draw(Some(&progress())),
+            None => self.pace.tell(&progress().to_string()),
+        }
+    }
+}
+
+impl Drop for Whole {
+    fn drop(&mut self) {
+        if !self.is_outer {
+            return;
+        }
+        let spell = self.pace.0.now.take();
+        if let Some(draw) = self.pace.0.draw.as_ref().filter(|_| spell.is_some_and(|spell| spell.is_told)) {
+            draw(None);
+        }
     }
 }
 
 /// Work that has begun.
 pub(super) struct Work {
-    pace: Pace,
+    whole: Whole,
     what: String,
     all: Amount,
     done: Cell<u64>,
-    began: Cell<Instant>,
-    told: Cell<Instant>,
-    is_told: Cell<bool>,
+    began: Instant,
 }
 
 impl Work {
     /// So much more was done; false if it is to end.
     pub(super) fn go_on(&self, more: u64) -> bool {
         self.done.set(self.done.get() + more);
-        let draw = self.pace.0.draw.as_ref();
-        let each = if self.is_told.get() && draw.is_some() { FRAME } else { EACH };
-        if self.told.get().elapsed() >= each {
-            self.told.set(Instant::now());
-            self.is_told.set(true);
-            let since = self.began.get().elapsed();
-            let progress = Progress { what: &self.what, done: self.done.get(), all: self.all, since };
-            match draw {
-                Some(draw) => draw(Some(&progress)),
-                None => self.pace.tell(&progress.to_string()),
-            }
-        }
-        !self.pace.is_stopped()
-    }
-}
-
-impl Drop for Work {
-    fn drop(&mut self) {
-        if let Some(draw) = self.pace.0.draw.as_ref().filter(|_| self.is_told.get()) {
-            draw(None);
-        }
+        let (what, done, all) = (&self.what, self.done.get(), self.all);
+        self.whole.show(|| Progress { what, done, all, since: self.began.elapsed() });
+        !self.whole.pace.is_stopped()
     }
 }
 
@@ -164,8 +198,9 @@ mod tests {
     use super::*;
     use std::cell::RefCell;
 
-    /// What was told and drawn of work that began so long ago, by two calls at once.
-    fn seen(ago: Duration, is_drawn: bool) -> (Vec<String>, Vec<Option<u64>>) {
+    /// What was told and drawn of works of one whole, each of which began so long after the one before, by two calls at once; the
+    /// whole ends that long behind the last.
+    fn seen(each: Duration, works: u32, is_drawn: bool) -> (Vec<String>, Vec<Option<u64>>) {
         let (told, drawn) = <(Rc<RefCell<Vec<_>>>, Rc<RefCell<Vec<_>>>)>::default();
         let (tell, draw) = (told.clone(), drawn.clone());
         let pace = Pace::new(|| false, move |line| tell.borrow_mut().push(line.to_owned()));
@@ -173,27 +208,52 @@ mod tests {
             true => pace.drawn(move |p| draw.borrow_mut().push(p.map(Progress::percent))),
             false => pace,
         };
-        let work = pace.begin("placing probes".into(), Amount::Places(400));
-        let began = Instant::now().checked_sub(ago).unwrap();
-        work.began.set(began);
-        work.told.set(began);
-        assert!(work.go_on(100) && work.go_on(100));
-        drop(work);
+        let whole = pace.whole();
+        for _ in 0..works {
+            let work = pace.begin("placing probes".into(), Amount::Places(400));
+            let spell = pace.0.now.get().unwrap();
+            pace.0.now.set(Some(Spell { told: spell.told.checked_sub(each).unwrap(), ..spell }));
+            assert!(work.go_on(100) && work.go_on(100));
+        }
+        drop(whole);
         drop(pace);
         (told.take(), drawn.take())
     }
 
     #[test]
     fn short_work_is_neither_told_nor_drawn() {
-        assert_eq!(seen(Duration::ZERO, false), (vec![], vec![]));
-        assert_eq!(seen(Duration::ZERO, true), (vec![], vec![]));
+        assert_eq!(seen(Duration::ZERO, 1, false), (vec![], vec![]));
+        assert_eq!(seen(Duration::ZERO, 9, true), (vec![], vec![]));
     }
 
     #[test]
     fn long_work_is_told_by_lines_or_drawn_and_what_was_drawn_is_taken_away() {
         let line = "placing probes: 25 % of 400 places".to_owned();
-        assert_eq!(seen(Duration::from_secs(3), false), (vec![line], vec![]));
-        assert_eq!(seen(Duration::from_secs(3), true), (vec![], vec![Some(25), None]));
+        assert_eq!(seen(Duration::from_secs(3), 1, false), (vec![line], vec![]));
+        assert_eq!(seen(Duration::from_secs(3), 1, true), (vec![], vec![Some(25), None]));
+    }
+
+    #[test]
+    fn many_short_works_of_one_whole_are_a_long_one() {
+        // The third ends the first second; what is drawn stays while the next one begins.
+        let each = Duration::from_millis(400);
+        assert_eq!(seen(each, 2, true), (vec![], vec![]));
+        assert_eq!(seen(each, 4, true), (vec![], vec![Some(25), Some(25), None]));
+        assert_eq!(seen(each, 4, false).0, ["placing probes: 25 % of 400 places"]);
+    }
+
+    #[test]
+    fn what_is_not_one_whole_has_a_second_each() {
+        let drawn = Rc::new(Cell::new(0));
+        let draw = drawn.clone();
+        let pace = Pace::default().drawn(move |_| draw.set(draw.get() + 1));
+        for _ in 0..3 {
+            let work = pace.begin("reading".into(), Amount::Code(9));
+            let spell = pace.0.now.get().unwrap();
+            assert!(spell.told.elapsed() < EACH && !spell.is_told);
+            work.go_on(1);
+        }
+        assert!(pace.0.now.get().is_none() && drawn.get() == 0);
     }
 
     #[test]
