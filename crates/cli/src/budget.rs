@@ -504,7 +504,7 @@ impl Seen {
 }
 
 fn hits(site: &SiteView<'_>) -> u64 {
-    site.timed().map_or_else(|| site.hits(), |(calls, _)| calls)
+    site.timed().map_or_else(|| site.hits().saturating_add(site.lost()), |(calls, _)| calls)
 }
 
 /// Nanoseconds that all threads of a process have used.

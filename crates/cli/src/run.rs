@@ -70,7 +70,8 @@ pub fn run(specs: &[String], verb: Verb, args: RunArgs) -> i32 {
         return code;
     }
     let budgetless = match verb {
-        Verb::Trace { .. } => Some("trace"),
+        // A call whose caller was not seen would stand under another one.
+        Verb::Trace { .. } if args.shown.shape != Shape::Flat => Some("trace with --tree or --graph"),
         _ => args.recorded.map(|_| "record"),
     };
     if let Some(Err(code)) = budgetless.map(|what| check_budget(&args, what)) {
@@ -87,7 +88,7 @@ pub fn check_budget(args: &RunArgs, what: &str) -> Result<(), i32> {
     if args.budget.is_none() {
         return Ok(());
     }
-    let tries = ["without --budget".to_owned(), "count, hist or lat, with --budget".to_owned()];
+    let tries = ["without --budget".to_owned(), "count, hist, lat or trace, with --budget".to_owned()];
     Err(advice::fail(&format!("{what} keeps no --budget in this version"), &[], &tries))
 }
 

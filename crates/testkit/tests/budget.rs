@@ -1,6 +1,6 @@
 //! `--budget`: what is too dear goes out and comes back, all that is seen is counted, and what is not seen is said.
 //!
-//! For:     `count`, `hist`, `lat` and scripts with a budget.
+//! For:     `count`, `hist`, `lat`, `trace` and scripts with a budget.
 //! Keeps:   whatever was lifted, each hit that was seen is handled, and the process is left as it was.
 
 use serde_json::Value;
@@ -44,6 +44,28 @@ fn what_is_too_dear_is_seen_in_part_and_the_rest_is_said_to_be_estimated() -> Re
         // Each thread checks what its functions return.
         assert_eq!(running.end()?.code(), Some(7));
     }
+    Ok(())
+}
+
+#[test]
+fn traced_calls_that_were_lost_are_paid_like_those_that_are_shown() -> Result<()> {
+    let target = Target::build(Program::Counted, Link::Pie)?;
+    let running = target.spawn()?;
+    let (spec, pid) = (target.spec("idle_work"), running.pid_text());
+    let words = ["trace", &spec, "--budget", "0.5%", "--for", "1500ms", "-p", &pid, "-f", "json"];
+    let outcome = Nanoprobe::find()?.run(words)?.success()?;
+    let lines: Vec<Value> =
+        outcome.stdout.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let (receipt, budget) = (line(&lines, "receipt"), line(&lines, "budget"));
+    let number = |value: &Value| value.as_f64().expect("a number");
+    assert!(budget["sampled"]["idle_work"].is_object() && budget["failed"].is_null(), "{budget}");
+    // A call is two hits, and has one price.
+    let (hits, handled) = (number(&receipt["hits"]), number(&receipt["handled"]));
+    let paid = number(&budget["cost_ms"]) * 1e6 / number(&budget["ns_a_hit"]);
+    assert!((paid / (hits / 2.0) - 1.0).abs() < 0.05, "{paid} of {hits}: {budget} {receipt}");
+    assert!(handled <= hits && receipt["detach_verified"] == true, "{receipt}");
+    assert!(outcome.stderr.contains("hits were not seen (estimated)"), "{budget}");
+    assert_eq!(running.end()?.code(), Some(7));
     Ok(())
 }
 
@@ -152,7 +174,7 @@ fn a_script_whose_hits_go_by_those_of_others_is_refused() -> Result<()> {
 
 #[test]
 fn what_keeps_no_budget_says_so() -> Result<()> {
-    for words in [&["trace", "u::x"][..], &["top", "u::x"], &["watch", "w::x:8:w"]] {
+    for words in [&["trace", "--tree", "u::x"][..], &["top", "u::x"], &["watch", "w::x:8:w"]] {
         let words = words.iter().chain(&["--budget", "2%", "-p", "1"]).copied();
         let outcome = Nanoprobe::find()?.run(words)?;
         assert!(outcome.code() == Some(1) && outcome.stderr.contains("--budget"), "{outcome}");

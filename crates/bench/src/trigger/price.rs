@@ -32,8 +32,11 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const PLACES: u64 = 64;
 
 /// The median of a call with probes of these kinds, less that of one without; of walks at two depths.
+///
+/// Events are taken away meanwhile, as who shows them does: one that finds no room would cost less.
 pub fn price(verbs: &[Verb]) -> Option<Price> {
-    let near = price_at(verbs, DEPTH)?;
+    let is_deep = verbs.contains(&Verb::Trace { has_stacks: true });
+    let near = price_at(verbs, if is_deep { 4 * DEPTH } else { DEPTH })?;
     let Some(known) = near.frames else { return Some(near) };
     let far = price_at(verbs, 4 * DEPTH)?;
     let more = far.frames?.checked_sub(known).filter(|more| *more > 0)?;
@@ -77,7 +80,12 @@ fn called() -> Option<Spec> {
 }
 
 fn price_at(verbs: &[Verb], depth: u32) -> Option<Price> {
-    let way = if verbs.contains(&Verb::CountStack) { Way::Anew } else { Way::Same };
+    let has_events = verbs.iter().any(|verb| matches!(verb, Verb::Trace { .. }));
+    let way = match verbs.contains(&Verb::CountStack) {
+        _ if has_events => Way::Stepped,
+        true => Way::Anew,
+        false => Way::Same,
+    };
     let caller = Caller::start(depth, way)?;
     let bare_ns = caller.median(&mut || ())?;
     let spec = called()?;
@@ -88,17 +96,24 @@ fn price_at(verbs: &[Verb], depth: u32) -> Option<Price> {
     }
     // Tables for walks are made when a hit has met a file without.
     for _ in 0..2 {
-        caller.median(&mut || ())?;
+        caller.median(&mut || drain(&sessions))?;
         for session in &mut sessions {
             session.look_for_tables();
         }
     }
-    let probed_ns = caller.median(&mut || ());
+    let probed_ns = caller.median(&mut || drain(&sessions));
     let stacks = sessions.iter().flat_map(Session::stacks).max_by_key(|stack| stack.count);
     let frames = stacks.map(|stack| stack.frames.len());
     // The child ends now: what does not leave it goes with it.
     sessions.iter_mut().rev().for_each(|session| drop(session.detach()));
     Some(Price { ns: (probed_ns? - bare_ns).max(0.0), bare_ns, frames, per_frame_ns: None })
+}
+
+/// Takes events away, if any were written.
+fn drain(sessions: &[Session]) {
+    for session in sessions {
+        session.take_events(|_| ());
+    }
 }
 
 /// How the child calls.

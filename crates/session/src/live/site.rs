@@ -104,6 +104,11 @@ impl SiteView<'_> {
         is_traced.then_some(self.first_cell + self.counts.step() * wire::TRACE_LOST)
     }
 
+    /// Traced calls whose event found no room: they are no [`hits`](Self::hits), and cost what those do.
+    pub fn lost(&self) -> u64 {
+        self.lost_cell().map_or(0, |cell| self.counts.sum(cell))
+    }
+
     /// The cells that a hit adds one to.
     fn own_cells(&self) -> impl Iterator<Item = u32> {
         let cells = match self.plan.consumers().next() {
