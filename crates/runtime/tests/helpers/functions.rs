@@ -79,7 +79,7 @@ fn used<A: Adder>(bits: u64, key: impl Fn(&World, &mut Frames) -> u64) {
         // The same keys by themselves; of a half the rest is nothing.
         assert_eq!(run.call(Helper::WordAggregate, COUNTS, n % 7, 1), 0);
         assert_eq!(run.call(Helper::WordAggregate, SUMS, n % 7, n), 0);
-        assert_eq!(run.call(Helper::WordAggregate, HALVES, n << 32 | n % 7, 1), 0);
+        assert_eq!(run.call(Helper::WordAggregate, HALVES, (n << 32) | (n % 7), 1), 0);
         assert_eq!(run.call(Helper::WordLookup, PLAIN, n % 7, 0), made);
         assert_eq!(run.call(Helper::WordLookupOrInit, PLAIN, n % 7, 0), made);
     }
