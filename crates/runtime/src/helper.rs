@@ -91,31 +91,37 @@ helpers! {
 }
 
 macro_rules! quick_first {
-    ($($name:ident($quick:ident, $value:ident) = $does:expr, or $whole:ident;)*) => {
+    ($($name:ident($quick:ident, $value:ident) = $look:ident, $does:expr, or $next:ident;)*) => {
         $(
+            // By itself: what some try before it needs none of its registers.
+            #[inline(never)]
             unsafe extern "C" fn $name<A: Adder>(
                 r1: u64, r2: u64, r3: u64, r4: u64, r5: u64, hit: *mut Hit,
             ) -> u64 {
                 // SAFETY: the run's own (contract of all: `table`).
-                let quick = unsafe { Quick::of(&*hit, r1, r2) };
+                let quick = unsafe { Quick::$look(&*hit, r1, r2) };
                 let $value = r3;
                 let _ = $value;
                 match quick.and_then(|$quick| $does) {
                     Some(result) => result,
                     // SAFETY: passed on from the caller.
-                    None => unsafe { $whole::<A>(r1, r2, r3, r4, r5, hit) },
+                    None => unsafe { $next::<A>(r1, r2, r3, r4, r5, hit) },
                 }
             }
         )*
     };
 }
 
+// A key that comes and goes is nearly always its thread's own.
 quick_first! {
-    word_lookup(quick, value) = quick.address::<A>(), or word_lookup_whole;
-    word_lookup_or_init(quick, value) = quick.address_there::<A>(), or word_lookup_or_init_whole;
-    word_aggregate(quick, value) = quick.add::<A>(value).then_some(0), or word_aggregate_whole;
-    word_update(quick, value) = quick.set::<A>(value).then_some(0), or word_update_whole;
-    word_delete(quick, value) = quick.remove::<A>(), or word_delete_whole;
+    word_lookup(quick, value) = near, quick.address::<A>(), or word_lookup_in_chain;
+    word_lookup_in_chain(quick, value) = in_chain, quick.address::<A>(), or word_lookup_whole;
+    word_update(quick, value) = near, quick.set::<A>(value).then_some(0), or word_update_in_chain;
+    word_update_in_chain(quick, value) = in_chain, quick.set::<A>(value).then_some(0), or word_update_whole;
+    word_delete(quick, value) = near, quick.remove::<A>(), or word_delete_in_chain;
+    word_delete_in_chain(quick, value) = in_chain, quick.remove::<A>(), or word_delete_whole;
+    word_lookup_or_init(quick, value) = in_chain, quick.address_there::<A>(), or word_lookup_or_init_whole;
+    word_aggregate(quick, value) = in_chain, quick.add::<A>(value).then_some(0), or word_aggregate_whole;
 }
 
 macro_rules! clocks {

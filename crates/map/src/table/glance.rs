@@ -62,6 +62,8 @@ impl<'a> Near<'a> {
 pub struct Glance<'a> {
     form: &'a Form,
     near: Near<'a>,
+    /// Chains are not looked through.
+    is_near_only: bool,
 }
 
 impl<'a> Glance<'a> {
@@ -71,7 +73,13 @@ impl<'a> Glance<'a> {
     /// As for [`Table::at`](super::Table::at).
     #[inline(always)]
     pub unsafe fn at(form: &'a Form, near: Near<'a>) -> Glance<'a> {
-        Glance { form, near }
+        Glance { form, near, is_near_only: false }
+    }
+
+    /// The same, for keys that stand where the thread has found them before: who looks no further calls nobody, and saves no register.
+    #[inline(always)]
+    pub fn near_only(self) -> Glance<'a> {
+        Glance { is_near_only: true, ..self }
     }
 
     #[inline(always)]
@@ -114,6 +122,9 @@ impl<'a> Glance<'a> {
             && let Some(version) = self.is_met::<OF_SLEEPERS>(self.element(index), key)
         {
             return Some(Some(Met { index, version }));
+        }
+        if self.is_near_only {
+            return None;
         }
         self.meet_in_chain::<OF_SLEEPERS>(key)
     }

@@ -4,7 +4,7 @@
 //! State:   none.
 //! Context: hit.
 //! Keeps:   Q1 `None` and false say nothing, and nothing was done: who gets them goes the whole way.
-//! Checked: tests/helpers/functions.rs: each by its function, with every kind of wrong pointer, beside the whole way.
+//! Checked: tests/helpers/functions.rs: each by its function, beside the whole way, and with handles of no map.
 
 use crate::around::{errno, form};
 use crate::cell::Adder;
@@ -23,12 +23,23 @@ pub(crate) struct Quick<'a> {
 }
 
 impl<'a> Quick<'a> {
-    /// What a program means by these two.
+    /// What a program means by these two; the key is looked for where the thread has found one before, and nowhere else.
     ///
     /// # Safety
     /// As for [`Around::of`](crate::Around).
     #[inline(always)]
-    pub unsafe fn of(hit: &'a Hit, map: u64, key: u64) -> Option<Quick<'a>> {
+    pub unsafe fn near(hit: &'a Hit, map: u64, key: u64) -> Option<Quick<'a>> {
+        // SAFETY: passed on from the caller.
+        let quick = unsafe { Quick::in_chain(hit, map, key) }?;
+        Some(Quick { glance: quick.glance.near_only(), ..quick })
+    }
+
+    /// What a program means by these two; the key is looked for in its chain too.
+    ///
+    /// # Safety
+    /// As for [`Around::of`](crate::Around).
+    #[inline(always)]
+    pub unsafe fn in_chain(hit: &'a Hit, map: u64, key: u64) -> Option<Quick<'a>> {
         // SAFETY: a program's description lives as long as a list leads to it (contract).
         let desc = unsafe { &*(hit.program as *const ProgramDesc) };
         // SAFETY: the controller has put a head there (contract).
@@ -47,7 +58,7 @@ impl<'a> Quick<'a> {
 
     #[inline(always)]
     fn way<A: Adder>(&self) -> A::Way {
-        // SAFETY: a site's description lives as long as its trampoline can be run (contract of `of`).
+        // SAFETY: a site's description lives as long as its trampoline can be run (contract of `in_chain`).
         A::way(self.hit.copy, unsafe { &*(self.hit.site as *const SiteDesc) })
     }
 
@@ -110,7 +121,7 @@ pub(crate) unsafe fn process_and_thread<A: Adder>(hit: &Hit) -> Option<u64> {
 /// Nanoseconds by the counter, where it may be read and one of the clock's spans is of now; `more` are added.
 ///
 /// # Safety
-/// As for [`Quick::of`].
+/// As for [`Quick::in_chain`].
 #[inline(always)]
 pub(crate) unsafe fn clock(hit: &Hit, more: impl FnOnce(&Clock) -> u64) -> Option<u64> {
     // SAFETY: a program's description lives as long as a list leads to it (contract).
