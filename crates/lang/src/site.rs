@@ -19,6 +19,8 @@ pub struct Site {
     pub place: u32,
     /// Of a mark: its arguments.
     pub marks: Option<Arc<[MarkArgument]>>,
+    /// Arguments are passed as Go does it.
+    pub is_go: bool,
 }
 
 /// A type and where values of it lie, at each site of an attach point.

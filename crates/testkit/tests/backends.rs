@@ -203,6 +203,37 @@ fn what_cannot_be_in_a_process_the_kernel_has_by_itself_with_what_begin_left() -
     Ok(())
 }
 
+/// Each of eight goroutines calls it with 0, 1, 2 and so on, which C would pass in another register.
+#[test]
+fn an_argument_of_go_is_what_go_passes() -> Result<()> {
+    let target = Target::build(Program::CountedGo, Link::Pie)?;
+    let path = target.path().display();
+    let mut running = target.spawn()?;
+    let mut traced = |script: &str| -> Result<Outcome> {
+        let mut tracing = Nanoprobe::find()?.start(["-e", script, "-p", &running.pid_text()])?;
+        tracing.attached()?;
+        running.run(8_000, "main.Work")?;
+        tracing.interrupt_and_finish()?.success()
+    };
+    let outcome = traced(&format!("u:{path}:main.Work {{ @ = hist(arg0); }}"))?;
+    for bucket in ["[512, 1K) 3904", "[256, 512) 2048", "[0] 8"] {
+        let shown = outcome.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(shown.contains(bucket), "{bucket}: {outcome}");
+    }
+    if kernel_takes_programs(&target)? {
+        let script = format!("u:{path}:main.Work {{ @most = max(arg0); @sum = sum(arg0); }}");
+        let outcome = traced(&script)?;
+        assert_eq!((value(&outcome, "@most"), value(&outcome, "@sum")), (999, 8 * 499_500), "{outcome}");
+    }
+    let refused = Nanoprobe::find()?.run(["-e", &format!("u:{path}:main.Work {{ print(arg9); }}")])?;
+    assert!(
+        refused.code() == Some(1) && refused.stderr.contains("Go does not pass it in a register"),
+        "{refused}"
+    );
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
+
 #[test]
 fn a_process_that_is_started_later_has_the_kernels_probes_from_its_start() -> Result<()> {
     let target = Target::build(Program::CountedGo, Link::Pie)?;

@@ -108,6 +108,12 @@ impl ElfImage {
         functions[..after].iter().rev().take(8).find(|f| f.range().contains(&addr))
     }
 
+    /// Whether a function of Go's own is there, which has Go's calling convention. C code in a Go program has no dot in its names.
+    pub fn is_go_code(&self, addr: ImageAddr) -> bool {
+        let is_go = |function: &Function| function.names.iter().any(|name| name.text.contains('.'));
+        self.is_go() && self.function_at(addr).is_some_and(is_go)
+    }
+
     /// Names that the image takes from other images, sorted.
     pub fn imports(&self) -> Vec<String> {
         symbols::imports(self)

@@ -12,6 +12,8 @@ pub(crate) const NAME: &str = "aarch64";
 pub(crate) const HAS_PLACES: bool = false;
 /// Offsets of the registers by which arguments are passed.
 pub(crate) const ARGUMENTS: [i16; 8] = [0, 8, 16, 24, 32, 40, 48, 56];
+/// Those by which Go passes whole numbers and pointers.
+pub(crate) const GO_ARGUMENTS: [i16; 16] = [0, 8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112, 120];
 /// Words between the stack pointer and the first argument that lies there.
 pub(crate) const ABOVE_STACK: i64 = 0;
 /// Offsets of what a program asks of registers that are no argument.

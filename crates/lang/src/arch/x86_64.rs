@@ -12,6 +12,8 @@ pub(crate) const NAME: &str = "x86_64";
 pub(crate) const HAS_PLACES: bool = true;
 /// Offsets of the registers by which arguments are passed.
 pub(crate) const ARGUMENTS: [i16; 6] = [112, 104, 96, 88, 72, 64];
+/// Those by which Go passes whole numbers and pointers.
+pub(crate) const GO_ARGUMENTS: [i16; 9] = [80, 40, 88, 112, 104, 72, 64, 56, 48];
 /// Words between the stack pointer and the first argument that lies there: the return address.
 pub(crate) const ABOVE_STACK: i64 = 1;
 /// Offsets of what a program asks of registers that are no argument.

@@ -10,7 +10,7 @@ use super::build::{Build, CONTEXT, Done, is_thread};
 use super::code::{NOTED, r};
 use super::frame::Place;
 use super::memory::size_of;
-use crate::arch::{ABOVE_STACK, ARGUMENTS, STACK_POINTER};
+use crate::arch::{ABOVE_STACK, ARGUMENTS, GO_ARGUMENTS, STACK_POINTER};
 use crate::ast::{Block, Expr, ExprKind, FieldName, If, MapId, Step, UnOp};
 use crate::program::{SCALAR_KEY, Trouble};
 use crate::types::{Int, Type};
@@ -51,7 +51,7 @@ impl Build<'_, '_> {
             ExprKind::Arg(n) if self.point.provider == crate::ast::Provider::Usdt => {
                 self.mark_argument(*n, e)?
             }
-            ExprKind::Arg(n) => self.argument(*n),
+            ExprKind::Arg(n) => self.argument(*n, e)?,
             ExprKind::Builtin(builtin, args) => self.call(*builtin, args, e)?,
             ExprKind::Unary(op, a) => self.unary(*op, a, e)?,
             ExprKind::Step(step, target) => self.step(*step, target, e)?,
@@ -235,9 +235,14 @@ impl Build<'_, '_> {
     }
 
     /// r0 = an argument of the probed function.
-    fn argument(&mut self, n: u32) {
-        if let Some(at) = ARGUMENTS.get(n as usize) {
-            return self.code.load(Size::Dw, false, r(0), CONTEXT, *at);
+    fn argument(&mut self, n: u32, e: &Expr) -> Done {
+        let registers: &[i16] = if self.group.is_go { &GO_ARGUMENTS } else { &ARGUMENTS };
+        if let Some(at) = registers.get(n as usize) {
+            self.code.load(Size::Dw, false, r(0), CONTEXT, *at);
+            return Ok(());
+        }
+        if self.group.is_go {
+            return self.refuse(e.span, format!("arg{n}: Go does not pass it in a register"));
         }
         let behind = 8 * (i64::from(n) - ARGUMENTS.len() as i64 + ABOVE_STACK);
         self.code.load(Size::Dw, false, r(0), CONTEXT, STACK_POINTER);
@@ -245,6 +250,7 @@ impl Build<'_, '_> {
         let to = self.frame.take(8);
         self.read_user(to, 8);
         self.load(to, Int::new(8, false), r(0));
+        Ok(())
     }
 
     fn unary(&mut self, op: UnOp, a: &Expr, e: &Expr) -> Done {

@@ -8,6 +8,7 @@
 //!             controller looks, and a hit does not look.
 //! Checked: tests below; testkit `scripts`.
 
+use crate::arch::{ARGUMENTS, GO_ARGUMENTS};
 use crate::ast::{AttachPoint, Expr, ExprKind, MapId, MapRef, Probe, Provider, StmtKind};
 use crate::program::Native;
 use crate::types::{Agg, Type};
@@ -45,7 +46,13 @@ fn alone(checked: &Checked, probe: &Probe) -> Option<(MapId, Native)> {
     let native = match (builtin, args.as_slice(), agg) {
         (Builtin::Count, [], Agg::Count) => Native::Count { map },
         (Builtin::Hist, [Expr { kind: ExprKind::Arg(n), .. }, ..], agg @ Agg::Hist { bits: 0 }) => {
-            let register = u32::try_from(*crate::arch::ARGUMENTS.get(*n as usize)?).ok()?;
+            let sites = || probe.points.iter().flat_map(|point| point.sites.iter());
+            let registers: &[i16] = match sites().any(|site| site.is_go) {
+                false => &ARGUMENTS,
+                true if sites().all(|site| site.is_go) => &GO_ARGUMENTS,
+                true => return None,
+            };
+            let register = u32::try_from(*registers.get(*n as usize)?).ok()?;
             Native::Histogram { map, agg: *agg, register }
         }
         _ => return None,

@@ -31,6 +31,8 @@ pub struct Group {
     pub cookie: u64,
     /// Of a mark: its arguments.
     pub marks: Option<Arc<[MarkArgument]>>,
+    /// `argN` as Go passes it.
+    pub is_go: bool,
     /// `args`: the struct, and where each field is.
     pub args: Option<(StructId, Arc<[Vec<Part>]>)>,
     /// `retval`.
@@ -41,13 +43,15 @@ pub struct Group {
 
 /// Sites that need the same loads are together.
 pub fn groups(checked: &Checked, number: usize, i: usize, probe: &Probe, point: &AttachPoint) -> Vec<Group> {
-    let uses_marks = point.provider == Provider::Usdt && uses_arguments(probe);
+    let uses_arguments = uses_arguments(probe);
+    let uses_marks = point.provider == Provider::Usdt && uses_arguments;
     let values = checked.located.get(&(number, i));
     let (args, retval) = (values.and_then(|v| v.args.as_ref()), values.and_then(|v| v.retval.as_ref()));
     let of = |located: &Located<Type>, site: usize| located.at.get(site).and_then(|at| at.first().cloned());
     let mut groups: Vec<Group> = Vec::new();
     for (at, site) in point.sites.iter().enumerate() {
         let marks = site.marks.clone().filter(|_| uses_marks);
+        let is_go = site.is_go && uses_arguments;
         let args = args.and_then(|l| Some((l.ty, l.at.get(at)?.clone())));
         let value = retval.and_then(|located| of(located, at));
         let symbols: BTreeMap<String, i64> = values
@@ -55,11 +59,12 @@ pub fn groups(checked: &Checked, number: usize, i: usize, probe: &Probe, point: 
             .flat_map(|v| &v.symbols)
             .filter_map(|(name, symbol)| Some((name.clone(), *symbol.at.get(at)?)))
             .collect();
-        let same =
-            |g: &&mut Group| g.marks == marks && g.args == args && g.value == value && g.symbols == symbols;
+        let same = |g: &&mut Group| {
+            g.marks == marks && g.is_go == is_go && g.args == args && g.value == value && g.symbols == symbols
+        };
         match groups.iter_mut().find(same) {
             Some(group) => group.sites.push(at),
-            None => groups.push(Group { sites: vec![at], cookie: 0, marks, args, value, symbols }),
+            None => groups.push(Group { sites: vec![at], cookie: 0, marks, is_go, args, value, symbols }),
         }
     }
     if groups.is_empty() {

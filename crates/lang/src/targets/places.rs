@@ -170,7 +170,8 @@ impl Targets {
 
     fn site(&mut self, name: String, file: usize, addr: ImageAddr, is_return: bool, spec: usize) -> Site {
         self.places.push(ProbedPlace { file, addr, is_return, spec });
-        Site { name: name.into(), place: (self.places.len() - 1) as u32, marks: None }
+        let is_go = self.files[file].image.is_go_code(addr);
+        Site { name: name.into(), place: (self.places.len() - 1) as u32, marks: None, is_go }
     }
 
     /// Names near to one that nothing has.

@@ -59,9 +59,8 @@ const MARK_REGISTERS: [(u32, &str); 10] = [
 /// In Go code: the stack pointer, the frame pointer and the goroutine.
 pub(super) const GO_GOOD_REGISTERS: u16 = 1 << 4 | 1 << 5 | 1 << 14;
 
-/// C code in a Go program has no dot in its names.
 pub(super) fn is_go_code(image: &ElfImage, wanted: &Match) -> bool {
-    image.is_go() && wanted.name.contains('.')
+    image.is_go_code(ImageAddr(wanted.addr))
 }
 
 /// Go makes a panic of a fault at an address of its own; at one of ours it ends the process.

@@ -39,7 +39,7 @@ struct Everywhere;
 
 impl World for Everywhere {
     fn expand(&mut self, point: &AttachPoint) -> Result<Option<Vec<Site>>, Missing> {
-        let site = |place| Site { name: point.text.clone().into(), place, marks: None };
+        let site = |place| Site { name: point.text.clone().into(), place, marks: None, is_go: false };
         let is_target = matches!(point.spec, Spec::Uprobe { .. });
         Ok(is_target.then(|| vec![site(0), site(1)]))
     }

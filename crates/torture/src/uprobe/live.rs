@@ -106,13 +106,23 @@ fn carry_out(world: &Arc<World>, target: &mut Target, stay: Box<dyn Link>) -> Re
         return Err("a thread of the torture panicked".into());
     }
     watched?;
-    if let Some(status) = target.ended() {
-        return Err(format!("crash: the target ended with {status}"));
+    if let Err(why) = target.say("stop").and_then(|()| target.hear("stopped")) {
+        return Err(crash(target).unwrap_or(why));
     }
-    target.say("stop")?;
-    target.hear("stopped")?;
     last_look(world, stay)?;
     target.finish()
+}
+
+/// How a target ended that does not answer: its pipes are closed before its end can be waited for.
+fn crash(target: &mut Target) -> Option<String> {
+    let end = Instant::now() + Duration::from_secs(10);
+    while Instant::now() < end {
+        if let Some(status) = target.ended() {
+            return Some(format!("crash: the target ended with {status}"));
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    None
 }
 
 /// Prints a line every 5 s until the time is over, something is wrong, or nothing moves.
