@@ -372,9 +372,14 @@ impl Build<'_, '_> {
             self.code.call(helper::MAP_LEN);
             return Ok(());
         }
-        let key = Key::At(self.key_at(map, key)?);
+        // An aggregate that is found is asked for by a pointer, and by the same one again.
+        let is_agg = matches!(self.up.checked.map(map).value, Type::Agg(_));
+        let key = match is_agg && builtin != Builtin::HasKey {
+            true => Key::At(self.key_at(map, key)?),
+            false => self.key(map, key)?,
+        };
         self.map_and_key(map, key);
-        self.code.call(helper::MAP_LOOKUP);
+        self.code.call(key.of(helper::MAP_LOOKUP));
         if builtin == Builtin::HasKey {
             return self.set_if(Cond::Ne, Operand::Imm(0));
         }
@@ -386,7 +391,7 @@ impl Build<'_, '_> {
         let checked = self.up.checked;
         let (from, to) = (&checked.map(map).value, &checked.var(var.id).ty);
         let value = self.frame.take(self.size(from));
-        if matches!(from, Type::Agg(_)) {
+        if is_agg {
             self.map_and_key(map, key);
             self.code.call(helper::AGGREGATED);
             self.store_r0(value, 8);
