@@ -10,7 +10,7 @@
 use super::error::TriggerError;
 use super::functions::Function;
 use super::options::Options;
-use super::phase::TICKS_A_SECOND;
+use super::phase::TICKS_A_SAMPLE;
 use super::shared::Shared;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -29,7 +29,7 @@ impl Traced {
     /// Starts it.
     pub fn start(options: &Options) -> Result<Traced, TriggerError> {
         // One tick more than the seconds have: the first record stands at tick 0.
-        let ticks = (options.samples() + 1) * TICKS_A_SECOND as usize + 1;
+        let ticks = (options.samples() + 1) * TICKS_A_SAMPLE as usize + 1;
         let len = Shared::len_bytes(options.producers, ticks);
         let errno = |e: sys::Errno| TriggerError::Io(std::io::Error::from_raw_os_error(e.0));
         let fd = sys::memfd_inheritable(c"nanoprobe-bench", len).map_err(errno)?;

@@ -8,8 +8,10 @@
 //! Source:  kernel-facts 6.1 for names and meanings.
 
 use super::benchmark::{self, Benchmark};
+use super::phase::SECOND;
 use crate::{command, pin};
 use session::Flavour;
+use std::time::Duration;
 
 /// How to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +20,8 @@ pub struct Options {
     pub warm: usize,
     /// Seconds: one sample more than this is used.
     pub seconds: usize,
+    /// A sample: a second, or less.
+    pub sample: Duration,
     /// Threads that call.
     pub producers: usize,
     /// Where they run, round and round; empty: anywhere.
@@ -64,6 +68,8 @@ nanoseconds of processor time that the probe adds to a call; fails unless hits =
       --prod-affinity LIST   or on these CPUs, for example 0,2-3
       --flavour NAME of the general path's readers: lite (the same as fast; what is left
                      out), normal or sigsafe; a compiled count has none
+      --sample MS    a sample lasts so long: enough to see that it works, too short to
+                     measure well (1000)
       --vs kernel    the same functions under a kernel uprobe too, and the ratio (needs root)
   -f, --format json  one object a line
   -q, --quiet        one line a benchmark
@@ -91,6 +97,7 @@ pub fn parse(args: &[String]) -> Result<Wanted, lexopt::Error> {
         match arg {
             Short('w') | Long("warmup") => options.warm = positive("-w", &mut parser, MOST_SECONDS)?,
             Short('d') | Long("duration") => options.seconds = positive("-d", &mut parser, MOST_SECONDS)?,
+            Long("sample") => options.sample = sample(&mut parser)?,
             Short('p') | Long("producers") => {
                 options.producers = positive("-p", &mut parser, MOST_PRODUCERS)?;
             }
@@ -133,6 +140,7 @@ impl Options {
         Options {
             warm: 1,
             seconds: 1,
+            sample: SECOND,
             producers: 1,
             cpus: Vec::new(),
             vs_kernel: false,
@@ -148,6 +156,15 @@ impl Options {
     pub fn samples(&self) -> usize {
         self.warm + self.seconds + 1
     }
+}
+
+/// The milliseconds behind `--sample`.
+pub fn sample(parser: &mut lexopt::Parser) -> Result<Duration, lexopt::Error> {
+    let (least, most) = (100, 1000);
+    let text = parser.value()?.to_string_lossy().into_owned();
+    let ms = text.parse::<u64>().ok().filter(|ms| (least..=most).contains(ms));
+    let ms = ms.ok_or_else(|| format!("--sample {text}: must be a number of ms from {least} to {most}"))?;
+    Ok(Duration::from_millis(ms))
 }
 
 fn positive(flag: &str, parser: &mut lexopt::Parser, most: usize) -> Result<usize, lexopt::Error> {
@@ -239,6 +256,7 @@ mod tests {
         assert!(options.cpus.is_empty() && !options.vs_kernel && !options.json);
         assert_eq!(options.flavour, Flavour::Lite);
         assert_eq!(run("--flavour sigsafe uprobe-nop").flavour, Flavour::Sigsafe);
+        assert_eq!([options.sample, run("--sample 250 uprobe-nop").sample], [SECOND, SECOND / 4]);
         assert_eq!(options.benchmarks.len(), 2);
     }
 
@@ -249,6 +267,7 @@ mod tests {
             ("-p x trig-uprobe-nop", "-p x"),
             ("--flavour lit trig-uprobe-nop", "sigsafe"),
             ("-c1 trig-uprobe-nop", "only 0"),
+            ("--sample 7 trig-uprobe-nop", "from 100 to 1000"),
             ("--vs bpftime trig-uprobe-nop", "--vs kernel"),
             ("trig-uprobe-nosuch", "trig-uprobe-nop5"),
             ("--prod-affinity 3-1 trig-uprobe-nop", "0,2-3"),

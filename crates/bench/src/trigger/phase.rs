@@ -1,4 +1,4 @@
-//! Some seconds of calls, sampled.
+//! Some samples of calls, of a second each unless asked otherwise.
 //!
 //! For:     the unprobed, the probed and the kernel's part of a run.
 //! State:   none between phases.
@@ -16,8 +16,10 @@ use crate::Summary;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// How often producers note their processor time.
-pub const TICKS_A_SECOND: u64 = 10;
+/// How often in a sample producers note their processor time.
+pub const TICKS_A_SAMPLE: u64 = 10;
+/// A sample, as in the kernel's bench.
+pub const SECOND: Duration = Duration::from_secs(1);
 /// A producer that has just started meets cold caches: so many of its first ticks are never used.
 const COLD_TICKS: u64 = 2;
 
@@ -28,10 +30,16 @@ pub struct Length {
     pub warm: usize,
     /// Samples that are, less one.
     pub seconds: usize,
+    /// Each of them.
+    pub sample: Duration,
 }
 
-/// The unprobed phases around a probed one.
-pub const BASELINE: Length = Length { warm: 0, seconds: 1 };
+impl Length {
+    /// The unprobed phases around a probed one.
+    pub fn baseline(sample: Duration) -> Length {
+        Length { warm: 0, seconds: 1, sample }
+    }
+}
 
 /// One sample, as it is taken.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -62,6 +70,8 @@ pub struct Phase {
     pub hits: u64,
     /// Calls from start to end.
     pub calls: u64,
+    /// What a sample was to be.
+    pub sample: Duration,
 }
 
 impl Phase {
@@ -80,7 +90,7 @@ impl Phase {
         let began = Instant::now();
         let (mut last, mut counted) = (began, hits(traced.shared())?);
         for index in 0..=length.warm + length.seconds {
-            wait_a_second(began, index as u64, traced.shared());
+            wait_a_sample(began, length.sample, index as u64, traced.shared());
             let (now, count) = (Instant::now(), hits(traced.shared())?);
             let iteration = Iteration { index, hits: count - counted, took: now - last };
             progress(&iteration)?;
@@ -89,20 +99,22 @@ impl Phase {
         }
         traced.stop()?;
         samples.drain(..length.warm);
-        let first_tick = (length.warm as u64 * TICKS_A_SECOND).max(COLD_TICKS);
-        let last_tick = (length.warm + length.seconds + 1) as u64 * TICKS_A_SECOND;
+        let first_tick = (length.warm as u64 * TICKS_A_SAMPLE).max(COLD_TICKS);
+        let last_tick = (length.warm + length.seconds + 1) as u64 * TICKS_A_SAMPLE;
         let shared = traced.shared();
         Ok(Phase {
             samples,
             cpu_ns: cpu_ns(shared, first_tick, last_tick),
             hits: hits(shared)? - at_start,
             calls: shared.all_calls(),
+            sample: length.sample,
         })
     }
 
-    /// Hits a second in millions as the sources' summary has them: each sample counts as a second.
+    /// Hits a second in millions as the sources' summary has them: each sample counts as what it was to be.
     pub fn nominal(&self) -> Summary {
-        let rates: Vec<f64> = self.samples.iter().map(|s| s.hits as f64 / 1e6).collect();
+        let seconds = self.sample.as_secs_f64();
+        let rates: Vec<f64> = self.samples.iter().map(|s| s.hits as f64 / 1e6 / seconds).collect();
         Summary::of(&rates)
     }
 
@@ -124,11 +136,11 @@ impl Phase {
     }
 }
 
-/// Sleeps to the end of second `index`, and moves the tick on the way.
-fn wait_a_second(began: Instant, index: u64, shared: &Shared) {
-    for step in 1..=TICKS_A_SECOND {
-        let tick = index * TICKS_A_SECOND + step;
-        let until = began + Duration::from_millis(tick * 1000 / TICKS_A_SECOND);
+/// Sleeps to the end of sample `index`, and moves the tick on the way.
+fn wait_a_sample(began: Instant, sample: Duration, index: u64, shared: &Shared) {
+    for step in 1..=TICKS_A_SAMPLE {
+        let tick = index * TICKS_A_SAMPLE + step;
+        let until = began + sample.mul_f64(tick as f64 / TICKS_A_SAMPLE as f64);
         std::thread::sleep(until.saturating_duration_since(Instant::now()));
         shared.tick().store(tick, Relaxed);
     }
@@ -164,11 +176,13 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_counts_seconds_and_the_median_measures_them() {
+    fn the_summary_counts_samples_and_the_median_measures_them() {
         let sample = |hits| Iteration { index: 0, hits, took: Duration::from_millis(2000) };
         let samples = vec![sample(4_000_000), sample(2_000_000)];
-        let phase = Phase { samples, cpu_ns: vec![], hits: 0, calls: 0 };
+        let mut phase = Phase { samples, cpu_ns: vec![], hits: 0, calls: 0, sample: SECOND };
         assert_eq!(phase.nominal().mean, 3.0);
         assert_eq!(phase.rates(), [1.0, 2.0]);
+        phase.sample = SECOND / 4;
+        assert_eq!(phase.nominal().mean, 12.0);
     }
 }

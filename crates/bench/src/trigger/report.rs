@@ -227,6 +227,7 @@ pub(super) fn machine() -> String {
 #[cfg(test)]
 mod tests {
     use super::super::benchmark;
+    use super::super::phase;
     use super::super::run::Site;
     use super::*;
     use std::time::Duration;
@@ -234,7 +235,8 @@ mod tests {
     fn outcome() -> Outcome {
         let sample = |index, hits| Iteration { index, hits, took: Duration::from_secs(1) };
         let samples = vec![sample(1, 12_333_000), sample(2, 12_359_000)];
-        let phase = Phase { samples, cpu_ns: vec![5.0, 6.0, 7.0], hits: 40, calls: 40 };
+        let phase =
+            Phase { samples, cpu_ns: vec![5.0, 6.0, 7.0], hits: 40, calls: 40, sample: phase::SECOND };
         let site = Site {
             rung: "nop".into(),
             flavour: session::Flavour::Lite,

@@ -12,7 +12,7 @@ use super::child::Traced;
 use super::error::TriggerError;
 use super::kernel::Uprobe;
 use super::options::Options;
-use super::phase::{BASELINE, Iteration, Length, Phase};
+use super::phase::{Iteration, Length, Phase};
 use super::programs::{self, Seed};
 use super::shared::Shared;
 use image::{ElfImage, ImageAddr, Spec};
@@ -125,7 +125,7 @@ pub fn run(
     mut progress: impl FnMut(&Iteration) -> std::io::Result<()>,
 ) -> Result<Outcome, TriggerError> {
     let mut traced = Traced::start(options)?;
-    let length = Length { warm: options.warm, seconds: options.seconds };
+    let length = Length { warm: options.warm, seconds: options.seconds, sample: options.sample };
     let mut outcome = Outcome { benchmark: *benchmark, plain: None, ours: None, one: None, kernel: None };
     let Some(verb) = benchmark.probe else {
         let phase = Phase::run(&mut traced, benchmark.function, length, &calls, progress)?;
@@ -146,12 +146,12 @@ pub fn run(
     if options.vs_kernel {
         drop(open(&traced)?);
     }
-    let mut before = unprobed(&mut traced, benchmark)?;
+    let mut before = unprobed(&mut traced, benchmark, length)?;
     let mut sites = sites;
     if benchmark.consumers > 1 {
         let (phase, stood) =
             ours(&mut traced, benchmark, sites.clone(), length, options.flavour, &mut |_| Ok(()))?;
-        let after = unprobed(&mut traced, benchmark)?;
+        let after = unprobed(&mut traced, benchmark, length)?;
         outcome.one = Some((Probed { phase, unprobed_ns: [before, after] }, stood));
         before = after;
         sites.iter_mut().for_each(|site| repeat(site, benchmark));
@@ -161,14 +161,14 @@ pub fn run(
         sites.iter_mut().flat_map(|site| &mut site.actions).for_each(|action| *action = run());
     }
     let (phase, stood) = ours(&mut traced, benchmark, sites, length, options.flavour, &mut progress)?;
-    let after = unprobed(&mut traced, benchmark)?;
+    let after = unprobed(&mut traced, benchmark, length)?;
     outcome.ours = Some((Probed { phase, unprobed_ns: [before, after] }, stood));
     if options.vs_kernel {
         let uprobe = open(&traced)?;
         let hits = |_: &Shared| uprobe.hits();
         let phase = Phase::run(&mut traced, benchmark.function, length, &hits, |_| Ok(()))?;
         drop(uprobe);
-        let unprobed_ns = [after, unprobed(&mut traced, benchmark)?];
+        let unprobed_ns = [after, unprobed(&mut traced, benchmark, length)?];
         outcome.kernel = Some(Probed { phase, unprobed_ns });
     }
     Ok(outcome)
@@ -193,8 +193,9 @@ fn calls(shared: &Shared) -> Result<u64, TriggerError> {
     Ok(shared.all_calls())
 }
 
-fn unprobed(traced: &mut Traced, benchmark: &Benchmark) -> Result<f64, TriggerError> {
-    let phase = Phase::run(traced, benchmark.function, BASELINE, &calls, |_| Ok(()))?;
+fn unprobed(traced: &mut Traced, benchmark: &Benchmark, length: Length) -> Result<f64, TriggerError> {
+    let length = Length::baseline(length.sample);
+    let phase = Phase::run(traced, benchmark.function, length, &calls, |_| Ok(()))?;
     Ok(phase.ns_per_call())
 }
 
@@ -245,10 +246,11 @@ fn ours(
 #[cfg(test)]
 mod tests {
     use super::super::benchmark;
+    use super::super::phase::SECOND;
     use super::*;
 
     fn outcome(hits: u64, entered: u64) -> Outcome {
-        let phase = Phase { samples: vec![], cpu_ns: vec![5.0, 7.0, 6.0], hits, calls: 10 };
+        let phase = Phase { samples: vec![], cpu_ns: vec![5.0, 7.0, 6.0], hits, calls: 10, sample: SECOND };
         let site =
             Site { rung: "nop".into(), flavour: Flavour::Lite, has_rseq: true, entered, each: vec![hits] };
         let kernel = Phase { cpu_ns: vec![401.0], hits: 10, ..phase.clone() };

@@ -14,13 +14,15 @@ use super::error::TriggerError;
 use super::functions::Function;
 use super::kernel::Uprobe;
 use super::options::Options;
-use super::phase::{BASELINE, Length, Phase};
+use super::options::sample;
+use super::phase::{Length, Phase, SECOND};
 use super::run;
 use crate::command::carry_out;
 use crate::pin;
 use session::Verb;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 const NAME: &str = "scripts";
 const HELP: &str = "\
@@ -32,6 +34,7 @@ Stacks: \"stack\" by unwind tables, \"framed\" 16 of their frames by frame point
 what 16 frames more cost is the difference between 20 and 4.
 
   -d, --duration N       seconds of each (2)
+      --sample MS        so long for a second: enough to see that it works (1000)
   -p, --producers N      threads that call, each on a CPU of its own (1)
       --bpftrace PROGRAM the same scripts by this bpftrace too (needs root; without it, by one in PATH)
       --alone            by no bpftrace
@@ -72,6 +75,7 @@ const ROWS: [Row; 20] = [
 #[derive(Debug)]
 struct Wanted {
     seconds: usize,
+    sample: Duration,
     producers: usize,
     bpftrace: Option<String>,
     is_vs_kernel: bool,
@@ -85,12 +89,19 @@ pub fn main(args: &[String]) -> i32 {
 
 fn parse(args: &[String]) -> Result<Option<Wanted>, lexopt::Error> {
     use lexopt::prelude::*;
-    let mut wanted =
-        Wanted { seconds: 2, producers: 1, bpftrace: None, is_vs_kernel: false, rows: Vec::new() };
+    let mut wanted = Wanted {
+        seconds: 2,
+        sample: SECOND,
+        producers: 1,
+        bpftrace: None,
+        is_vs_kernel: false,
+        rows: Vec::new(),
+    };
     let (mut parser, mut is_alone) = (lexopt::Parser::from_args(args), false);
     while let Some(arg) = parser.next()? {
         match arg {
             Short('d') | Long("duration") => wanted.seconds = parser.value()?.parse()?,
+            Long("sample") => wanted.sample = sample(&mut parser)?,
             Short('p') | Long("producers") => {
                 wanted.producers = parser.value()?.parse::<usize>()?.clamp(1, 1024)
             }
@@ -144,7 +155,7 @@ fn measure(wanted: &Wanted, out: &mut impl Write) -> Result<(), TriggerError> {
     let options =
         Options { seconds: wanted.seconds.max(1), producers: wanted.producers, cpus, ..Options::shortest() };
     let mut traced = Traced::start(&options)?;
-    let length = Length { warm: 1, seconds: wanted.seconds.max(1) };
+    let length = Length { warm: 1, seconds: wanted.seconds.max(1), sample: wanted.sample };
     writeln!(out, "machine    {}", super::report::machine())?;
     writeln!(
         out,
@@ -187,7 +198,7 @@ fn one(
     let function = *function;
     let place = format!("{}:{}", std::env::current_exe()?.display(), function.symbol());
     let (script, per_call) = at_places(script, &place);
-    let before = phase(traced, function, BASELINE)?.ns_per_call();
+    let before = phase(traced, function, Length::baseline(length.sample))?.ns_per_call();
     let (phase, who) = match by {
         By::Ours(program) => {
             let script = Script::start(program, traced.pid(), &script)?;
@@ -216,7 +227,7 @@ fn one(
             (phase, "kernel")
         }
     };
-    let after = self::phase(traced, function, BASELINE)?.ns_per_call();
+    let after = self::phase(traced, function, Length::baseline(length.sample))?.ns_per_call();
     let added = phase.ns_per_call() - f64::midpoint(before, after);
     let rate = crate::Summary::of(&phase.rates()).median;
     Ok((added, format!("  {who} {added:8.2} ns {rate:7.1} M/s")))
