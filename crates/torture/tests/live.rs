@@ -37,7 +37,8 @@ fn main() {
     a_controller_that_is_killed_in_the_midst_of_changes_leaves_what_can_be_taken_back();
     println!("test a controller that is killed in the midst of changes leaves what can be taken back ... ok");
     let mut verdict = Verdict::default();
-    for args in ["", " --late", " --forkers 2", " --stop", " --hostile 1000"] {
+    // Beside forkers a round of whole probes takes a second, in which children are looked for, and each round is compared by itself.
+    for args in ["", " --late", " --forkers 2 --probes 40", " --stop", " --hostile 1000"] {
         let run = again(&format!("--changes 12000 --many 2000 --threads 16{args}"));
         verdict.say(run.ended(0, "PASS broken=none "), &format!("honest with{args} passes"), &run);
     }
