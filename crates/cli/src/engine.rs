@@ -21,7 +21,7 @@ use crate::top::{Top, Tty, Turn};
 use crate::trace::{self, Calls};
 use bench::Price;
 use image::Spec;
-use session::{Broken, Ending, Launched, Receipt, Verb};
+use session::{Broken, Ending, Launched, Receipt, Session, Verb};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -165,6 +165,14 @@ struct Engine<'g> {
     budget: Option<Budget>,
 }
 
+/// The sessions whose calls are shown. What is recorded has them in one of its own, which came last.
+fn with_calls(probes: &Probes, is_recorded: bool) -> &[Session] {
+    match is_recorded {
+        true => probes.beside().last().map(std::slice::from_ref).unwrap_or_default(),
+        false => probes.sessions(),
+    }
+}
+
 impl Engine<'_> {
     fn run(mut self) -> i32 {
         let cpu_before = cpu_ticks(self.pid);
@@ -178,7 +186,7 @@ impl Engine<'_> {
             budget.begin(&self.probes);
         }
         // Before it can go: what it is called, and what it takes.
-        self.show_calls(false);
+        self.show_calls(false, None);
         if let Some(launched) = &self.launched {
             launched.go();
         }
@@ -203,7 +211,7 @@ impl Engine<'_> {
         }
         let is_clean = receipt.as_ref().is_ok_and(Receipt::is_verified);
         if woke != Woke::FrontGone {
-            self.show_calls(true);
+            self.show_calls(true, None);
         }
         let code = match self.end_child(woke, is_over) {
             0 if !is_clean => 1,
@@ -233,9 +241,8 @@ impl Engine<'_> {
             if let Some(top) = &self.top {
                 until = until.min(top.due());
             }
-            if let Some(budget) = &mut self.budget {
-                budget.look(&mut self.probes);
-                until = until.min(budget.due());
+            if let Some(next) = self.keep_budget(due.end) {
+                until = until.min(next);
             }
             if self.probes.is_listening() {
                 let left = until.saturating_duration_since(Instant::now());
@@ -252,7 +259,7 @@ impl Engine<'_> {
             }
             self.look_for_tables();
             session::tidy();
-            self.show_calls(false);
+            self.show_calls(false, due.end);
             if let Some(top) = &mut self.top
                 && top.turn(&mut self.probes, &self.job, &mut self.writer) == Turn::Quit
             {
@@ -341,32 +348,46 @@ impl Engine<'_> {
         stacks::losses(sessions).1.iter().for_each(|line| eprintln!("nanoprobe: {line}"));
     }
 
-    /// Prints calls that have ended since the last time.
-    fn show_calls(&mut self, is_last: bool) {
+    /// Looks what was spent, if there is a budget, and when that is due again: until then, and not beyond `end`, a reader is waited for.
+    fn keep_budget(&mut self, end: Option<Instant>) -> Option<Instant> {
+        let budget = self.budget.as_mut()?;
+        budget.look(&mut self.probes);
+        let due = budget.due();
+        self.writer.end_at(Some(end.map_or(due, |end| end.min(due))));
+        Some(due)
+    }
+
+    /// Prints calls that have ended since the last time, until `end`. Calls come as fast as they are printed, or faster: a budget is
+    /// kept meanwhile, and while nobody reads nothing is taken.
+    fn show_calls(&mut self, is_last: bool, end: Option<Instant>) {
         let is_recorded = self.job.args.recorded.is_some_and(|r| r.has_calls);
         if !matches!(self.job.verb, Verb::Trace { .. }) && !is_recorded {
             return;
         }
         let (shown, format) = (self.job.args.shown, self.job.args.format);
-        // What is recorded has the calls in a session of their own, which came last.
-        let sessions = match is_recorded {
-            true => self.probes.beside().last().map(std::slice::from_ref).unwrap_or_default(),
-            false => self.probes.sessions(),
-        };
-        for (i, session) in sessions.iter().enumerate() {
+        if !is_last && self.budget.is_some() && self.writer.is_behind() {
+            return;
+        }
+        for i in 0..with_calls(&self.probes, is_recorded).len() {
             if self.calls.len() <= i {
+                let session = &with_calls(&self.probes, is_recorded)[i];
                 self.calls.push(Calls::of(session, shown, format));
             }
             // At the end no hit comes any more; who goes on writing by himself is not waited for.
             for _ in 0..if is_last { LAST_LOOKS } else { 1 } {
-                let (lines, is_all) = self.calls[i].take(session);
-                self.writer.lines(&lines);
+                let is_all = self.calls[i].take(&with_calls(&self.probes, is_recorded)[i]);
+                while let Some(lines) = self.calls[i].lines(&with_calls(&self.probes, is_recorded)[i]) {
+                    self.writer.lines(&lines);
+                    if !is_last {
+                        self.keep_budget(end);
+                    }
+                }
                 if is_all {
                     break;
                 }
             }
             if is_last {
-                let rest = self.calls[i].rest(session);
+                let rest = self.calls[i].rest(&with_calls(&self.probes, is_recorded)[i]);
                 self.writer.lines(&rest);
             }
         }

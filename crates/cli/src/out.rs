@@ -107,6 +107,11 @@ impl Out {
         self.flush();
     }
 
+    /// Writes what was put off; true if something is left.
+    pub fn is_behind(&mut self) -> bool {
+        !self.write(false)
+    }
+
     fn put(&mut self, bytes: &[u8]) {
         if self.failed.is_none() {
             self.pending.extend_from_slice(bytes);

@@ -301,6 +301,11 @@ impl Writer {
         self.out.line(text);
     }
 
+    /// True if nobody reads as fast as is written: what was put off is tried again.
+    pub fn is_behind(&mut self) -> bool {
+        self.out.is_behind()
+    }
+
     /// From now on no write waits beyond this time; what is not taken by then is written at the end.
     pub fn end_at(&mut self, until: Option<Instant>) {
         self.out.until = until;

@@ -13,7 +13,7 @@ use crate::render::nanoseconds;
 use image::{Addr, ImageAddr, Kind, Process, Signature};
 use serde_json::{Value, json};
 use session::{Event, Session};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, SystemTime};
 
 /// A thread writes its event this soon after it took the stamp, or is a little out of order.
@@ -29,6 +29,9 @@ mod nest;
 
 use nest::{Nest, Step, What};
 
+/// So many events are shown at once: who keeps a budget looks at it in between.
+const AT_ONCE: usize = 256;
+
 /// A tree's lines are not moved to the right any further.
 const DEPTH_MAX: usize = 40;
 
@@ -41,6 +44,8 @@ pub struct Calls {
     unsure: BTreeSet<u32>,
     begun: HashMap<(u64, u32), Event>,
     waiting: Vec<Event>,
+    /// Those before which none can come any more, in their order.
+    ready: VecDeque<Event>,
     first: Option<u64>,
     /// When that was, since 1970.
     first_time: Duration,
@@ -66,6 +71,7 @@ impl Calls {
             unsure: session.sites().filter_map(|s| s.plan.unsure_return()).collect(),
             begun: HashMap::new(),
             waiting: Vec::new(),
+            ready: VecDeque::new(),
             first: None,
             first_time: Duration::ZERO,
             shown,
@@ -98,16 +104,22 @@ impl Calls {
         if self.shown.shape == Shape::Graph { self.nest.no_way } else { 0 }
     }
 
-    /// The lines of what has ended by now, a bounded number. False if there may be more to take.
-    pub fn take(&mut self, session: &Session) -> (Vec<String>, bool) {
+    /// Takes what was written, a bounded number. False if there may be more to take.
+    pub fn take(&mut self, session: &Session) -> bool {
         let is_all = session.take_events(|event| self.waiting.push(event));
         self.waiting.sort_by_key(|e| e.stamp);
         let now = session.now();
         let is_settled =
             |e: &Event| Duration::from_nanos(session.nanoseconds(now.saturating_sub(e.stamp))) >= SETTLED;
         let ready = self.waiting.partition_point(is_settled);
-        let ready: Vec<Event> = self.waiting.drain(..ready).collect();
-        (self.lines_of(session, &ready), is_all)
+        self.ready.extend(self.waiting.drain(..ready));
+        is_all
+    }
+
+    /// The lines of some of what was taken and has ended by now; nothing if there is no more.
+    pub fn lines(&mut self, session: &Session) -> Option<Vec<String>> {
+        let some: Vec<Event> = self.ready.drain(..self.ready.len().min(AT_ONCE)).collect();
+        (!some.is_empty()).then(|| self.lines_of(session, &some))
     }
 
     fn lines_of(&mut self, session: &Session, events: &[Event]) -> Vec<String> {

@@ -1,8 +1,9 @@
-//! Programs that run for samples: what they find around them is the sample's, and nothing of the controller's.
+//! Programs that run for samples: what they find around them is the sample's, and nothing of the controller's. And records that come
+//! faster than they can be shown.
 
 use lang::program::{Event, Named, Script};
 use lang::run::{
-    Buffering, Format, Frame, Kept, Look, Machine, Out, Sample, Settings, Shared, Symbols, Traced,
+    Buffering, Engine, Format, Frame, Kept, Look, Machine, Out, Sample, Settings, Shared, Symbols, Traced,
 };
 use lang::{Nowhere, Request};
 use std::rc::Rc;
@@ -106,4 +107,72 @@ fn an_idle_cpu_has_no_memory_and_gets_no_signal() {
         "profile:ms:1 { signal(9); print((comm, write_user((uint8*)8, \"x\", 1), str(8))); exit(); }";
     let shown = text(script, vec![idle]);
     assert!(shown.contains("(swapper/0, false, )"), "{shown}");
+}
+
+/// Another engine, with so many records of the script's first printf.
+struct Flood(usize);
+
+impl Engine for Flood {
+    fn run(&mut self, _: usize) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn take_records(&mut self) -> Vec<Vec<u8>> {
+        vec![vec![0; 8]; std::mem::take(&mut self.0)]
+    }
+
+    fn lost(&self) -> u64 {
+        0
+    }
+
+    fn elements(&self, _: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
+        Vec::new()
+    }
+
+    fn clear(&mut self, _: usize) {}
+
+    fn zero(&mut self, _: usize) {}
+}
+
+/// Notes how much was shown whenever it may do something.
+struct Flooded {
+    engine: Option<Flood>,
+    said: Kept,
+    shown: Vec<usize>,
+}
+
+impl Traced for Flooded {
+    fn is_any(&self) -> bool {
+        true
+    }
+
+    fn successor(&mut self) -> Option<Box<dyn Engine>> {
+        self.engine.take().map(|flood| Box::new(flood) as Box<dyn Engine>)
+    }
+
+    fn look(&mut self, _: &Script, _: &Shared) -> Look {
+        Look::Over
+    }
+
+    fn meanwhile(&mut self) {
+        self.shown.push(self.said.bytes().len());
+    }
+}
+
+#[test]
+fn many_records_are_shown_with_room_for_what_cannot_wait() {
+    let request = Request::of("interval:s:100 { printf(\"x\\n\"); }");
+    let checked = lang::check(&request, &mut Nowhere).unwrap_or_else(|refused| panic!("{}", refused.show()));
+    let script = lang::lower(&checked, lang::Options::default()).expect("it is lowered");
+    let said = Kept::default();
+    let out = Out::new(Box::new(said.clone()), Format::Text, Buffering::Line, false);
+    let settings = Settings { is_quiet: true, is_silent: true, ..Settings::default() };
+    let machine = Machine::new(script, settings, out, Box::new(Kept::default())).expect("a machine");
+    let mut traced = Flooded { engine: Some(Flood(5000)), said: said.clone(), shown: Vec::new() };
+    let _ = machine.run(&mut traced);
+    assert_eq!(said.text().matches("x\n").count(), 5000);
+    // Before the first, and never behind more than some hundreds of "x\n".
+    assert_eq!(traced.shown.first(), Some(&0));
+    let gaps = traced.shown.windows(2).map(|pair| pair[1] - pair[0]);
+    assert!(gaps.max() < Some(2 * 500) && traced.shown.last() > Some(&(2 * 4500)), "{:?}", traced.shown);
 }

@@ -69,6 +69,27 @@ fn traced_calls_that_were_lost_are_paid_like_those_that_are_shown() -> Result<()
     Ok(())
 }
 
+/// Whoever first shows what there is waits for the reader, and has spent all that there was by then: four seconds of calls, most of
+/// what the process does. It is some milliseconds of them, or tenths of a second on a busy machine.
+#[test]
+fn a_flood_that_nobody_reads_keeps_its_budget() -> Result<()> {
+    let target = Target::build(Program::Counted, Link::Pie)?;
+    let running = target.spawn()?;
+    let (spec, pid) = (target.spec("idle_work"), running.pid_text());
+    // A pipe that is full at once, and is not read before the time is over.
+    let script = r#"{ "$0" "$@"; } | { sleep 4; cat >/dev/null; }"#;
+    let nanoprobe = Nanoprobe::find()?.through(["sh", "-c", script]);
+    let words = ["trace", &spec, "-p", &pid, "--for", "3s", "--budget", "1%"];
+    let outcome = nanoprobe.run(words)?.success()?;
+    let used = outcome.stderr.split_once("budget 1 %: ").and_then(|(_, rest)| rest.split_once(" % used"));
+    let used: f64 = used.and_then(|(percent, _)| percent.parse().ok()).expect("what was used");
+    assert!(used < 30.0 && !outcome.stderr.contains(" 0 stops"), "{outcome}");
+    assert!(outcome.stderr.contains("hits were not seen (estimated)"), "{outcome}");
+    assert!(outcome.says_detach_verified(), "{outcome}");
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
+
 #[test]
 fn what_is_cheap_enough_is_counted_to_the_last_hit() -> Result<()> {
     misses_nothing(&[])

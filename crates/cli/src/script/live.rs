@@ -613,6 +613,12 @@ impl Traced for Live<'_> {
         if is_over { Look::Over } else { Look::On }
     }
 
+    fn meanwhile(&mut self) {
+        if let Some(budget) = &mut self.budget {
+            budget.look(&mut self.family);
+        }
+    }
+
     fn samples(&mut self) -> Vec<(usize, lang::run::Sample)> {
         self.sampled.take()
     }

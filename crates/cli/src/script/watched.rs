@@ -406,6 +406,10 @@ impl Traced for Watched<'_> {
         }
     }
 
+    fn meanwhile(&mut self) {
+        self.live.meanwhile();
+    }
+
     fn samples(&mut self) -> Vec<(usize, Sample)> {
         self.live.samples()
     }

@@ -31,10 +31,11 @@ impl Tail {
 
     /// Takes what has ended since the last look.
     pub fn look(&mut self) {
-        let (lines, _) = self.calls.take(&self.session);
-        let skipped = lines.len().saturating_sub(LINES_MAX);
-        for line in lines.into_iter().skip(skipped) {
-            self.lines.push_back(shown(&line, Format::Text).into_owned());
+        self.calls.take(&self.session);
+        while let Some(lines) = self.calls.lines(&self.session) {
+            let skipped = lines.len().saturating_sub(LINES_MAX);
+            let lines = lines.iter().skip(skipped);
+            self.lines.extend(lines.map(|line| shown(line, Format::Text).into_owned()));
         }
         let over = self.lines.len().saturating_sub(LINES_MAX);
         self.lines.drain(..over);

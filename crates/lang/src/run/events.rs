@@ -13,6 +13,7 @@ use super::out::Format;
 use super::printf::printf;
 use super::report::{self, How};
 use super::show::{Shown, number, quoted, value};
+use super::traced::{Traced, Untraced};
 use crate::program::{Place, Record, Trouble, What};
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -24,33 +25,31 @@ const OUTPUT_MAX: u64 = 1 << 26;
 /// So often the same warning of the same place is told.
 const TOLD_MAX: u64 = 10;
 
+/// So many records are shown at once.
+const AT_ONCE: usize = 256;
+
 /// Nanoseconds after which no hit leaves a record with an older stamp, unless it was kept from running.
 const SETTLED: u64 = 1_000_000;
 
 impl Machine {
     /// Reads all records that wait: those of traced processes as far as no older one can come, then our own.
-    pub(super) fn drain(&mut self) {
-        self.drain_engine();
-        self.drain_traced(os::clock(os::MONOTONIC).saturating_sub(SETTLED));
+    pub(super) fn drain(&mut self, traced: &mut dyn Traced) {
+        self.drain_engine(traced);
+        self.drain_traced(os::clock(os::MONOTONIC).saturating_sub(SETTLED), traced);
         self.drain_own();
     }
 
     /// Reads all records; no hit leaves one any more.
     pub(super) fn drain_all(&mut self) {
-        self.drain_engine();
-        self.drain_traced(u64::MAX);
+        self.drain_engine(&mut Untraced);
+        self.drain_traced(u64::MAX, &mut Untraced);
         self.drain_own();
     }
 
     /// Records that hits left before a time, in one order over all CPUs.
-    fn drain_traced(&mut self, until: u64) {
+    fn drain_traced(&mut self, until: u64, traced: &mut dyn Traced) {
         let records = self.shared.borrow_mut().take_records(until);
-        for record in records {
-            // What comes behind exit() is not shown.
-            if self.exit.is_none() {
-                self.record(&record.bytes);
-            }
-        }
+        self.show_all(records.into_iter().map(|record| record.bytes), traced);
         let maps = self.shared.borrow();
         let lost = maps.errors(HelperError::RingFull).saturating_add(maps.errors(HelperError::RecordTooLong));
         // Of who was killed while he wrote one.
@@ -60,15 +59,24 @@ impl Machine {
     }
 
     /// Records of another engine, which are in order.
-    fn drain_engine(&mut self) {
+    fn drain_engine(&mut self, traced: &mut dyn Traced) {
         let Some(engine) = &mut self.engine else { return };
         let (records, lost) = (engine.take_records(), engine.lost());
-        for record in records {
+        self.show_all(records, traced);
+        self.memory.lost += lost.saturating_sub(std::mem::replace(&mut self.lost_in_engine, lost));
+    }
+
+    /// Shows some and others; there may be more than is shown in a second.
+    fn show_all(&mut self, records: impl IntoIterator<Item = Vec<u8>>, traced: &mut dyn Traced) {
+        for (n, record) in records.into_iter().enumerate() {
+            if n % AT_ONCE == 0 {
+                traced.meanwhile();
+            }
+            // What comes behind exit() is not shown.
             if self.exit.is_none() {
                 self.record(&record);
             }
         }
-        self.memory.lost += lost.saturating_sub(std::mem::replace(&mut self.lost_in_engine, lost));
     }
 
     pub(super) fn drain_own(&mut self) {

@@ -14,7 +14,7 @@ use super::maps::{Map, Shared, shared};
 use super::os;
 use super::out::{Format, Out};
 use super::report::{self, How};
-use super::traced::{Engine, Look, Told, Traced};
+use super::traced::{Engine, Look, Told, Traced, Untraced};
 use crate::program::{Event, Probe, Script, Trouble};
 use bpf::{Fault, Program};
 use std::collections::{BTreeMap, BTreeSet};
@@ -211,7 +211,7 @@ impl Machine {
         self.fire(|event| *event == Event::Begin);
         // What begin says stands before what hits say, and behind the word that all is in place where there are none.
         if self.script.probes.iter().any(|probe| matches!(probe.event, Event::Target(_))) {
-            self.drain();
+            self.drain(traced);
         }
         if let Err(why) = traced.attach(&self.script, &self.shared) {
             traced.detach();
@@ -219,7 +219,7 @@ impl Machine {
         }
         self.engine = traced.successor().or(self.engine.take());
         self.attached(&traced.left_out());
-        self.drain();
+        self.drain(traced);
         if !self.settings.is_dry && self.exit.is_none() {
             self.wait_for_events(signals.as_ref(), traced);
         }
@@ -231,7 +231,7 @@ impl Machine {
         self.run_samples(traced);
         self.drain_all();
         self.fire(|event| *event == Event::End);
-        self.drain();
+        self.drain(&mut Untraced);
         self.print_maps();
         self.tell(traced.told());
         let (lines, is_clean) = traced.receipt();
@@ -338,12 +338,12 @@ impl Machine {
             }
             let look = traced.look(&self.script, &self.shared);
             if let Some(engine) = traced.successor() {
-                self.drain();
+                self.drain(traced);
                 self.engine = Some(engine);
             }
             self.run_samples(traced);
-            self.run_timers(&mut timers);
-            self.drain();
+            self.run_timers(&mut timers, traced);
+            self.drain(traced);
             let is_over = look != Look::On || self.settings.follows.is_some_and(|pid| !is_alive(pid));
             if self.exit.is_some() || is_over || self.out.is_broken() {
                 return;
@@ -383,7 +383,7 @@ impl Machine {
         self.memory.lost += lost.saturating_sub(std::mem::replace(&mut self.lost_samples, lost));
     }
 
-    fn run_timers(&mut self, timers: &mut [(usize, u64, u64)]) {
+    fn run_timers(&mut self, timers: &mut [(usize, u64, u64)], traced: &mut dyn Traced) {
         // Those that were due earlier run earlier.
         timers.sort_by_key(|(probe, _, due)| (*due, *probe));
         for (probe, period, due) in timers {
@@ -393,7 +393,7 @@ impl Machine {
             }
             let _ = self.run_program(*probe);
             *due = (*due + *period).max(now);
-            self.drain();
+            self.drain(traced);
             if self.exit.is_some() {
                 return;
             }
@@ -463,7 +463,7 @@ impl Machine {
             }
             // The output of a test that passed is not shown.
             let shown = if is_fine { Some(std::mem::replace(&mut self.out, hidden)) } else { None };
-            self.drain();
+            self.drain(&mut Untraced);
             if let Some(shown) = shown {
                 self.out = shown;
             }

@@ -85,6 +85,9 @@ pub trait Traced {
         Look::On
     }
 
+    /// Does what does not wait until all records are shown: called between some and others.
+    fn meanwhile(&mut self) {}
+
     /// The samples that came since the last call, each with the number of its probe, in order.
     fn samples(&mut self) -> Vec<(usize, Sample)> {
         Vec::new()
