@@ -96,7 +96,10 @@ pub fn nowhere(error: &PlanError, pid: Option<i32>) -> i32 {
 /// Watchpoints that were not set.
 pub fn cannot_watch(error: &WatchError, pid: Option<i32>) -> i32 {
     let at = pid.map_or_else(String::new, |p| format!(" -p {p}"));
-    let soft = format!("nanoprobe watch --soft SPEC...{at}   # page protection: any number, slower");
+    let soft = match session::watch::HAS_PAGES {
+        true => format!("nanoprobe watch --soft SPEC...{at}   # page protection: any number, slower"),
+        false => "fewer watchpoints, or end who holds the registers".to_owned(),
+    };
     match error {
         WatchError::Broken(broken) => cannot_attach(broken),
         WatchError::NoRegister { holders, .. } => {

@@ -4,7 +4,8 @@
 //! State:   the watch, and the child if we started one; in the engine process.
 //! Context: control.
 //! Keeps:   W1 results and receipt are printed however the run ends, as for `count`.
-//!          W2 exit code 0 means that pages have their own protection again.
+//!          W2 exit code 0 means that pages have their own protection again, and that no watch by debug registers was over
+//!             before its end, or may have been.
 //! Checked: testkit `watching`.
 
 use crate::args::{Format, WatchArgs};
@@ -17,7 +18,7 @@ use crate::stop::{Due, Stop, Woke};
 use crate::{advice, front};
 use serde_json::{Map, Value, json};
 use session::Launched;
-use session::watch::{Detail, Hard, Places, Soft, SoftReceipt, Touch, WatchSpec, resolve};
+use session::watch::{At, Detail, Hard, Places, Soft, SoftReceipt, Touch, WatchSpec, resolve};
 use std::time::{Duration, Instant};
 
 /// How often we look whether the target is still there.
@@ -56,7 +57,20 @@ fn run(args: &WatchArgs, specs: &[WatchSpec], mut stop: Stop, guard: &mut Guard)
         Ok(subject) => {
             let callers = args.stack.then(|| Names::hold(pid, &Files::default()));
             let places = Places::new(pid);
-            Run { args, stop, writer, subject, launched, pid, places, callers, shown: 0 }.run()
+            Run {
+                args,
+                stop,
+                writer,
+                subject,
+                launched,
+                pid,
+                places,
+                callers,
+                shown: 0,
+                told: 0,
+                stopped_by: None,
+            }
+            .run()
         }
         Err(code) => {
             if let Some(launched) = launched {
@@ -109,6 +123,10 @@ struct Run<'a> {
     callers: Option<Names>,
     /// Accesses that were printed.
     shown: u64,
+    /// Watches that were said to be over.
+    told: usize,
+    /// Who was seen to stop the process, where that may end watches: told.
+    stopped_by: Option<i32>,
 }
 
 impl Run<'_> {
@@ -120,7 +138,7 @@ impl Run<'_> {
         let woke = self.wait();
         let receipt = self.leave();
         let code = match self.end_child() {
-            0 if !receipt.is_verified => 1,
+            0 if !receipt.is_verified || self.told > 0 || self.stopped_by.is_some() => 1,
             code => code,
         };
         if woke != Woke::FrontGone {
@@ -167,13 +185,13 @@ impl Run<'_> {
         self.writer.end_at(due.end);
         let mut busy_until = Instant::now();
         loop {
-            let did = self.handle();
+            let did = self.handle(false);
             let now = Instant::now();
             if did {
                 busy_until = now + SPIN;
             }
-            let pause = match self.subject {
-                Subject::Hard(_) if detail(self.args) > Detail::Count => DRAIN,
+            let pause = match &self.subject {
+                Subject::Hard(hard) if hard.has_to_look() => DRAIN,
                 Subject::Hard(_) => LOOK,
                 Subject::Soft(_) if now < busy_until => Duration::ZERO,
                 Subject::Soft(_) => Duration::from_millis(1),
@@ -192,10 +210,10 @@ impl Run<'_> {
     }
 
     /// Handles what waits to be handled; true if there was something.
-    fn handle(&mut self) -> bool {
+    fn handle(&mut self, is_last: bool) -> bool {
         let (did, touches) = match &mut self.subject {
             Subject::Hard(hard) => {
-                let touches = hard.take_touches();
+                let touches = if is_last { hard.take_last_touches() } else { hard.take_touches() };
                 (!touches.is_empty(), touches)
             }
             Subject::Soft(soft) => {
@@ -206,7 +224,29 @@ impl Run<'_> {
         let lines: Vec<String> = touches.iter().flat_map(|touch| self.access(touch)).collect();
         self.shown += touches.len() as u64;
         self.writer.lines(&lines);
+        self.say_lapses();
         did
+    }
+
+    /// Says which watches are over before their end, once each.
+    fn say_lapses(&mut self) {
+        let Subject::Hard(hard) = &self.subject else { return };
+        if let (None, Some((pid, name))) = (self.stopped_by, hard.stopped_by()) {
+            self.stopped_by = Some(pid);
+            eprintln!(
+                "nanoprobe: {pid} ({name}) has stopped the process: a thread that was at a watched access then is not watched any more, \
+                 and counts may be too low"
+            );
+        }
+        for lapse in &hard.lapses()[self.told..] {
+            self.told += 1;
+            let name = hard.watch(lapse.watch).map_or("?", |watch| &watch.name);
+            let (_, place) = self.places.of_access(At::Instruction(lapse.at));
+            eprintln!(
+                "nanoprobe: {name} is watched no longer: {place} is, or is between, an exclusive load and its store. The trap at \
+                 a watched access breaks such a pair: the thread would begin again for ever"
+            );
+        }
     }
 
     /// One access, as a line of its own and one for each caller.
@@ -263,7 +303,7 @@ impl Run<'_> {
             }
             Subject::Soft(soft) => receipt = soft.leave(),
         }
-        self.handle();
+        self.handle(true);
         receipt
     }
 
@@ -319,7 +359,7 @@ impl Run<'_> {
                 "detach_verified": is_verified && !was_gone, "target_gone": was_gone,
                 "faults": faults, "calls_made_again": calls, "blind_calls": blind_calls,
                 "kernel_changes": kernel_changes, "map_calls": map_calls,
-                "children_freed": children, "shown": self.shown, "lost": lost,
+                "children_freed": children, "shown": self.shown, "lost": lost, "lapsed": self.told, "stopped_by": self.stopped_by,
             });
             self.writer.line(&json!({"type": "receipt", "data": data}).to_string());
         }

@@ -57,7 +57,8 @@ const SAMPLE_ID_ALL: u64 = 1 << 18;
 const EXCLUDE_CALLCHAIN_KERNEL: u64 = 1 << 21;
 const USE_CLOCKID: u64 = 1 << 25;
 /// What is in a sample: thread, time, CPU, callers, registers. In this order.
-const SAMPLE: u64 = 1 << 1 | 1 << 2 | 1 << 7 | 1 << 5 | 1 << 12;
+const SAMPLE: u64 = 1 << 1 | 1 << 2 | 1 << 7 | CALLERS | 1 << 12;
+const CALLERS: u64 = 1 << 5;
 const INHERIT_THREAD: u64 = 1 << 35;
 const REMOVE_ON_EXEC: u64 = 1 << 36;
 const SIGTRAP: u64 = 1 << 37;
@@ -149,10 +150,14 @@ pub struct Sampled {
     pub period: u64,
     /// Which registers of user mode are in a sample, by the kernel's bits.
     pub registers: u64,
-    /// What the thread starts has it too.
+    /// What the thread starts has it too: threads, and processes if `is_for_children`.
     pub is_inherited: bool,
+    /// With `is_inherited`: forked processes too.
+    pub is_for_children: bool,
     /// Only what happens in user mode.
     pub only_user: bool,
+    /// There are no callers in a sample, no records of names and births, and another program has no such event.
+    pub is_bare: bool,
 }
 
 /// A descriptor of samples of thread `tid` (-1: all of them) on one CPU. See [`Samples`](crate::Samples).
@@ -177,15 +182,14 @@ pub fn open_sampled(s: &Sampled, tid: i32, cpu: u32) -> Result<i32, Errno> {
         size: ATTR_BYTES,
         config,
         sample_period: s.period,
-        sample_type: SAMPLE,
+        sample_type: if s.is_bare { SAMPLE & !CALLERS } else { SAMPLE },
         flags: DISABLED
             | EXCLUDE_HV
             | EXCLUDE_CALLCHAIN_KERNEL
             | USE_CLOCKID
-            | COMM
-            | TASK
-            | SAMPLE_ID_ALL
+            | if s.is_bare { REMOVE_ON_EXEC } else { COMM | TASK | SAMPLE_ID_ALL }
             | bit(s.is_inherited, INHERIT)
+            | bit(s.is_inherited && !s.is_for_children, INHERIT_THREAD)
             | bit(s.only_user, EXCLUDE_KERNEL),
         wakeup_events: 1,
         bp_type: access,

@@ -1,7 +1,7 @@
 /* An AArch64 process whose functions are called a known number of times, by eight threads.
  *
  * More threads call idle() all the time: eight, or as many as the argument says. `run N FUNCTION` has each of eight call
- * FUNCTION N/8 times and prints `calls FUNCTION=HITS`; `quit` ends with status 7. Each call's answer is checked: a wrong one ends the program with 99.
+ * FUNCTION N/8 times and prints `calls FUNCTION=HITS`; `values` stores one value after another to `plain`; `quit` ends with status 7. Each call's answer is checked: a wrong one ends the program with 99.
  * Each function begins with an instruction that a probe has to write anew, or has a label at one inside.
  */
 #define _GNU_SOURCE
@@ -52,6 +52,18 @@ FUNCTION(work_all, "mov x2, #2\nmov x3, #3\nmov x4, #4\nmov x5, #5\nmov x6, #6\n
                    "cset x1, lo\nadd x0, x0, x1\nadd x2, x2, x3\nadd x4, x4, x5\nadd x6, x6, x7\nadd x8, x8, x9\nadd x10, x10, x11\n"
                    "add x12, x12, x13\nadd x14, x14, x15\nadd x16, x16, x17\nadd x0, x0, x2\nadd x0, x0, x4\nadd x0, x0, x6\n"
                    "add x0, x0, x8\nadd x0, x0, x10\nadd x0, x0, x12\nadd x0, x0, x14\nadd x0, x0, x16\nret");
+/* Accesses to watched words: a store, a load, a pair of exclusives that adds one. */
+uint64_t plain[2], shared, other, cells[5];
+FUNCTION(work_store, "adrp x2, plain\nadd x2, x2, :lo12:plain\nstr x0, [x2]\nadd x0, x0, #3\nret");
+FUNCTION(work_load, "adrp x2, plain\nadd x2, x2, :lo12:plain\nldr x3, [x2]\nadd x0, x0, #3\nret");
+FUNCTION(work_exclusive, "adrp x2, shared\nadd x2, x2, :lo12:shared\n1: ldxr x3, [x2]\nadd x3, x3, #1\nstxr w4, x3, [x2]\ncbnz w4, 1b\n"
+                         "add x0, x0, #3\nret");
+/* The watched store is between the two. */
+FUNCTION(work_between, "adrp x2, shared\nadd x2, x2, :lo12:shared\nadrp x5, other\nadd x5, x5, :lo12:other\n1: ldxr x3, [x2]\nadd x3, x3, #1\n"
+                       "str x0, [x5]\nstxr w4, x3, [x2]\ncbnz w4, 1b\nadd x0, x0, #3\nret");
+FUNCTION(work_values, "adrp x2, plain\nadd x2, x2, :lo12:plain\nmov x3, #0x11\nmov x4, #0xabc\nstr x3, [x2]\nstrb w4, [x2, #7]\nstrh wzr, [x2]\n"
+                      "stp w3, w4, [x2]\nfmov d0, x4\nstr d0, [x2]\nstrb w3, [x2]\nstr x4, [x2], #8\nstlr x3, [x2]\nsub x2, x2, #8\n"
+                      "stlr x3, [x2]\nret");
 /* work_pair+4 is between an exclusive load and its store: no place for a probe. */
 FUNCTION(work_pair, "ldxr x2, [x1]\nadd x2, x2, x0\nstxr w3, x2, [x1]\ncbnz w3, work_pair\nmov x0, x2\nret");
 
@@ -73,7 +85,8 @@ static const struct kind {
     {"work", work},           {"work_adr", work_adr},     {"work_adrp", work_adrp},     {"work_cbz", work_cbz},
     {"work_tbnz", work_tbnz}, {"work_literal", work_literal}, {"work_vector", work_vector}, {"work_loop", work_loop},
     {"work_branch", work_branch}, {"work_frame", work_frame}, {"work_flags", work_flags}, {"work_below", work_below},
-    {"work_all", work_all},
+    {"work_all", work_all},   {"work_store", work_store}, {"work_load", work_load},     {"work_exclusive", work_exclusive},
+    {"work_between", work_between},
 };
 
 static uint64_t answer(work_fn *call, uint64_t i) {
@@ -93,7 +106,7 @@ static uint64_t answer(work_fn *call, uint64_t i) {
 static pthread_barrier_t begin, end;
 static const struct kind *now;
 static uint64_t turns;
-static atomic_ulong hits;
+static atomic_ulong hits, pairs;
 
 static void *worker(void *unused) {
     for (;;) {
@@ -103,6 +116,7 @@ static void *worker(void *unused) {
             uint64_t with = now->call == work_loop ? i % 5 + 1 : i % 7;
             must(now->name, answer(now->call, with), now->call(with, 3));
             made += now->call == work_loop ? with : 1;
+            if (now->call == work_exclusive || now->call == work_between) atomic_fetch_add(&pairs, 1);
         }
         atomic_fetch_add(&hits, made);
         pthread_barrier_wait(&end);
@@ -132,6 +146,11 @@ int main(int argc, char **argv) {
     puts("ready");
     while (fgets(line, sizeof line, stdin)) {
         if (!strcmp(line, "quit\n")) return 7;
+        if (!strcmp(line, "values\n")) {
+            work_values(0, 0);
+            puts("stored");
+            continue;
+        }
         if (sscanf(line, "run %lu %63s", &calls, name) != 2) return 98;
         now = 0;
         for (unsigned k = 0; k < sizeof kinds / sizeof *kinds; k++)
@@ -141,6 +160,7 @@ int main(int argc, char **argv) {
         atomic_store(&hits, 0);
         pthread_barrier_wait(&begin);
         pthread_barrier_wait(&end);
+        must("the sum of exclusives", atomic_load(&pairs), shared);
         printf("calls %s=%lu\n", name, (unsigned long)atomic_load(&hits));
     }
     return 7;

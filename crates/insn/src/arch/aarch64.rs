@@ -16,6 +16,7 @@ mod encode;
 mod exits;
 mod place;
 mod relocate;
+mod store;
 mod verdict;
 
 pub use decode::{Auth, By, LINK, Literal, Relative, ZERO, decode};
@@ -28,4 +29,5 @@ pub use relocate::{
     COPY_MAX_WORDS, Copied, FAR_WORDS, GATE_WORDS, NotMoved, Origin, SCRATCH_BYTES, Saved, far, gate,
     relocate, resume,
 };
+pub use store::{Stored, stored};
 pub use verdict::{Verdict, is_landing_pad, kernel_errno, verdict, verdict_at};

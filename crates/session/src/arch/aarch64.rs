@@ -11,6 +11,8 @@
 pub(crate) mod frame;
 
 use super::SleptIn;
+use insn::Forbidden;
+use insn::aarch64::Stored;
 use sys::ptrace::Regs;
 use sys::{Errno, nr};
 use unwind::Registers;
@@ -241,9 +243,53 @@ pub(crate) fn has_rdpid() -> bool {
     false
 }
 
-/// Not asked: nothing is watched here yet.
-pub(crate) fn debugger_registers(_: i32) -> usize {
-    0
+/// Whether a watchpoint's trap comes before the access: what is stored is not in memory yet, and the trap's return breaks a pair of
+/// exclusive accesses.
+pub(crate) const TRAPS_AHEAD: bool = true;
+/// As many watchpoints as the architecture has room for.
+pub(crate) const WATCHES_MAX: usize = 16;
+/// Registers of a sample, by the kernel's numbers: x0 to x30, sp, pc; and pc alone.
+pub(crate) const SAMPLED: u64 = (1 << 33) - 1;
+pub(crate) const SAMPLED_PLACE: u64 = 1 << 32;
+
+/// A thread's watchpoints: how many a processor has, the addresses that a debugger has set through ptrace.
+fn hardware_watches(tid: i32) -> Option<(u32, usize)> {
+    const NT_ARM_HW_WATCH: usize = 0x403;
+    const ENTRY: usize = 16;
+    let mut bytes = [0u8; 8 + ENTRY * WATCHES_MAX];
+    let len = sys::ptrace::register_set(tid, NT_ARM_HW_WATCH, &mut bytes).ok()?;
+    let is_set = |entry: &&[u8]| entry[8] & 1 == 1;
+    let set = bytes.get(8..len)?.chunks_exact(ENTRY).filter(is_set).count();
+    Some((u32::from(bytes[0]), set))
+}
+
+/// How many watchpoints a debugger has set in the stopped thread.
+pub(crate) fn debugger_registers(tid: i32) -> usize {
+    hardware_watches(tid).map_or(0, |(_, set)| set)
+}
+
+/// The registers of a processor, as a stopped thread of it tells: those for data are by themselves.
+pub(crate) fn debug_registers(tid: i32) -> hwbp::Pools {
+    let data = hardware_watches(tid).map_or(WATCHES_MAX as u32, |(all, _)| all);
+    hwbp::Pools::Split { data, instruction: 0 }
+}
+
+/// Whether a thread that traps at this instruction may have to begin again for ever: at an exclusive access, or between a load
+/// and its store.
+pub(crate) fn is_broken_by_trap(code: &insn::Code<'_>, at: u64) -> bool {
+    use insn::aarch64::{Verdict, verdict_at};
+    matches!(verdict_at(code, at), Verdict::Refused(Forbidden::Exclusive | Forbidden::InExclusive))
+}
+
+/// What the instruction of a sample with [`SAMPLED`] is about to store.
+pub(crate) fn stored(instruction: &[u8], registers: &[u64]) -> Stored {
+    let Some(word) = instruction.first_chunk() else { return Stored::Unknown };
+    let general = |n: u8| registers.get(usize::from(n)).copied().unwrap_or_default();
+    match insn::aarch64::stored(u32::from_le_bytes(*word), general) {
+        // The uppermost byte of a pointer may be the program's own.
+        Stored::Bytes { addr, bytes, len } => Stored::Bytes { addr: addr & !(0xff << 56), bytes, len },
+        other => other,
+    }
 }
 
 /// The counter now.

@@ -9,6 +9,7 @@
 pub(crate) mod frame;
 
 use super::SleptIn;
+use insn::aarch64::Stored;
 use sys::ptrace::{self, Regs};
 use sys::{Errno, nr};
 use unwind::{Reg, Registers};
@@ -255,6 +256,28 @@ pub(crate) fn has_rdpid() -> bool {
 /// How many debug registers of a stopped thread a debugger has set.
 pub(crate) fn debugger_registers(tid: i32) -> usize {
     ptrace::debugger_addresses(tid).map_or(0, |all| all.iter().filter(|a| **a != 0).count())
+}
+
+/// The registers of a processor.
+pub(crate) fn debug_registers(_: i32) -> hwbp::Pools {
+    hwbp::Pools::Shared(WATCHES_MAX as u32)
+}
+
+/// A watchpoint's trap comes behind the access: the value is in memory, and nothing is broken.
+pub(crate) const TRAPS_AHEAD: bool = false;
+pub(crate) const WATCHES_MAX: usize = 4;
+/// Not asked where traps come behind.
+pub(crate) const SAMPLED: u64 = 0;
+pub(crate) const SAMPLED_PLACE: u64 = 0;
+
+/// As [`SAMPLED`].
+pub(crate) fn is_broken_by_trap(_: &insn::Code<'_>, _: u64) -> bool {
+    false
+}
+
+/// As [`SAMPLED`].
+pub(crate) fn stored(_: &[u8], _: &[u64]) -> Stored {
+    Stored::Unknown
 }
 
 /// The time stamp counter now.

@@ -1,19 +1,22 @@
 //! Watchpoints in debug registers.
 //!
 //! For:     `nanoprobe watch`.
-//! State:   one perf event for each thread and watch; a claim that says so to others; a recorder, if more than counts is
-//!          wanted.
+//! State:   one perf event for each thread and watch, and each CPU where the trap comes before the access; a claim that says so to
+//!          others; who sees each access, if more than counts is wanted or the trap comes before.
 //! Context: control. The target runs except while events are opened.
 //! Keeps:   H1 each access from user mode counts once, whatever thread makes it, born before or after: events
 //!          are opened while all threads stand still, so that none is born between, and are inherited.
 //!          H2 the target's memory and signals are left alone.
-//!          H3 counts are the events' own, and do not depend on what was recorded.
-//! Checked: testkit `watching`, against a program that counts its own writes.
+//!          H3 counts are the events' own, and do not depend on what was recorded; of a watch that is over since traps break what it
+//!             watches, the tries that were seen are taken off.
+//! Checked: testkit `watching`, against a program that counts its own writes; the machine's test (docs/aarch64.md).
 
+use super::ahead::{Ahead, Lapse};
 use super::callers::Callers;
 use super::record::Recorder;
-use super::registers::{Claim, Others, REGISTERS, Taken, process_in_words};
+use super::registers::{Claim, Others, Taken, process_in_words};
 use super::{Access, Detail, Touch, Watch, WatchError, step};
+use crate::arch;
 use crate::facts::descriptor::owned;
 use crate::facts::error::Broken;
 use crate::facts::ported;
@@ -39,11 +42,22 @@ pub struct Hard {
     watches: Vec<Watch>,
     /// By watch.
     events: Vec<Vec<File>>,
-    recorder: Option<Recorder>,
+    eyes: Eyes,
     threads: usize,
     /// How long it took to set them, and how long a thread stood.
     took: Duration,
     stall: Duration,
+}
+
+/// Who sees each access.
+#[derive(Debug)]
+enum Eyes {
+    /// Nobody: it is only counted.
+    None,
+    /// Programs of the kernel's, in a trap behind it.
+    Behind(Recorder),
+    /// We, by samples of traps before it.
+    Ahead(Ahead),
 }
 
 impl Hard {
@@ -57,7 +71,9 @@ impl Hard {
         with_children: bool,
         detail: Detail,
     ) -> Result<Hard, WatchError> {
-        ported::check("a watchpoint")?;
+        if detail == Detail::Stacks {
+            ported::check(ported::STACKS)?;
+        }
         recover(pid)?;
         let mut others = Others::default();
         others.look();
@@ -68,11 +84,11 @@ impl Hard {
         others.look();
         let taken = Taken::of(&world, &others);
         taken.check(&watches)?;
-        let recorder = if detail > Detail::Count { Some(recorder(pid, &watches, detail)?) } else { None };
+        let mut eyes = eyes(pid, &watches, detail)?;
         let tids: Vec<i32> = world.threads().map(|t| t.tid).collect();
         let mut events = Vec::new();
         for (n, watch) in watches.iter().enumerate() {
-            match open_all(n, watch, &tids, with_children, recorder.as_ref()) {
+            match open_all(n, watch, &tids, with_children, &mut eyes) {
                 Ok(opened) => events.push(opened),
                 Err(errno) => {
                     drop(world);
@@ -84,17 +100,58 @@ impl Hard {
         let stall = world.resume();
         let took = began.elapsed();
         let start_time = process::start_time(pid);
-        Ok(Hard { _claim, pid, start_time, watches, events, recorder, threads: tids.len(), took, stall })
+        Ok(Hard { _claim, pid, start_time, watches, events, eyes, threads: tids.len(), took, stall })
     }
 
     /// The accesses that were recorded since the last call; none if only counts were wanted.
     pub fn take_touches(&mut self) -> Vec<Touch> {
-        self.recorder.as_mut().map(Recorder::take).unwrap_or_default()
+        self.take(false)
+    }
+
+    /// The rest of them, after [`disarm`](Self::disarm).
+    pub fn take_last_touches(&mut self) -> Vec<Touch> {
+        self.take(true)
+    }
+
+    fn take(&mut self, is_last: bool) -> Vec<Touch> {
+        let ahead = match &mut self.eyes {
+            Eyes::None => return Vec::new(),
+            Eyes::Behind(recorder) => return recorder.take(),
+            Eyes::Ahead(ahead) => ahead,
+        };
+        let (touches, lapsed) = ahead.take(is_last);
+        for Lapse { watch, .. } in lapsed {
+            disable(&self.events[watch]);
+        }
+        touches
+    }
+
+    /// Whether [`take_touches`](Self::take_touches) has to be called again and again.
+    pub fn has_to_look(&self) -> bool {
+        !matches!(self.eyes, Eyes::None)
+    }
+
+    /// Who was seen to stop the process meanwhile, by number and name, where that may end the watches of some of its threads.
+    pub fn stopped_by(&self) -> Option<(i32, String)> {
+        let Eyes::Ahead(ahead) = &self.eyes else { return None };
+        ahead.tracer().map(|pid| (pid, process::name(pid)))
+    }
+
+    /// Watches that are over, as their trap breaks exclusive accesses of the process: a thread would begin again for ever.
+    pub fn lapses(&self) -> &[Lapse] {
+        match &self.eyes {
+            Eyes::Ahead(ahead) => ahead.lapses(),
+            _ => &[],
+        }
     }
 
     /// Accesses that were counted and found no room to be recorded.
     pub fn lost(&self) -> u64 {
-        self.recorder.as_ref().map_or(0, Recorder::lost)
+        match &self.eyes {
+            Eyes::None => 0,
+            Eyes::Behind(recorder) => recorder.lost(),
+            Eyes::Ahead(ahead) => ahead.untold(),
+        }
     }
 
     /// A watch by its number.
@@ -108,23 +165,22 @@ impl Hard {
     /// An event cannot be read.
     pub fn counts(&mut self) -> std::io::Result<Vec<(&Watch, u64)>> {
         let mut counts = Vec::new();
-        for (watch, events) in self.watches.iter().zip(&mut self.events) {
-            let mut sum = 0;
+        for (n, (watch, events)) in self.watches.iter().zip(&mut self.events).enumerate() {
+            let mut sum = 0u64;
             for event in events {
                 let mut value = [0u8; 8];
                 event.read_exact(&mut value)?;
                 sum += u64::from_le_bytes(value);
             }
-            counts.push((watch, sum));
+            let broken = if let Eyes::Ahead(ahead) = &self.eyes { ahead.broken(n) } else { 0 };
+            counts.push((watch, sum.saturating_sub(broken)));
         }
         Ok(counts)
     }
 
     /// Stops counting, so that what is read afterwards is final.
     pub fn disarm(&mut self) {
-        for event in self.events.iter().flatten() {
-            let _ = perf::disable(event.as_raw_fd());
-        }
+        self.events.iter().for_each(|events| disable(events));
     }
 
     /// Whether the process is still the one that we watch.
@@ -144,25 +200,43 @@ impl Hard {
     }
 }
 
-/// In a process that stands.
-fn recorder(pid: i32, watches: &[Watch], detail: Detail) -> Result<Recorder, WatchError> {
-    let memory = Arc::new(Memory::open(pid)?);
-    let values: Vec<u64> = watches.iter().map(|w| step::value(&memory, w)).collect();
-    let callers = (detail == Detail::Stacks).then(|| Callers::of(memory));
-    Recorder::new(pid, watches, &values, callers)
+fn disable(events: &[File]) {
+    for event in events {
+        // It is over with the descriptor at the latest.
+        let _ = perf::disable(event.as_raw_fd());
+    }
 }
 
-/// One event for each thread.
+/// In a process that stands.
+fn eyes(pid: i32, watches: &[Watch], detail: Detail) -> Result<Eyes, WatchError> {
+    if detail == Detail::Count && !arch::TRAPS_AHEAD {
+        return Ok(Eyes::None);
+    }
+    let memory = Arc::new(Memory::open(pid)?);
+    let values: Vec<u64> = watches.iter().map(|w| step::value(&memory, w)).collect();
+    if arch::TRAPS_AHEAD {
+        return Ok(Eyes::Ahead(Ahead::new(pid, memory, watches, &values, detail)));
+    }
+    let callers = (detail == Detail::Stacks).then(|| Callers::of(memory));
+    Recorder::new(pid, watches, &values, callers).map(Eyes::Behind)
+}
+
+/// One event for each thread; on each CPU, where samples are taken.
 fn open_all(
     number: usize,
     watch: &Watch,
     tids: &[i32],
     with_children: bool,
-    recorder: Option<&Recorder>,
+    eyes: &mut Eyes,
 ) -> Result<Vec<File>, Errno> {
+    let recorder = match eyes {
+        Eyes::None => None,
+        Eyes::Behind(recorder) => Some(recorder),
+        Eyes::Ahead(ahead) => return ahead.open(number, tids, with_children),
+    };
     let open = |tid: &i32| {
         let event = open(watch, *tid, with_children, recorder.is_some())?;
-        recorder.map_or(Ok(()), |r| r.attach(number, event.as_raw_fd()))?;
+        recorder.as_ref().map_or(Ok(()), |r| r.attach(number, event.as_raw_fd()))?;
         Ok(event)
     };
     tids.iter().map(open).collect()
@@ -192,7 +266,7 @@ pub(super) fn refused(pid: i32, watch: &Watch, errno: Errno, armed: &[Watch], ta
             let ours = armed.iter().map(|w| format!("{} (this command)", w.name));
             let claimed = taken.holders().iter().cloned();
             let holders = ours.chain(claimed).chain(others(pid)).collect();
-            WatchError::NoRegister { name: watch.name.clone(), registers: REGISTERS as u32, holders }
+            WatchError::NoRegister { name: watch.name.clone(), registers: taken.registers(), holders }
         }
         Errno::ENODEV | Errno::ENOENT | Errno::EOPNOTSUPP | Errno::ENOSYS => WatchError::NoHardware { errno },
         Errno::EACCES | Errno::EPERM => WatchError::not_allowed(errno),

@@ -21,7 +21,7 @@ use crate::arch;
 use crate::facts::descriptor::owned;
 use crate::find::process::{self, ENGINE_NAME, Status};
 use crate::hold::world::World;
-use hwbp::{Accounts, EngineKind, Machine, Place, Refused, Request};
+use hwbp::{Accounts, EngineKind, Kind, Machine, Place, Pools, Refused, Request};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -35,7 +35,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"nprobeR1");
 const HEADER: usize = 4;
 /// More processes do not share a memory, and no CPU has more registers.
 const PROCESSES_MAX: usize = 64;
-pub(super) const REGISTERS: usize = 4;
+const REGISTERS: usize = arch::WATCHES_MAX;
 const LEN_MAX: usize = 8 * (HEADER + 2 * PROCESSES_MAX + 2 * REGISTERS);
 
 /// Debug registers that are held, for as long as this lives.
@@ -201,6 +201,8 @@ fn mount_and_inode(process: &str, fd: &str) -> Option<(u64, u64)> {
 #[derive(Debug)]
 pub(super) struct Taken {
     accounts: Accounts,
+    /// How many a CPU has.
+    registers: u32,
     /// For the message: who has what.
     holders: Vec<String>,
     /// By thread, in the order of the stop.
@@ -234,8 +236,11 @@ impl Taken {
         if debugged > 0 {
             holders.push(format!("a debugger, set through ptrace in {debugged} of its threads"));
         }
-        let accounts = Accounts::new(Machine::x86_64(percpu::possible_cpus()), EngineKind::Histogram);
-        Taken { accounts, holders, threads }
+        let pools = world.threads().next().map(|thread| arch::debug_registers(thread.tid));
+        let pools = pools.unwrap_or(Pools::Shared(0));
+        let machine = Machine { cpus: percpu::possible_cpus(), pools };
+        let accounts = Accounts::new(machine, EngineKind::Histogram);
+        Taken { accounts, registers: machine.slots(Kind::Data), holders, threads }
     }
 
     /// Whether all threads have registers for all watches.
@@ -266,6 +271,11 @@ impl Taken {
             }
         }
         Ok(())
+    }
+
+    /// How many a CPU has.
+    pub fn registers(&self) -> u32 {
+        self.registers
     }
 
     /// Who has registers, as far as it is claimed.

@@ -13,6 +13,7 @@ use super::registers::{Claim, Others, Taken};
 use super::{Access, Watch, WatchError};
 use crate::facts::descriptor::owned;
 use crate::facts::error::Broken;
+use crate::facts::ported;
 use crate::hold::world::{Hurry, World};
 use crate::leave::recover::recover;
 use std::collections::HashMap;
@@ -104,6 +105,9 @@ impl Sampler {
     /// # Errors
     /// See [`WatchError`]; then nothing is left behind.
     pub fn start(what: &What, whom: &Whom) -> Result<Sampler, WatchError> {
+        if matches!(what, What::Access(_)) {
+            ported::check("a watchpoint of a script")?;
+        }
         sched::raise_descriptor_limit();
         let sampler = match whom {
             Whom::All => {
@@ -245,7 +249,15 @@ fn open(what: &What, tid: i32, cpu: u32) -> Result<File, Errno> {
             (Occasion::Access { addr: watch.addr, len: watch.len, access }, 1)
         }
     };
-    let of = |only_user| Sampled { of, period, registers: REGISTERS, is_inherited: tid > 0, only_user };
+    let of = |only_user| Sampled {
+        of,
+        period,
+        registers: REGISTERS,
+        is_inherited: tid > 0,
+        is_for_children: true,
+        only_user,
+        is_bare: false,
+    };
     let opened = match perf::open_sampled(&of(false), tid, cpu) {
         // Who may not look at the kernel still may at his own code.
         Err(Errno::EACCES | Errno::EPERM) if tid > 0 => perf::open_sampled(&of(true), tid, cpu),

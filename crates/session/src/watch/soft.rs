@@ -113,7 +113,7 @@ impl Soft {
     /// # Errors
     /// See [`WatchError`]; then the process is as before.
     pub fn arm(pid: i32, watches: Vec<Watch>, detail: Detail) -> Result<Soft, WatchError> {
-        ported::check("a watchpoint")?;
+        ported::check("a watchpoint by page protection (--soft)")?;
         descriptor::reserve()?;
         recover(pid)?;
         let began = Instant::now();

@@ -89,7 +89,7 @@ impl WatchSpec {
         let access = match access {
             "w" => Access::Write,
             "rw" | "wr" => Access::ReadWrite,
-            "r" => return Err(bad("reads alone cannot be watched on x86: write rw")),
+            "r" => return Err(bad("reads alone cannot be watched: write rw")),
             "x" => return Err(bad("code is probed, not watched: nanoprobe count 'u:BIN:FUNC'")),
             _ => return Err(bad("the access is w or rw")),
         };

@@ -72,8 +72,22 @@ struct Seen {
 impl Last {
     /// Notes a value; the one before, if nothing was lost between the two.
     pub(super) fn next(&mut self, watch: usize, pid: i32, value: Option<u64>, lost: u64) -> Option<u64> {
-        let before = self.0.insert((watch, pid), Seen { value, lost });
-        before.filter(|seen| seen.lost == lost)?.value
+        self.then(watch, pid, lost, |_| value).0
+    }
+
+    /// The value before, if nothing was lost since, and the one that follows from it.
+    pub(super) fn then(
+        &mut self,
+        watch: usize,
+        pid: i32,
+        lost: u64,
+        follow: impl FnOnce(Option<u64>) -> Option<u64>,
+    ) -> (Option<u64>, Option<u64>) {
+        let seen = self.0.get(&(watch, pid)).filter(|seen| seen.lost == lost);
+        let before = seen.and_then(|seen| seen.value);
+        let value = follow(before);
+        self.0.insert((watch, pid), Seen { value, lost });
+        (before, value)
     }
 }
 
