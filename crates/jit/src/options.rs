@@ -7,6 +7,7 @@
 //! Checked: tests/engines.rs runs every case at every level and effort.
 
 use bpf::Wide;
+use wire::maps::NearTable;
 
 /// How far a program is believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -67,6 +68,9 @@ pub struct Options<'a> {
     pub helpers: &'a [u32],
     /// What a wide immediate stands for that is not a plain number; `None` refuses the program.
     pub meaning: &'a dyn Fn(Wide) -> Option<Meaning>,
+    /// What a wide immediate stands for that is a table whose keys of a word a program of our own may look for by itself, where its
+    /// thread found one before. The run's hit must be one, and the helpers that [`wire::Helper::is_for_programs`] leaves out be there.
+    pub near: &'a dyn Fn(Wide) -> Option<NearTable>,
     /// A mistake to make, for tests of tests.
     #[cfg(feature = "broken")]
     pub broken: Option<crate::Broken>,
@@ -80,6 +84,7 @@ impl Default for Options<'_> {
             effort: Effort::default(),
             helpers: &[],
             meaning: &|_| None,
+            near: &|_| None,
             #[cfg(feature = "broken")]
             broken: None,
         }

@@ -36,6 +36,18 @@ impl Run {
         Run(CheckedHit { hit, bounds })
     }
 
+    /// The same at this site, for a trampoline that has found this copy: [`Hit::copy`].
+    pub fn at(mut self, site: &wire::SiteDesc, copy: u64) -> Run {
+        (self.0.hit.site, self.0.hit.copy) = (std::ptr::from_ref(site) as u64, copy);
+        self
+    }
+
+    /// The same for a thread that has this place.
+    pub fn inside(mut self, place: &wire::Inside) -> Run {
+        self.0.hit.inside = std::ptr::from_ref(place) as u64;
+        self
+    }
+
     /// Instructions that it may take, or may take still.
     pub fn fuel(&self) -> u64 {
         self.0.hit.fuel
@@ -127,7 +139,7 @@ impl FaultKind {
 /// Where the code finds fields.
 pub(crate) mod place {
     use std::mem::offset_of;
-    use wire::{Bounds, CheckedHit, Hit};
+    use wire::{Bounds, CheckedHit, Hit, Inside, SiteDesc};
 
     pub const FUEL: i32 = offset_of!(Hit, fuel) as i32;
     pub const FAULT: i32 = offset_of!(Hit, fault) as i32;
@@ -135,6 +147,12 @@ pub(crate) mod place {
     pub const CALLS_LEFT: i32 = offset_of!(Hit, calls_left) as i32;
     pub const STACK: i32 = offset_of!(Hit, stack) as i32;
     pub const SCRATCH: i32 = offset_of!(Hit, scratch) as i32;
+    pub const INSIDE: i32 = offset_of!(Hit, inside) as i32;
+    pub const SITE: i32 = offset_of!(Hit, site) as i32;
+    pub const COPY: i32 = offset_of!(Hit, copy) as i32;
+    pub const PROCESS: i32 = offset_of!(SiteDesc, process) as i32;
+    pub const THREAD_AT: i32 = offset_of!(SiteDesc, tid_offset) as i32;
+    pub const POINTER: i32 = offset_of!(Inside, owner) as i32;
 
     const _: () = assert!(offset_of!(CheckedHit, hit) == 0);
 

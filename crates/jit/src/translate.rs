@@ -14,6 +14,7 @@
 mod alu;
 mod call;
 mod memory;
+mod near;
 
 use crate::broken::Broken;
 use crate::flow::{self, Function, Regs};
@@ -28,7 +29,8 @@ use cranelift_codegen::ir::{
     StackSlotKind, Value,
 };
 use cranelift_codegen::isa::CallConv;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use wire::maps::NearTable;
 
 /// r1 to r5, and the run.
 const PARAMS: usize = 6;
@@ -91,6 +93,10 @@ struct Body<'a> {
     /// Where one ends that has noted it already.
     out: Block,
     callees: BTreeMap<(u32, u32), FuncRef>,
+    /// What stands for a table whose keys the program may look for itself.
+    tables: BTreeMap<Value, NearTable>,
+    /// What is the thread's, and the same at each hit.
+    of_thread: BTreeSet<Value>,
     /// The instruction being translated.
     at: usize,
     /// The block that we are in has its last instruction.
@@ -146,7 +152,7 @@ impl<'a> Body<'a> {
         let fuel = has_fuel.then(|| to.ins().load(I64, trusted(), run, place::FUEL));
         let frame = frame(&mut to, unit, function, run);
         let at = function.entry;
-        let callees = BTreeMap::new();
+        let (callees, tables, of_thread) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
         let mut body = Body {
             unit,
             function,
@@ -159,6 +165,8 @@ impl<'a> Body<'a> {
             fault,
             out,
             callees,
+            tables,
+            of_thread,
             at,
             is_ended: false,
         };
@@ -208,6 +216,9 @@ impl<'a> Body<'a> {
             Op::End { order, size, dst } => self.reorder(order, size, dst),
             Op::Wide { dst, wide } => {
                 let value = self.wide(wide)?;
+                if let Some(table) = (self.unit.options.near)(wide).filter(|_| !self.unit.is_checked()) {
+                    self.tables.insert(value, table);
+                }
                 self.set(dst, value);
             }
             Op::Load { size, signed, dst, src, offset } => self.load(size, signed, dst, (src, offset)),

@@ -56,13 +56,12 @@ const EVICTED: usize = 16;
 
 /// An element: next, version, hash, used; then key and value.
 pub(crate) const NEXT: usize = 0;
-pub(crate) const VERSION: usize = 4;
+pub(crate) use wire::maps::element::VERSION;
 pub(crate) const SUM: usize = 8;
-pub(crate) const USED: usize = 12;
-pub(crate) const DATA: usize = 16;
+pub(crate) use wire::maps::element::{DATA, USED};
 
 /// In a bucket: behind the count of its changes.
-const HEAD_OF_CHAIN: usize = 4;
+use wire::maps::chain::HEAD as HEAD_OF_CHAIN;
 
 /// A chain ends with the number of its bucket, so that who strayed into another one notices.
 pub(crate) const END: u32 = 1 << 31;
@@ -84,7 +83,7 @@ pub(crate) const STAYS: u32 = 16;
 
 /// In the word of use: used since the hand came by, and in the map.
 pub(crate) const WAS_USED: u32 = 1;
-pub(crate) const IS_LIVE: u32 = 2;
+pub(crate) use wire::maps::element::IS_LIVE;
 
 /// What an update may do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -57,7 +57,7 @@ pub use ring::{Cursor, Next, Reader, Reservation, Ring};
 #[cfg(not(loom))]
 pub use stacks::{StackTable, Stacks};
 #[cfg(not(loom))]
-pub use table::{Form, Glance, Kind, Near, Slot, Spec, Table};
+pub use table::{Form, Glance, Kind, Near, Slot, Spec, Table, add_to_copies, set_key_asleep};
 #[cfg(not(loom))]
 pub use way::{Locked, Outside, Restartable, Way};
 #[cfg(loom)]

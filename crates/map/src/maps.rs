@@ -17,8 +17,8 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::Arc;
 use sys::mapping::PrivateMapping;
-use wire::Untrusted;
-use wire::maps::{Clock, ERRORS_STRIDE, HANDLES, HelperError, MapsHead, Span};
+use wire::maps::{Clock, ERRORS_STRIDE, HANDLES, HelperError, MapsHead, NearTable, Span};
+use wire::{Inside, Untrusted};
 
 const PAGE: usize = 4096;
 /// In front of a record's bytes: its stamp.
@@ -168,6 +168,14 @@ impl Maps {
     /// Where a map's handle stands, from the head: its address in a target is what a program calls the map.
     pub fn handle(&self, number: usize) -> Option<usize> {
         (number < self.first_table + self.tables.len()).then_some(HANDLES + 8 * number)
+    }
+
+    /// What compiled code has to know of a table to look for a key by itself, if the head is so far from the arena's beginning; `None`
+    /// if it has to ask.
+    pub fn near(&self, number: usize, head: usize) -> Option<NearTable> {
+        let placed = self.tables.get(number.checked_sub(self.first_table)?)?;
+        let word = Inside::near_of((head + self.handle(number)?) as u64);
+        placed.form.near(head + placed.at, (offset_of!(Inside, near) + 8 * word) as u32)
     }
 
     /// Where the constants lie, from the head.

@@ -266,8 +266,7 @@ pub fn close_write(version: &AtomicU32) {
     version.store(if next == 0 { 4 } else { next }, order);
 }
 
-/// Set in the version of a key's element while the key is gone.
-pub const ASLEEP: u32 = 2;
+pub use wire::maps::element::ASLEEP;
 
 /// Begins a change of what others may change too: false if `version` is not what was seen any more.
 #[inline(always)]

@@ -19,6 +19,7 @@ use crate::place::{Access, Place};
 use core::ops::Deref;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use wire::maps::chain;
 
 const HEAD: usize = 64;
 const SLOTS: usize = 0;
@@ -290,13 +291,13 @@ impl Drop for Stacks {
 }
 
 /// An odd number whose bits are about half set.
-const K: u64 = 0x9e37_79b9_7f4a_7c15;
+const K: u64 = chain::SPREAD;
 /// The part of a slot's word that tells stacks apart; the rest says where the stack lies.
 const TAG: u64 = !0 << 40;
 
 /// Spreads a word's bits over the whole word.
 #[inline(always)]
 pub(crate) fn mix(word: u64) -> u64 {
-    let wide = u128::from(word ^ 0x8bb8_4b93_962e_acc9) * u128::from(K);
+    let wide = u128::from(word ^ chain::SALT) * u128::from(chain::SPREAD);
     (wide as u64) ^ (wide >> 64) as u64
 }

@@ -23,7 +23,7 @@ mod pool;
 mod walk;
 
 pub use form::{Form, Kind, Spec};
-pub use glance::{Glance, Near};
+pub use glance::{Glance, Near, add_to_copies, set_key_asleep};
 
 use crate::Error;
 use crate::hash::{Entries, Flag, LRU, Met};

@@ -148,6 +148,38 @@ clocks! {
     ktime_get_boot_ns(clock) = clock.boot.load(Relaxed), or ktime_get_boot_ns_whole;
 }
 
+/// Wakes a key's element that stays its own, or puts it to sleep: (version's address, the version that was seen, whether it is to
+/// be gone) -> 1, or 0 and nothing was done.
+///
+/// # Safety
+/// As for all of [`table`]; called by code that was compiled for the table, which found the element there.
+unsafe extern "C" fn near_set(version: u64, seen: u64, is_asleep: u64, _: u64, _: u64, _: *mut Hit) -> u64 {
+    // SAFETY: a version of an element of a table in the arena (contract).
+    u64::from(unsafe { map::set_key_asleep(version as *mut u32, seen as u32, is_asleep != 0) })
+}
+
+/// Takes a value into the words of a key that was found: (address of the first CPU's, value, how, bytes between two CPUs', CPUs) -> 1,
+/// or 0 and nothing was done.
+///
+/// # Safety
+/// As for [`near_set`].
+unsafe extern "C" fn near_add<A: Adder>(
+    first: u64,
+    value: u64,
+    how: u64,
+    stride: u64,
+    cpus: u64,
+    hit: *mut Hit,
+) -> u64 {
+    // SAFETY: the run's own (contract of all: `table`).
+    let hit = unsafe { &*hit };
+    // SAFETY: a site's description lives as long as its trampoline can be run (contract).
+    let site = unsafe { &*(hit.site as *const SiteDesc) };
+    let way = A::way(hit.copy, site);
+    // SAFETY: a key's words in a table in the arena, and as many copies (contract).
+    u64::from(unsafe { map::add_to_copies(first, value, how, (stride, cpus as u32), way) })
+}
+
 unsafe extern "C" fn pid_tgid<A: Adder>(r1: u64, r2: u64, r3: u64, r4: u64, r5: u64, hit: *mut Hit) -> u64 {
     // SAFETY: the run's own (contract of all: `table`).
     let of = unsafe { &*hit };
@@ -203,6 +235,8 @@ pub const fn table<A: Adder>() -> [Function; HELPERS_LEN] {
         word_update::<A>,
         word_delete::<A>,
         word_aggregate::<A>,
+        near_set,
+        near_add::<A>,
     ]
 }
 

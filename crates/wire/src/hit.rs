@@ -162,6 +162,13 @@ impl Inside {
     pub const COUNT: usize = 4096;
     /// Their bytes.
     pub const LEN_BYTES: usize = Inside::COUNT * size_of::<Inside>();
+
+    /// Which of [`Inside::near`] is for the map whose handle has this address, or is so far from the arena's beginning.
+    #[inline(always)]
+    pub const fn near_of(handle: u64) -> usize {
+        // Handles are words, one behind the other.
+        handle as usize / size_of::<u64>() % 4
+    }
 }
 
 /// What a run of a program needs: bits of [`ProgramDesc::needs`].
@@ -313,10 +320,16 @@ pub enum Helper {
     WordDelete = 39,
     /// (map, key of a word, value, time) -> 0 or an error.
     WordAggregate = 40,
+    /// (version's address, the version that was seen, whether it is to be gone) -> 1, or 0 and nothing was done. Not for programs: what
+    /// stands in the code of one instead of a helper, [`crate::maps::NearTable`], calls it.
+    NearSet = 41,
+    /// (address of the first CPU's words, value, how, bytes between two CPUs' words, CPUs) -> 1, or 0 and nothing was done. Not for programs
+    /// either.
+    NearAdd = 42,
 }
 
 /// How many helpers there are.
-pub const HELPERS_LEN: usize = 41;
+pub const HELPERS_LEN: usize = 43;
 
 impl Helper {
     /// All, in their order.
@@ -362,6 +375,8 @@ impl Helper {
         Helper::WordUpdate,
         Helper::WordDelete,
         Helper::WordAggregate,
+        Helper::NearSet,
+        Helper::NearAdd,
     ];
 
     /// The number by which programs call it: BPF's own, or one of ours from 0x4e500000 on.
@@ -408,7 +423,14 @@ impl Helper {
             Helper::WordUpdate => 0x4e50_0017,
             Helper::WordDelete => 0x4e50_0018,
             Helper::WordAggregate => 0x4e50_0019,
+            Helper::NearSet => 0x4e50_001a,
+            Helper::NearAdd => 0x4e50_001b,
         }
+    }
+
+    /// Programs may call it. What is not for them is given addresses that nobody checks.
+    pub const fn is_for_programs(self) -> bool {
+        !matches!(self, Helper::NearSet | Helper::NearAdd)
     }
 
     /// The helper that programs call by this number.

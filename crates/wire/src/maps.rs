@@ -155,5 +155,118 @@ pub struct Span {
     pub ns_per_tick: AtomicU64,
 }
 
+/// Where things stand in an element of a table, and bits of them.
+pub mod element {
+    /// Its version: odd while it is changed, 0 of one that never was a key's.
+    pub const VERSION: usize = 4;
+    /// How it is used.
+    pub const USED: usize = 12;
+    /// The key, in words; where values do not lie apart, the value behind it.
+    pub const DATA: usize = 16;
+    /// In the version: the key is gone, and would come back to this element.
+    pub const ASLEEP: u32 = 2;
+    /// In the word of use: it is in the map.
+    pub const IS_LIVE: u32 = 2;
+}
+
+/// How a key of a word leads to its chain: the word, exclusive or its length, exclusive or [`SALT`](chain::SALT), times
+/// [`SPREAD`](chain::SPREAD); the product's halves, and then theirs, by exclusive or; the lowest bits are the chain's number.
+pub mod chain {
+    /// See above.
+    pub const SALT: u64 = 0x8bb8_4b93_962e_acc9;
+    /// See above.
+    pub const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+    /// From one chain to the next.
+    pub const UNIT: usize = 8;
+    /// In one: the first element's index from 1 on; or what is no index.
+    pub const HEAD: usize = 4;
+}
+
+/// What code that is compiled for a table has to know, to look for a key of a word where its thread has found one before, or where its
+/// chain begins.
+///
+/// None of it changes while a program may run. Places of the table are counted from the arena's beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NearTable {
+    /// Where the word is that the thread remembers by, in its [`crate::Inside`]: the element's index from 1 on is its lower half, and may
+    /// be any number.
+    pub near: u32,
+    /// The first chain.
+    pub chains: u32,
+    /// How many there are: a power of two.
+    pub buckets: u32,
+    /// The first element.
+    pub elements: u32,
+    /// From one element to the next.
+    pub unit: u32,
+    /// How many there are.
+    pub limit: u32,
+    /// The elements of the first so many indexes stay with their keys.
+    pub stay: u32,
+    /// A key is half a word.
+    pub is_half_key: bool,
+    /// What a key has.
+    pub value: NearValue,
+}
+
+/// What a key has in a [`NearTable`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NearValue {
+    /// A value beside the key, so far from the beginning of its element.
+    Plain {
+        /// See above.
+        at: u32,
+        /// Its length in bytes, if it is a word's or that of half of one.
+        word: Option<u32>,
+    },
+    /// Words of each CPU's.
+    Aggregate {
+        /// Those of the first key and the first CPU.
+        at: u32,
+        /// From one key's to the next.
+        unit: u32,
+        /// From one CPU's to the next.
+        stride: u64,
+        /// How many CPUs have some.
+        cpus: u32,
+        /// What a value does to them.
+        how: NearAdd,
+    },
+}
+
+/// What a value does to a key's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NearAdd {
+    /// The first counts it.
+    Count,
+    /// It is added to the first.
+    Sum,
+    /// The one is counted on that it belongs to: of so many, by powers of two that are cut in 1 << `bits`.
+    Hist {
+        /// See above.
+        bits: u8,
+        /// How many words there are.
+        words: u32,
+    },
+}
+
+impl NearAdd {
+    /// A histogram's as one word; 0 where the first word is added to.
+    pub const fn to_word(self) -> u64 {
+        match self {
+            NearAdd::Count | NearAdd::Sum => 0,
+            NearAdd::Hist { bits, words } => (words as u64) << 8 | (bits as u64 + 1),
+        }
+    }
+
+    /// The bits and the number of words of a histogram's word.
+    pub const fn hist_of(word: u64) -> Option<(u8, u32)> {
+        match word as u8 {
+            0 => None,
+            bits => Some((bits - 1, (word >> 8) as u32)),
+        }
+    }
+}
+
 const _: () = assert!(size_of::<MapsHead>() <= HANDLES);
 const _: () = assert!(HelperError::ALL.len() <= ERRORS_MAX);

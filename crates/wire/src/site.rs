@@ -12,7 +12,7 @@ use core::sync::atomic::AtomicU64;
 
 /// One armed site, as its trampoline passes it to the agent.
 #[repr(C, align(64))]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct SiteDesc {
     /// Address of the first [`ConsumerDesc`] in the target, 0 for none.
     pub first: AtomicU64,

@@ -17,6 +17,7 @@ use super::options::Options;
 use super::options::sample;
 use super::phase::{Length, Phase, SECOND};
 use super::run;
+use crate::Summary;
 use crate::command::carry_out;
 use crate::pin;
 use session::Verb;
@@ -36,6 +37,7 @@ what 16 frames more cost is the difference between 20 and 4.
   -d, --duration N       seconds of each (2)
       --sample MS        so long for a second: enough to see that it works (1000)
   -p, --producers N      threads that call, each on a CPU of its own (1)
+  -r, --rounds N         each so often, by turns; told is the middle one, and the least and the most that were seen (1)
       --bpftrace PROGRAM the same scripts by this bpftrace too (needs root; without it, by one in PATH)
       --alone            by no bpftrace
       --kernel           a BPF program of the kernel that counts the same calls too (needs root)
@@ -77,6 +79,7 @@ struct Wanted {
     seconds: usize,
     sample: Duration,
     producers: usize,
+    rounds: usize,
     bpftrace: Option<String>,
     is_vs_kernel: bool,
     rows: Vec<Row>,
@@ -93,6 +96,7 @@ fn parse(args: &[String]) -> Result<Option<Wanted>, lexopt::Error> {
         seconds: 2,
         sample: SECOND,
         producers: 1,
+        rounds: 1,
         bpftrace: None,
         is_vs_kernel: false,
         rows: Vec::new(),
@@ -105,6 +109,7 @@ fn parse(args: &[String]) -> Result<Option<Wanted>, lexopt::Error> {
             Short('p') | Long("producers") => {
                 wanted.producers = parser.value()?.parse::<usize>()?.clamp(1, 1024)
             }
+            Short('r') | Long("rounds") => wanted.rounds = parser.value()?.parse::<usize>()?.clamp(1, 1000),
             Long("bpftrace") => wanted.bpftrace = Some(parser.value()?.string()?),
             Long("alone") => is_alone = true,
             Long("kernel") => wanted.is_vs_kernel = true,
@@ -164,16 +169,22 @@ fn measure(wanted: &Wanted, out: &mut impl Write) -> Result<(), TriggerError> {
     )?;
     let ours = std::env::current_exe()?.display().to_string();
     for row @ (name, _, script) in &wanted.rows {
-        let mut line = format!("{name:<10}");
-        let own = By::Ours(&ours);
-        let (added, told) = one(&mut traced, length, &own, row)?;
-        line += &told;
-        if let Some(program) = &wanted.bpftrace {
-            let (theirs, told) = one(&mut traced, length, &By::Bpftrace(program), row)?;
-            line += &format!("{told}  {:5.0} times", theirs / added);
+        let mut all = vec![By::Ours(&ours)];
+        all.extend(wanted.bpftrace.as_deref().map(By::Bpftrace));
+        all.extend(Some(By::Kernel).filter(|_| wanted.is_vs_kernel && *name == "count"));
+        let mut figures: Vec<Vec<Added>> = all.iter().map(|_| Vec::new()).collect();
+        for _ in 0..wanted.rounds {
+            // One behind the other, so that a core that somebody else uses too is one for all of them.
+            for (by, figures) in all.iter().zip(&mut figures) {
+                figures.push(one(&mut traced, length, by, row)?);
+            }
         }
-        if wanted.is_vs_kernel && *name == "count" {
-            line += &one(&mut traced, length, &By::Kernel, row)?.1;
+        let mut line = format!("{name:<10}");
+        for (by, of) in all.iter().zip(&figures) {
+            line += &told(by, of);
+            if matches!(by, By::Bpftrace(_)) {
+                line += &times(&figures[0], of);
+            }
         }
         writeln!(out, "{line}   {script}")?;
         out.flush()?;
@@ -188,18 +199,56 @@ enum By<'a> {
     Kernel,
 }
 
-/// What one way of probing adds, in nanoseconds and in words.
+impl By<'_> {
+    fn name(&self) -> &'static str {
+        match self {
+            By::Ours(_) => "nanoprobe",
+            By::Bpftrace(_) => "bpftrace",
+            By::Kernel => "kernel",
+        }
+    }
+}
+
+/// What one way of probing adds to a call, in nanoseconds, and the calls a second, in millions.
+#[derive(Clone, Copy, Debug)]
+struct Added {
+    ns: f64,
+    rate: f64,
+}
+
+/// The middle, and between what all lie if there is more than one.
+fn middle(of: impl Iterator<Item = f64>, digits: usize) -> (f64, String) {
+    let of: Vec<f64> = of.collect();
+    let least = of.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = of.iter().copied().fold(0.0, f64::max);
+    let range = if of.len() > 1 { format!(" ({least:.digits$} to {most:.digits$})") } else { String::new() };
+    (Summary::of(&of).median, range)
+}
+
+fn told(by: &By<'_>, of: &[Added]) -> String {
+    let (ns, range) = middle(of.iter().map(|added| added.ns), 2);
+    let (rate, _) = middle(of.iter().map(|added| added.rate), 1);
+    format!("  {} {ns:8.2} ns{range} {rate:7.1} M/s", by.name())
+}
+
+/// How many times dearer the others are, of each turn.
+fn times(ours: &[Added], theirs: &[Added]) -> String {
+    let (ratio, range) = middle(ours.iter().zip(theirs).map(|(ours, theirs)| theirs.ns / ours.ns), 0);
+    format!("  {ratio:5.0} times{range}")
+}
+
+/// What one way of probing adds.
 fn one(
     traced: &mut Traced,
     length: Length,
     by: &By<'_>,
     (_, function, script): &Row,
-) -> Result<(f64, String), TriggerError> {
+) -> Result<Added, TriggerError> {
     let function = *function;
     let place = format!("{}:{}", std::env::current_exe()?.display(), function.symbol());
     let (script, per_call) = at_places(script, &place);
     let before = phase(traced, function, Length::baseline(length.sample))?.ns_per_call();
-    let (phase, who) = match by {
+    let phase = match by {
         By::Ours(program) => {
             let script = Script::start(program, traced.pid(), &script)?;
             let phase = phase(traced, function, length)?;
@@ -209,13 +258,13 @@ fn one(
             if hits != per_call * phase.calls {
                 return Err(TriggerError::Differ { who: "nanoprobe", hits, calls: phase.calls });
             }
-            (phase, "nanoprobe")
+            phase
         }
         By::Bpftrace(program) => {
             let script = Script::start(program, traced.pid(), &script)?;
             let phase = phase(traced, function, length)?;
             script.stop()?;
-            (phase, "bpftrace")
+            phase
         }
         By::Kernel => {
             let entry = run::spec(&function.spec())?;
@@ -224,13 +273,12 @@ fn one(
             let uprobe = Uprobe::open(traced.pid(), run::file_offset(site)?, false)?;
             let phase = phase(traced, function, length)?;
             drop(uprobe);
-            (phase, "kernel")
+            phase
         }
     };
     let after = self::phase(traced, function, Length::baseline(length.sample))?.ns_per_call();
-    let added = phase.ns_per_call() - f64::midpoint(before, after);
-    let rate = crate::Summary::of(&phase.rates()).median;
-    Ok((added, format!("  {who} {added:8.2} ns {rate:7.1} M/s")))
+    let ns = phase.ns_per_call() - f64::midpoint(before, after);
+    Ok(Added { ns, rate: Summary::of(&phase.rates()).median })
 }
 
 fn phase(traced: &mut Traced, function: Function, length: Length) -> Result<Phase, TriggerError> {
@@ -312,6 +360,15 @@ mod tests {
         assert_eq!(count, ("uprobe:f:g { @ = count(); }".to_owned(), 1));
         let both = at_places("uprobe { @++; } uretprobe /1/ { @++; }", "f:g");
         assert_eq!(both, ("uprobe:f:g { @++; } uretprobe:f:g /1/ { @++; }".to_owned(), 2));
+    }
+
+    #[test]
+    fn turns_are_compared_each_with_its_own_and_told_by_the_middle() {
+        let of = |ns: [f64; 3]| ns.map(|ns| Added { ns, rate: 1.0 });
+        let (ours, theirs) = (of([2.0, 4.0, 3.0]), of([60.0, 160.0, 30.0]));
+        assert_eq!(times(&ours, &theirs).trim(), "30 times (10 to 40)");
+        assert_eq!(told(&By::Kernel, &theirs).trim(), "kernel    60.00 ns (30.00 to 160.00)     1.0 M/s");
+        assert_eq!(times(&ours[..1], &theirs[..1]).trim(), "30 times");
     }
 
     #[test]

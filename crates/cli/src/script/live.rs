@@ -687,6 +687,10 @@ pub fn compile(script: &Script, maps: &Shared) -> Result<Vec<Program>, String> {
         }
         _ => None,
     };
+    let near = |wide: bpf::Wide| match wide {
+        bpf::Wide::MapIndex(number) => maps.near(usize::try_from(number).ok()?, wire::MAPS),
+        _ => None,
+    };
     let mut programs = Vec::new();
     for probe in script.probes.iter().filter(|probe| matches!(probe.event, Event::Target(_))) {
         // What lang lowers is safe by construction.
@@ -695,6 +699,7 @@ pub fn compile(script: &Script, maps: &Shared) -> Result<Vec<Program>, String> {
             level: Level::Own,
             scratch: probe.scratch,
             meaning: &meaning,
+            near: &near,
             ..Wanted::default()
         };
         let program = Program::new(&mut compiler, &probe.program, &wanted);

@@ -11,7 +11,7 @@
 use super::{Body, HELPERS, OWN, PARAMS, signature, trusted};
 use crate::Refusal;
 use crate::run::{FaultKind, place};
-use bpf::Callee;
+use bpf::{Callee, helper};
 use cranelift_codegen::cursor::Cursor;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::I64;
@@ -25,7 +25,7 @@ impl Body<'_> {
         self.charge(self.unit.costs.get(&entry).copied().unwrap_or(1));
         let left = self.unit.counts_calls.then(|| self.enter());
         self.leave_fuel();
-        let r0 = self.call(OWN, entry as u32);
+        let r0 = self.call(OWN, entry as u32, self.args_of_call());
         if let Some(left) = left {
             self.to.ins().store(trusted(), left, self.run, place::CALLS_LEFT);
         }
@@ -47,7 +47,15 @@ impl Body<'_> {
     pub(super) fn call_helper(&mut self, callee: Callee) -> Result<(), Refusal> {
         let helpers = self.unit.options.helpers;
         let r0 = match callee {
-            Callee::Helper(number) if helpers.contains(&number) => self.call(HELPERS, number),
+            Callee::Helper(helper::PID_TGID)
+                if helpers.contains(&helper::PID_TGID) && !self.unit.is_checked() =>
+            {
+                self.ask_thread()
+            }
+            Callee::Helper(number) if helpers.contains(&number) => match self.ask_near(number) {
+                Some(r0) => r0,
+                None => self.call(HELPERS, number, self.args_of_call()),
+            },
             Callee::Helper(number) => return Err(Refusal::NoHelper { number: i64::from(number) }),
             Callee::Btf(number) => return Err(Refusal::NoHelper { number: i64::from(number) }),
             Callee::Indirect(reg) => self.call_one_of(helpers, self.reg(reg)),
@@ -72,7 +80,7 @@ impl Body<'_> {
             let [here, next] = [0, 1].map(|_| self.to.func.dfg.make_block());
             self.to.ins().brif(is_it, here, &[], next, &[]);
             self.to.insert_block(here);
-            let result = self.call(HELPERS, helper);
+            let result = self.call(HELPERS, helper, self.args_of_call());
             self.to.ins().jump(done, &[BlockArg::Value(result)]);
             self.to.insert_block(next);
         }
@@ -82,10 +90,15 @@ impl Body<'_> {
         r0
     }
 
-    fn call(&mut self, namespace: u32, index: u32) -> Value {
+    /// r1 to r5.
+    pub(super) fn args_of_call(&self) -> [Value; PARAMS - 1] {
+        std::array::from_fn(|n| self.regs[1 + n])
+    }
+
+    pub(super) fn call(&mut self, namespace: u32, index: u32, of: [Value; PARAMS - 1]) -> Value {
         let callee = self.callee(namespace, index);
         let mut args = [self.run; PARAMS];
-        args[..5].copy_from_slice(&self.regs[1..6]);
+        args[..PARAMS - 1].copy_from_slice(&of);
         let call = self.to.ins().call(callee, &args);
         self.to.func.dfg.first_result(call)
     }

@@ -38,7 +38,7 @@ impl<M: Access> Bucket<M> {
     /// One of those that lie at `chains`.
     #[inline(always)]
     pub fn at(chains: M, number: u32) -> Bucket<M> {
-        Bucket { number, place: chains.at(number as usize * 8) }
+        Bucket { number, place: chains.at(number as usize * wire::maps::chain::UNIT) }
     }
 
     #[inline(always)]

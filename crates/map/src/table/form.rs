@@ -15,6 +15,7 @@ use {
     crate::hash::{END, LRU, PER_CPU, PLAIN, SLEEPS, STAYS},
     crate::place::words,
     crate::prim::Relaxed,
+    wire::maps::{NearAdd, NearTable, NearValue},
 };
 
 /// An element's head: next, version, hash, use.
@@ -200,6 +201,52 @@ impl Form {
         (0..self.buckets).for_each(|b| chains.u32(b as usize * 8 + 4).store(END | b, Relaxed));
         head.u64(self.pool as usize).store(u64::from(self.limit), Relaxed);
         Ok(())
+    }
+}
+
+#[cfg(feature = "std")]
+impl Form {
+    /// What compiled code has to know to look for a key where its thread found one, of a table so far from the arena's beginning;
+    /// `None` if such a look would not do.
+    ///
+    /// `near` is the thread's word, as [`NearTable::near`] says.
+    pub fn near(&self, at: usize, near: u32) -> Option<NearTable> {
+        let from = |part: usize| u32::try_from(at + part).ok().filter(|at| i32::try_from(*at).is_ok());
+        let is_word = |len: u32| matches!(len, 4 | 8);
+        // Who forgets keys wants to know which were used.
+        if !is_word(self.key) || self.kind & LRU != 0 {
+            return None;
+        }
+        let value = match self.agg() {
+            None if self.is_per_cpu() => return None,
+            None => NearValue::Plain {
+                at: (self.values - self.elements) as u32,
+                word: Some(self.value).filter(|len| is_word(*len)),
+            },
+            Some(agg) => NearValue::Aggregate {
+                at: from(self.values as usize + self.copy_stride as usize)?,
+                unit: self.value_unit,
+                stride: self.copy_stride,
+                cpus: self.cpus,
+                how: match agg {
+                    Agg::Count => NearAdd::Count,
+                    Agg::Sum { .. } => NearAdd::Sum,
+                    Agg::Hist { bits } => NearAdd::Hist { bits, words: self.value / 8 },
+                    _ => return None,
+                },
+            },
+        };
+        Some(NearTable {
+            near,
+            chains: from(self.chains as usize)?,
+            buckets: self.buckets,
+            elements: from(self.elements as usize)?,
+            unit: self.unit,
+            limit: self.limit,
+            stay: u32::try_from(self.stay).ok()?,
+            is_half_key: self.key == 4,
+            value,
+        })
     }
 }
 

@@ -20,6 +20,7 @@ use crate::place::{ASLEEP, Place, claim_write, close_write, put_to_sleep, set_as
 use crate::prim::{Acquire, AtomicU64, Relaxed};
 use crate::way::Way;
 use core::ptr::NonNull;
+use wire::maps::NearAdd;
 
 /// So many elements of a chain are looked at.
 const LOOKS: usize = 4;
@@ -279,6 +280,38 @@ impl<'a> Glance<'a> {
         let within = number * form.value_unit as usize + copy as usize * form.copy_stride as usize;
         self.head().at(form.values as usize + within)
     }
+}
+
+/// A key whose element stays its own is gone from here on, or there again; false if its version is not what was seen any more.
+///
+/// # Safety
+/// `version` must be the version of an element of a table that is mapped, which was found awake or asleep as the other of the two.
+#[inline(always)]
+pub unsafe fn set_key_asleep(version: *mut u32, seen: u32, is_asleep: bool) -> bool {
+    // SAFETY: of an element, valid, aligned, used as an atomic (contract).
+    set_asleep(unsafe { crate::prim::AtomicU32::from_ptr(version) }, seen, is_asleep)
+}
+
+/// Takes a value into a key's words, as [`NearAdd::to_word`] says how; false if there are none of this CPU's.
+///
+/// # Safety
+/// `first` must be the address of the first CPU's words of a key, `copies` the bytes from one CPU's to the next and their number, and
+/// all of them mapped.
+#[inline(always)]
+pub unsafe fn add_to_copies(first: u64, value: u64, how: u64, copies: (u64, u32), way: impl Way) -> bool {
+    let cpu = way.cpu();
+    if cpu >= copies.1 {
+        return false;
+    }
+    let (word, n) = match NearAdd::hist_of(how) {
+        None => (0, value),
+        Some((bits, words)) => {
+            (hist_bucket(value.cast_signed(), bits).min(words.saturating_sub(1) as usize), 1)
+        }
+    };
+    let at = first + u64::from(cpu) * copies.0 + 8 * word as u64;
+    // SAFETY: one of this CPU's words, aligned, used as an atomic (contract).
+    way.add(cpu, unsafe { AtomicU64::from_ptr(at as *mut u64) }, n)
 }
 
 /// The aggregations that add one number to one word, as `Agg::to_words` names them.

@@ -48,8 +48,7 @@ impl<'a> Quick<'a> {
         let form = unsafe { form(maps, map) }?;
         // SAFETY: the thread's place, which lives as long as this code (contract of `inside::enter`).
         let inside = (hit.inside != 0).then(|| unsafe { &*(hit.inside as *const Inside) });
-        // Handles are words, one behind the other.
-        let near = Near::new(inside.map(|of| &of.near[map as usize / size_of::<u64>() % of.near.len()]));
+        let near = Near::new(inside.map(|of| &of.near[Inside::near_of(map)]));
         // SAFETY: the form of a table that the controller laid out there, and that nobody changes.
         let glance = unsafe { Glance::at(form, near) };
         let key = cut(key, glance.key_bytes()?);

@@ -151,7 +151,7 @@ mod tests {
     use jit::{Compiler, Level, Meaning};
     use map::{Agg, Kind, Outside, Plan, Slot, Spec};
     use std::time::Duration;
-    use wire::MAPS;
+    use wire::{Helper, MAPS};
 
     fn program(text: &str, level: Level, scratch: usize) -> Program {
         let insns = bpf::assemble(text).unwrap();
@@ -160,7 +160,8 @@ mod tests {
             bpf::Wide::MapValueIndex { index: 1, offset } => Some(Meaning::Scratch(offset)),
             _ => None,
         };
-        let wanted = Wanted { name: text, level, scratch, meaning: &meaning, fuel: 1000 };
+        let wanted =
+            Wanted { name: text, level, scratch, meaning: &meaning, fuel: 1000, ..Wanted::default() };
         Program::new(&mut Compiler::new().unwrap(), &bpf::Program::new(insns).unwrap(), &wanted).unwrap()
     }
 
@@ -331,7 +332,7 @@ mod tests {
             mov %r0, 0
             exit";
         let insns = bpf::assemble(text).unwrap();
-        let wanted = Wanted { name: "maps", level: Level::Own, scratch: 0, meaning: &meaning, fuel: 1000 };
+        let wanted = Wanted { name: "maps", level: Level::Own, meaning: &meaning, ..Wanted::default() };
         let program = bpf::Program::new(insns).unwrap();
         let program = Program::new(&mut Compiler::new().unwrap(), &program, &wanted).unwrap();
         let programs = Programs::new(vec![program], maps.image());
@@ -372,6 +373,138 @@ mod tests {
         assert_eq!(sum(1, &value), 2 * hits);
         let errors = wire::maps::HelperError::ALL.map(|cause| maps.errors(cause));
         assert_eq!(errors.iter().sum::<u64>(), maps.errors(wire::maps::HelperError::RingFull));
+    }
+
+    /// What code does by itself where its thread found a key before is what the helpers do: exact sums, and keys that come and go.
+    #[test]
+    fn keys_that_a_program_looks_for_itself_are_those_of_the_maps() {
+        let subject = Subject::start();
+        let spec = |kind, agg| Spec { kind, key: 8, value: 8, limit: 100, agg };
+        let hash = |agg| spec(Kind::Hash, Some(agg));
+        let tables = vec![
+            hash(Agg::Count),
+            hash(Agg::Sum { signed: false }),
+            hash(Agg::Hist { bits: 1 }),
+            spec(Kind::OwnHash, None),
+            spec(Kind::Hash, None),
+        ];
+        let plan = Plan { tables, first_table: 3, ..Plan::default() };
+        let mut maps = map::Maps::new(&plan).unwrap();
+        let handles: Vec<u32> = (0..8).map(|n| maps.handle(n).unwrap() as u32).collect();
+        let meaning = |wide| match wide {
+            bpf::Wide::MapIndex(n) => Some(Meaning::Arena(MAPS as u32 + handles[n as usize])),
+            _ => None,
+        };
+        let near = |wide| match wide {
+            bpf::Wide::MapIndex(n) => maps.near(n as usize, MAPS),
+            _ => None,
+        };
+        // One key for all; the thread's own, which is set, found, and removed; one that is set again and again.
+        let text = "ldxdw %r6, [%r1+112]
+            and %r6, 1023
+            lddw %r1, map 3
+            mov %r2, 7
+            call 0x4e500019
+            lddw %r1, map 4
+            mov %r2, 7
+            mov %r3, %r6
+            call 0x4e500019
+            lddw %r1, map 5
+            mov %r2, 7
+            mov %r3, %r6
+            call 0x4e500019
+            call 14
+            mov32 %r7, %r0
+            lddw %r1, map 6
+            mov %r2, %r7
+            mov %r3, %r6
+            call 0x4e500017
+            lddw %r1, map 6
+            mov %r2, %r7
+            call 0x4e500015
+            jeq %r0, 0, wrong
+            ldxdw %r0, [%r0+0]
+            jne %r0, %r6, wrong
+            lddw %r1, map 6
+            mov %r2, %r7
+            call 0x4e500018
+            jne %r0, 0, wrong
+            lddw %r1, map 6
+            mov %r2, %r7
+            call 0x4e500018
+            jne %r0, -2, wrong
+            lddw %r1, map 6
+            mov %r2, %r7
+            call 0x4e500015
+            jne %r0, 0, wrong
+            lddw %r1, map 7
+            mov %r2, 9
+            mov %r3, %r6
+            call 0x4e500017
+            mov %r0, 0
+            exit
+            wrong:
+            lddw %r1, map 3
+            mov %r2, 666
+            call 0x4e500019
+            mov %r0, 0
+            exit";
+        let insns = bpf::Program::new(bpf::assemble(text).unwrap()).unwrap();
+        let wanted =
+            Wanted { name: "near", level: Level::Own, meaning: &meaning, near: &near, ..Wanted::default() };
+        let program = Program::new(&mut Compiler::new().unwrap(), &insns, &wanted).unwrap();
+        let helpers = program.code().helpers();
+        assert!([Helper::NearSet, Helper::NearAdd].iter().all(|near| helpers.contains(&near.number())));
+        let plans = with(
+            sites(subject.pid(), &["u::injected_other"]),
+            &[Consumer::Count, Consumer::Program { program: 0, cookie: 0 }],
+        );
+        let programs = Programs::new(vec![program], maps.image());
+        let attach = Attach { programs, ..Attach::default() };
+        let mut session = Session::attach_with(subject.pid(), plans, attach).unwrap();
+        maps.go_on_in(std::sync::Arc::new(session.ground().unwrap())).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(session.detach().unwrap().is_verified());
+        let site = session.sites().next().unwrap();
+        let hits = site.hits_of_each()[0];
+        assert!(hits > 1000 && site.runs()[0].1.ran == hits, "{hits}");
+        let slot = |number: usize, key: u64| maps.table(number).find(&key.to_ne_bytes());
+        assert!(slot(0, 666).is_err(), "a key was not as it was left");
+        let table = |number| (maps.table(number), slot(number, 7).unwrap());
+        let (count, at) = table(0);
+        assert_eq!(count.aggregated(at), hits);
+        let (hist, at) = table(2);
+        assert_eq!(hist.words(at).iter().sum::<u64>(), hits);
+        // The sum is that of the buckets, each between its lowest value and the next one's.
+        let words = hist.words(at);
+        let bounds = |n: usize| {
+            words.iter().skip(1).enumerate().map(|(i, w)| w * map::hist_low(i + n, 1) as u64).sum::<u64>()
+        };
+        let (sum, at) = table(1);
+        let sum = sum.aggregated(at);
+        assert!((bounds(0)..=bounds(1)).contains(&sum), "{sum}");
+        assert_eq!((maps.table(3).len(), maps.table(4).len()), (0, 1));
+        let errors = wire::maps::HelperError::ALL.map(|cause| maps.errors(cause));
+        assert_eq!(errors.iter().sum::<u64>(), 0);
+    }
+
+    /// They are given addresses that nobody checks.
+    #[test]
+    fn what_stands_for_helpers_is_not_for_programs() {
+        for helper in [Helper::NearSet, Helper::NearAdd] {
+            let insns = bpf::assemble(&format!("call {}\nexit", helper.number())).unwrap();
+            for level in [Level::Own, Level::Checked] {
+                let wanted = Wanted { level, ..Wanted::default() };
+                let program = bpf::Program::new(insns.clone()).unwrap();
+                let made = Program::new(&mut Compiler::new().unwrap(), &program, &wanted);
+                let number = i64::from(helper.number());
+                let why = jit::Refusal::NoHelper { number };
+                assert!(
+                    matches!(&made, Err(crate::NotProgram::Refused(refused)) if refused.why == why),
+                    "{made:?}"
+                );
+            }
+        }
     }
 
     #[test]

@@ -15,6 +15,7 @@ use jit::{Compiled, Compiler, Level, Meaning, Options, Refused, Stack};
 use std::fmt;
 use std::sync::Arc;
 use text::{GUARDS_MAX, Guard};
+use wire::maps::NearTable;
 use wire::{Helper, needs, program_cell};
 
 /// Fuel of a run of which nothing else is said.
@@ -81,11 +82,20 @@ pub struct Wanted<'a> {
     pub scratch: usize,
     /// What its wide immediates mean.
     pub meaning: &'a dyn Fn(bpf::Wide) -> Option<Meaning>,
+    /// Which of them are tables that a program of our own may look in by itself: [`Options::near`].
+    pub near: &'a dyn Fn(bpf::Wide) -> Option<NearTable>,
 }
 
 impl Default for Wanted<'_> {
     fn default() -> Self {
-        Wanted { name: "a program", level: Level::Checked, fuel: FUEL, scratch: 0, meaning: &|_| None }
+        Wanted {
+            name: "a program",
+            level: Level::Checked,
+            fuel: FUEL,
+            scratch: 0,
+            meaning: &|_| None,
+            near: &|_| None,
+        }
     }
 }
 
@@ -154,9 +164,10 @@ impl Program {
         if wanted.scratch > SCRATCH_MAX {
             return Err(NotProgram::TooMuchScratch(wanted.scratch));
         }
-        let helpers = Helper::ALL.map(Helper::number);
-        let mut options =
-            Options { level: wanted.level, helpers: &helpers, meaning: wanted.meaning, ..Options::default() };
+        let helpers: Vec<u32> =
+            Helper::ALL.into_iter().filter(|helper| helper.is_for_programs()).map(Helper::number).collect();
+        let &Wanted { level, meaning, near, .. } = wanted;
+        let mut options = Options { level, helpers: &helpers, meaning, near, ..Options::default() };
         let mut code = compiler.compile(program, &options).map_err(NotProgram::Refused)?;
         if code.passed.stack > OWN_STACK_MAX && !code.is_given_stack {
             options.stack = Stack::Given;
@@ -424,7 +435,8 @@ mod tests {
             assert_eq!(helper.number(), number, "{helper:?}");
         }
         // The cookie has BPF's own number, which the list of the language has not.
-        assert_eq!(numbers.len() + 1, Helper::ALL.len());
+        let for_programs = Helper::ALL.iter().filter(|helper| helper.is_for_programs());
+        assert_eq!(numbers.len() + 1, for_programs.count());
     }
 
     fn of(text: &str, level: Level) -> Result<Program, NotProgram> {

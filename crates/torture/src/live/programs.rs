@@ -104,7 +104,8 @@ fn made(compiler: &mut Compiler, program: &bpf::Program, level: Level) -> Result
     };
     // The first of the honest ones needs no workspace.
     let scratch = if program.insns().len() > 8 || level == Level::Checked { 512 } else { 0 };
-    let wanted = Wanted { name: "a torture's", level, fuel: FUEL, scratch, meaning: &meaning };
+    let wanted =
+        Wanted { name: "a torture's", level, fuel: FUEL, scratch, meaning: &meaning, ..Wanted::default() };
     Program::new(compiler, program, &wanted).map_err(|e| e.to_string())
 }
 

@@ -9,16 +9,18 @@
 use super::Tally;
 use super::generate::Kind;
 use super::options::{Options, Wrong};
+use bpf::helper::FIRST_MAP;
 use bpf::{Callee, Op, Wide};
 use jit::{Compiler, Effort, Level, Loaded, Meaning, Refusal};
 use lang::ast::{AttachPoint, Spec};
 use lang::program::{Event, Probe, Script};
-use lang::run::{Buffering, Format, Machine, Out, Settings, Untraced};
+use lang::run::{Buffering, Format, Machine, Out, Settings, Untraced, specs};
 use lang::{Checked, Missing, Nowhere, Request, Site, World, check, formatted, lower};
 use session::{NotProgram, Program, Wanted};
 use std::cell::RefCell;
 use std::io::{self, Write};
 use std::rc::Rc;
+use wire::maps::NearTable;
 
 /// More than any program that ends takes.
 const FUEL: u64 = 100_000_000;
@@ -83,8 +85,11 @@ impl Pipeline {
         tally.accepted += 1;
         bounded("scratch memory", script.scratch, BYTES_MAX)?;
         bounded("constants", script.constants.len(), BYTES_MAX)?;
+        // As tables of that kind would lie somewhere.
+        let tables: Vec<_> =
+            specs(&script.maps).iter().map(|spec| map::Form::new(spec, 2)?.near(4096, 24)).collect();
         for probe in &script.probes {
-            self.program(probe, tally)?;
+            self.program(probe, &tables, tally)?;
         }
         match kind {
             Kind::Numbers => self.compare(&script, tally),
@@ -94,7 +99,12 @@ impl Pipeline {
     }
 
     /// What is said of each program.
-    fn program(&mut self, probe: &Probe, tally: &mut Tally) -> Result<(), String> {
+    fn program(
+        &mut self,
+        probe: &Probe,
+        tables: &[Option<NearTable>],
+        tally: &mut Tally,
+    ) -> Result<(), String> {
         tally.programs += 1;
         tally.insns += probe.program.insns().len() as u64;
         let mut insns = probe.program.insns().to_vec();
@@ -110,11 +120,16 @@ impl Pipeline {
             Wide::MapValueIndex { offset, .. } => Some(Meaning::Arena(4096 + offset)),
             _ => None,
         };
+        let near = |wide: Wide| match wide {
+            Wide::MapIndex(number) => *tables.get(usize::try_from(number - FIRST_MAP).ok()?)?,
+            _ => None,
+        };
         let wanted = Wanted {
             name: &probe.name,
             level: Level::Own,
             scratch: probe.scratch,
             meaning: &meaning,
+            near: &near,
             ..Wanted::default()
         };
         match Program::new(&mut self.compiler, &probe.program, &wanted) {

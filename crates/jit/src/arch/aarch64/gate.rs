@@ -86,6 +86,8 @@ const GENERAL: &[(u32, u32, Kind)] = &[
     (0x3f20_4c00, 0x3820_4800, Kind::One),
     (0x7f80_0000, 0x2880_0000, Kind::Two),
     (0x7f00_0000, 0x2900_0000, Kind::Two),
+    // ldar.
+    (0x3fff_fc00, 0x08df_fc00, Kind::Load),
     // ldaxr, stlxr; atomic additions, clears, exclusive ors, sets; swp; cas.
     (0x3fff_fc00, 0x085f_fc00, Kind::Load),
     (0x3fe0_fc00, 0x0800_fc00, Kind::Answer),

@@ -1,0 +1,329 @@
+//! Keys of a word that are where the thread found them before or first in their chain, and the thread's number: looked for by the
+//! program itself.
+//!
+//! For:     [`Body`](super::Body): what nearly every hit asks, in a quarter of the instructions that a call takes.
+//! State:   none of its own.
+//! Context: control; what is emitted runs in a hit.
+//! Keeps:   N1 what is done here is what the helper would have done; where it is not certain, nothing was done and the helper is called.
+//!          N2 where a key is looked for is a guess: no index, version or key is believed that was not looked at.
+//!          N3 only a program of our own looks by itself: what it is told of the table is believed.
+//! Checked: tests/near.rs (N1, N2: each thing that can be there, and a writer beside it), `torture lang`, `torture live`.
+
+use super::{Body, HELPERS, trusted};
+use crate::run::place;
+use bpf::helper;
+use cranelift_codegen::cursor::Cursor;
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::types::{I32, I64};
+use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, Opcode, Type, Value};
+use wire::Helper;
+use wire::maps::{NearTable, NearValue, chain, element};
+
+/// What a helper answers of a key that is not there: -ENOENT.
+const NOT_THERE: i64 = -2;
+
+/// What is asked of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    /// The value's address, 0 without a key.
+    Lookup,
+    /// The value's address, of a key that is made if it is not there.
+    LookupOrInit,
+    /// To set a value of so many bytes.
+    Set(u32),
+    /// To be gone.
+    Remove,
+    /// To take a value.
+    Add,
+}
+
+/// An element that has the key: how many lie before it, its address as if the first were the arena's beginning, and its version.
+#[derive(Clone, Copy)]
+struct Met {
+    number: Value,
+    element: Value,
+    version: Value,
+}
+
+impl Asked {
+    /// What a helper is asked that can be done here.
+    fn of(number: u32, table: &NearTable) -> Option<Asked> {
+        match (number, table.value) {
+            (helper::WORD_LOOKUP, NearValue::Plain { .. }) => Some(Asked::Lookup),
+            (helper::WORD_LOOKUP_OR_INIT, NearValue::Plain { .. }) => Some(Asked::LookupOrInit),
+            (helper::WORD_UPDATE, NearValue::Plain { word, .. }) => word.map(Asked::Set),
+            (helper::WORD_DELETE, NearValue::Plain { .. }) if table.stay > 0 => Some(Asked::Remove),
+            (helper::WORD_AGGREGATE, NearValue::Aggregate { .. }) => Some(Asked::Add),
+            _ => None,
+        }
+    }
+}
+
+impl Body<'_> {
+    /// Process and thread, where both are known without a call, as the thread's place has its pointer; else by the helper. r0.
+    pub(super) fn ask_thread(&mut self) -> Value {
+        let [slow, done] = [0, 1].map(|_| self.to.func.dfg.make_block());
+        let r0 = self.to.func.dfg.append_block_param(done, I64);
+        let inside = self.inside(slow);
+        let copy = self.to.ins().load(I64, trusted(), self.run, place::COPY);
+        let is_none = self.to.ins().icmp_imm_u(IntCC::UnsignedLessThanOrEqual, copy, wire::COPY_NONE as i64);
+        self.leave_to(slow, is_none);
+        let site = self.to.ins().load(I64, trusted(), self.run, place::SITE);
+        let process = self.to.ins().uload32(trusted(), site, place::PROCESS);
+        self.go_on_with(process, slow);
+        let thread_at = self.to.ins().load(I64, trusted(), site, place::THREAD_AT);
+        self.go_on_with(thread_at, slow);
+        let pointer = self.to.ins().load(I64, trusted(), inside, place::POINTER);
+        let thread_at = self.to.ins().iadd(pointer, thread_at);
+        let thread = self.to.ins().uload32(trusted(), thread_at, 0);
+        self.go_on_with(thread, slow);
+        let upper = self.to.ins().ishl_imm_u(process, 32);
+        let both = self.to.ins().bor(upper, thread);
+        self.jump_with(done, &[both]);
+        self.answer_by_helper(helper::PID_TGID, slow, done);
+        self.of_thread.insert(r0);
+        r0
+    }
+
+    /// What a helper does that is asked for a key of a word, as far as it is done here; r0, or `None` and nothing was emitted.
+    pub(super) fn ask_near(&mut self, number: u32) -> Option<Value> {
+        let table = *self.tables.get(&self.regs[1])?;
+        let asked = Asked::of(number, &table)?;
+        let [slow, done] = [0, 1].map(|_| self.to.func.dfg.make_block());
+        let r0 = self.to.func.dfg.append_block_param(done, I64);
+        let met = self.meet(&table, slow);
+        match (asked, table.value) {
+            (Asked::Add, NearValue::Aggregate { at, unit, stride, cpus, how }) => {
+                self.unless_asleep(met, slow);
+                let words = self.part(met.number, unit);
+                let first = self.behind(words, at);
+                let value = match how {
+                    wire::maps::NearAdd::Count => self.constant(1),
+                    _ => self.regs[3],
+                };
+                let how = self.constant(how.to_word().cast_signed());
+                let [stride, cpus] = [stride, cpus.into()].map(|word| self.constant(word.cast_signed()));
+                let is_done = self.call(HELPERS, Helper::NearAdd.number(), [first, value, how, stride, cpus]);
+                self.answer_if(is_done, 0, done, slow);
+            }
+            (_, NearValue::Plain { at, .. }) => self.ask_plain(asked, &table, (met, at), (done, slow)),
+            _ => self.jump_with(slow, &[]),
+        }
+        self.answer_by_helper(number, slow, done);
+        Some(r0)
+    }
+
+    /// A key that is nearly always the one that its thread had before: a number that stands there, or what the thread is.
+    fn is_steady(&self, key: Value) -> bool {
+        let dfg = &self.to.func.dfg;
+        let mut value = key;
+        for _ in 0..4 {
+            let Some(inst) = dfg.value_def(value).inst() else { return self.of_thread.contains(&value) };
+            match dfg.insts[inst].opcode() {
+                Opcode::Iconst => return true,
+                Opcode::Uextend | Opcode::Ireduce | Opcode::Ushr | Opcode::Band => {
+                    value = dfg.inst_args(inst)[0]
+                }
+                _ => return false,
+            }
+        }
+        false
+    }
+
+    /// The index of the element to look at first: where the thread found a key before, or where this one's chain begins. Any number.
+    fn index(&mut self, table: &NearTable, key: Value, slow: Block) -> Value {
+        if self.is_steady(self.regs[2]) {
+            let inside = self.inside(slow);
+            return self.to.ins().uload32(trusted(), inside, table.near.cast_signed());
+        }
+        let len = if table.is_half_key { 4 } else { 8 };
+        let salt = self.constant((chain::SALT ^ len).cast_signed());
+        let spread = self.constant(chain::SPREAD.cast_signed());
+        let salted = self.to.ins().bxor(key, salt);
+        let [low, high] = [self.to.ins().imul(salted, spread), self.to.ins().umulhi(salted, spread)];
+        let mixed = self.to.ins().bxor(low, high);
+        let upper = self.to.ins().ushr_imm_u(mixed, 32);
+        let hash = self.to.ins().bxor(mixed, upper);
+        let number = self.to.ins().band_imm_u(hash, i64::from(table.buckets - 1));
+        let bucket = self.part(number, chain::UNIT as u32);
+        let head = self.behind(bucket, table.chains + chain::HEAD as u32);
+        // [JIT-2] As [MAP-50]: the element is as whoever put it there left it. Pairs with [MAP-23].
+        let index = self.to.ins().atomic_load(I32, trusted(), head);
+        self.to.ins().uextend(I64, index)
+    }
+
+    fn answer_by_helper(&mut self, number: u32, slow: Block, done: Block) {
+        self.to.insert_block(slow);
+        self.to.func.layout.set_cold(slow);
+        let told = self.call(HELPERS, number, self.args_of_call());
+        self.jump_with(done, &[told]);
+        self.to.insert_block(done);
+    }
+
+    /// The thread's place; `slow` without one, in a run that is no hit too.
+    fn inside(&mut self, slow: Block) -> Value {
+        let inside = self.to.ins().load(I64, trusted(), self.run, place::INSIDE);
+        self.go_on_with(inside, slow);
+        inside
+    }
+
+    fn ask_plain(
+        &mut self,
+        asked: Asked,
+        table: &NearTable,
+        (met, at): (Met, u32),
+        (done, slow): (Block, Block),
+    ) {
+        let asleep = self.is_asleep(met);
+        let value = |body: &mut Self| body.behind(met.element, table.elements + at);
+        let there = self.to.func.dfg.make_block();
+        match asked {
+            Asked::Lookup | Asked::LookupOrInit => {
+                let none = self.constant(0);
+                let gone = if asked == Asked::Lookup { done } else { slow };
+                let args: &[Value] = if asked == Asked::Lookup { &[none] } else { &[] };
+                self.branch_with(asleep, (gone, args), (there, &[]));
+                self.to.insert_block(there);
+                let value = value(self);
+                self.jump_with(done, &[value]);
+            }
+            Asked::Set(bytes) => {
+                let word = match bytes {
+                    4 => {
+                        let half = self.to.ins().ireduce(I32, self.regs[3]);
+                        self.to.ins().uextend(I64, half)
+                    }
+                    _ => self.regs[3],
+                };
+                let waking = if table.stay > 0 { self.to.func.dfg.make_block() } else { slow };
+                self.branch_with(asleep, (waking, &[]), (there, &[]));
+                self.to.insert_block(there);
+                let to = value(self);
+                self.to.ins().store(trusted(), word, to, 0);
+                let zero = self.constant(0);
+                self.jump_with(done, &[zero]);
+                if waking != slow {
+                    self.to.insert_block(waking);
+                    self.go_on_with_stayers(met, table, slow);
+                    // The value is there before the key is.
+                    let to = value(self);
+                    self.to.ins().store(trusted(), word, to, 0);
+                    self.set_asleep(met, table, false, (0, done, slow));
+                }
+            }
+            Asked::Remove | Asked::Add => {
+                let not_there = self.constant(NOT_THERE);
+                self.branch_with(asleep, (done, &[not_there]), (there, &[]));
+                self.to.insert_block(there);
+                self.go_on_with_stayers(met, table, slow);
+                self.set_asleep(met, table, true, (0, done, slow));
+            }
+        }
+    }
+
+    /// The element that is looked at first, if it is this key's, which r2 has; else `slow`.
+    fn meet(&mut self, table: &NearTable, slow: Block) -> Met {
+        let key = match table.is_half_key {
+            true => {
+                let half = self.to.ins().ireduce(I32, self.regs[2]);
+                self.to.ins().uextend(I64, half)
+            }
+            false => self.regs[2],
+        };
+        let index = self.index(table, key, slow);
+        let number = self.to.ins().iadd_imm_s(index, -1);
+        let is_beyond =
+            self.to.ins().icmp_imm_u(IntCC::UnsignedGreaterThanOrEqual, number, i64::from(table.limit));
+        self.leave_to(slow, is_beyond);
+        let element = self.part(number, table.unit);
+        // [JIT-1] As [MAP-3]: the version before and after, the same and even, so that the key between is of this element. Each load
+        // comes before the next. Pairs with [MAP-1], [MAP-2], [MAP-54], [MAP-57].
+        let version = self.seen(I32, element, table, element::VERSION);
+        let is_odd = self.to.ins().band_imm_u(version, 1);
+        self.leave_to(slow, is_odd);
+        let found = self.seen(I64, element, table, element::DATA);
+        let is_another = self.to.ins().icmp(IntCC::NotEqual, found, key);
+        self.leave_to(slow, is_another);
+        let used = self.seen(I32, element, table, element::USED);
+        let is_live = self.to.ins().band_imm_u(used, i64::from(element::IS_LIVE));
+        self.go_on_with(is_live, slow);
+        let again = self.seen(I32, element, table, element::VERSION);
+        let is_changed = self.to.ins().icmp(IntCC::NotEqual, again, version);
+        self.leave_to(slow, is_changed);
+        Met { number, element, version }
+    }
+
+    /// One that stays with its key goes on here; others are left to who takes the locks.
+    fn go_on_with_stayers(&mut self, met: Met, table: &NearTable, slow: Block) {
+        if table.stay < table.limit {
+            let goes = self.to.ins().icmp_imm_u(
+                IntCC::UnsignedGreaterThanOrEqual,
+                met.number,
+                i64::from(table.stay),
+            );
+            self.leave_to(slow, goes);
+        }
+    }
+
+    fn set_asleep(&mut self, met: Met, table: &NearTable, is_asleep: bool, to: (i64, Block, Block)) {
+        let version = self.behind(met.element, table.elements + element::VERSION as u32);
+        let seen = self.to.ins().uextend(I64, met.version);
+        let [is_asleep, zero] = [is_asleep.into(), 0].map(|word| self.constant(word));
+        let is_done = self.call(HELPERS, Helper::NearSet.number(), [version, seen, is_asleep, zero, zero]);
+        self.answer_if(is_done, to.0, to.1, to.2);
+    }
+
+    fn is_asleep(&mut self, met: Met) -> Value {
+        self.to.ins().band_imm_u(met.version, i64::from(element::ASLEEP))
+    }
+
+    fn unless_asleep(&mut self, met: Met, slow: Block) {
+        let asleep = self.is_asleep(met);
+        self.leave_to(slow, asleep);
+    }
+
+    /// Ends the block: with this answer if it is done, else `slow`.
+    fn answer_if(&mut self, is_done: Value, answer: i64, done: Block, slow: Block) {
+        let answer = self.constant(answer);
+        self.branch_with(is_done, (done, &[answer]), (slow, &[]));
+    }
+
+    /// The table's word so far in an element, with all that is loaded later behind it.
+    fn seen(&mut self, of: Type, element: Value, table: &NearTable, within: usize) -> Value {
+        let at = self.behind(element, table.elements + within as u32);
+        self.to.ins().atomic_load(of, trusted(), at)
+    }
+
+    /// The address of one of equal parts of the arena, of which the first is its beginning.
+    fn part(&mut self, number: Value, unit: u32) -> Value {
+        let bytes = self.to.ins().imul_imm_u(number, i64::from(unit));
+        let base = self.to.ins().get_pinned_reg(I64);
+        self.to.ins().iadd(base, bytes)
+    }
+
+    fn behind(&mut self, element: Value, at: u32) -> Value {
+        self.to.ins().iadd_imm_u(element, i64::from(at))
+    }
+
+    fn leave_to(&mut self, slow: Block, is_so: Value) {
+        let on = self.to.func.dfg.make_block();
+        self.branch_with(is_so, (slow, &[]), (on, &[]));
+        self.to.insert_block(on);
+    }
+
+    fn go_on_with(&mut self, value: Value, slow: Block) {
+        let is_none = self.to.ins().icmp_imm_u(IntCC::Equal, value, 0);
+        self.leave_to(slow, is_none);
+    }
+
+    fn branch_with(&mut self, is_so: Value, yes: (Block, &[Value]), no: (Block, &[Value])) {
+        let [with, without] =
+            [yes.1, no.1].map(|args| args.iter().copied().map(BlockArg::Value).collect::<Vec<_>>());
+        self.to.ins().brif(is_so, yes.0, &with, no.0, &without);
+    }
+
+    fn jump_with(&mut self, to: Block, args: &[Value]) {
+        let args: Vec<_> = args.iter().copied().map(BlockArg::Value).collect();
+        self.to.ins().jump(to, &args);
+    }
+}
