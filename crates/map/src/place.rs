@@ -248,7 +248,7 @@ pub fn length(bytes: usize) -> Result<u32, crate::Error> {
 #[inline(always)]
 pub fn open_write(version: &AtomicU32) {
     version.store(version.load(Relaxed) | 1, Relaxed);
-    // [MAP-1] The odd version is seen before any of the new bytes. Pairs with [MAP-3].
+    // [MAP-1] The odd version is seen before any of the new bytes. Pairs with [MAP-3], [JIT-1].
     #[cfg(not(mutant = "MAP-1"))]
     fence(Release);
 }
@@ -258,7 +258,7 @@ pub fn open_write(version: &AtomicU32) {
 pub fn close_write(version: &AtomicU32) {
     // Past the bit of sleep too.
     let next = (version.load(Relaxed) | ASLEEP | 1).wrapping_add(1);
-    // [MAP-2] The bytes are seen with the even version. Pairs with [MAP-3], [MAP-4], [MAP-18].
+    // [MAP-2] The bytes are seen with the even version. Pairs with [MAP-3], [MAP-4], [MAP-18], [JIT-1].
     #[cfg(not(mutant = "MAP-2"))]
     let order = Release;
     #[cfg(mutant = "MAP-2")]
@@ -279,7 +279,7 @@ pub fn claim_write(version: &AtomicU32, seen: u32) -> bool {
     let is_ours = version.load(Relaxed) == seen;
     #[cfg(mutant = "MAP-52")]
     version.store(seen & !ASLEEP | 1, Relaxed);
-    // [MAP-54] As [MAP-1]. Pairs with [MAP-3].
+    // [MAP-54] As [MAP-1]. Pairs with [MAP-3], [JIT-1].
     fence(Release);
     is_ours
 }
@@ -306,7 +306,7 @@ pub fn set_asleep(version: &AtomicU32, seen: u32, is_asleep: bool) -> bool {
     // Without a new number, who was interrupted does not see that the key came and went.
     #[cfg(mutant = "same-version")]
     let now = if is_asleep { now } else { seen & !ASLEEP };
-    // [MAP-57] The value is seen with the key that is there again. Pairs with [MAP-3].
+    // [MAP-57] The value is seen with the key that is there again. Pairs with [MAP-3], [JIT-1].
     exchange_own(version, seen, now)
 }
 

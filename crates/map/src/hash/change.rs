@@ -189,7 +189,7 @@ impl<M: Access> Entries<M> {
         element.u32(USED).store(WAS_USED | IS_LIVE, Relaxed);
         let previous = self.element(before);
         let link = if before == 0 { locked.0.head() } else { previous.u32(NEXT) };
-        // [MAP-23] The element is seen whole. Pairs with [MAP-22], [MAP-25], [MAP-27], [MAP-28], [MAP-50]
+        // [MAP-23] The element is seen whole. Pairs with [MAP-22], [MAP-25], [MAP-27], [MAP-28], [MAP-50], [JIT-2]
         // and [MAP-51].
         #[cfg(not(mutant = "MAP-23"))]
         let order = Release;
