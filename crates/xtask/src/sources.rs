@@ -24,7 +24,9 @@ impl Source {
 
 /// The workspace's root.
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new(".")).to_path_buf()
+    // Of the cargo that runs this: the one that built it may have stood elsewhere.
+    let here = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    Path::new(&here).ancestors().nth(2).unwrap_or(Path::new(".")).to_path_buf()
 }
 
 /// All files below `crates/*/src`, in a fixed order.
