@@ -68,6 +68,28 @@ fn strings_are_compared_searched_and_joined() {
     for (body, expected) in [
         ("$a = \"abc\"; print($a == \"abc\");", "true"),
         ("print(\"abc\" == \"ab\");", "false"),
+        (
+            "$a = \"another\"; print((\"another\" == $a, $a != \"another\", $a == \"anothe\"));",
+            "(true, false, false)",
+        ),
+        (
+            "$a = \"another!\"; $a = \"ab\"; print(($a == \"ab\", $a == \"abother!\", $a == \"\"));",
+            "(true, false, false)",
+        ),
+        ("$a = \"abc\"; $a = \"\"; print(($a == \"\", $a != \"abc\"));", "(true, true)"),
+        ("$a = \"ab\"; print(($a == \"a much longer text\", \"abc\" != $a));", "(false, true)"),
+        (
+            "@a[1] = \"12345678901234567890123\"; print(@a[1] == \"12345678901234567890123\"); clear(@a);",
+            "true",
+        ),
+        (
+            "@a[1] = \"12345678901234567890123\"; print(@a[1] == \"12345678901234567890124\"); clear(@a);",
+            "false",
+        ),
+        (
+            "@a[1] = (1, \"abc\", \"12345\"); print((@a[1].1 == \"abc\", @a[1].2 == \"12345\", @a[1].2 == \"12344\")); clear(@a);",
+            "(true, true, false)",
+        ),
         ("$a = \"ab\"; print($a != \"abc\");", "true"),
         ("print(strlen(\"hello\"));", "5"),
         ("print(strcontains(\"hello\", \"ell\"));", "true"),

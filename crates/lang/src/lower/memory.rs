@@ -84,6 +84,22 @@ impl Build<'_, '_> {
         self.load(place, Int::new(8, false), dst);
     }
 
+    /// r0 = 0 if these bytes lie at a place, else not. Loses r2 to r4.
+    pub fn differs(&mut self, place: Place, bytes: &[u8]) {
+        let (base, at) = self.based(place, r(4));
+        self.code.constant(r(0), 0);
+        for (offset, size) in steps(bytes.len(), place.at) {
+            let part = bytes.iter().skip(offset as usize).take(size.into());
+            let word = part.rev().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
+            self.code.load(size_of(size), false, r(2), base, at + offset);
+            if word != 0 {
+                self.code.constant(r(3), word.cast_signed());
+                self.code.alu(Alu::Xor, r(2), Operand::Reg(r(3)));
+            }
+            self.code.alu(Alu::Or, r(0), Operand::Reg(r(2)));
+        }
+    }
+
     /// Zeros.
     pub fn zero(&mut self, place: Place, len: usize) {
         if len > UNROLLED {

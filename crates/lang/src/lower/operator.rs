@@ -16,6 +16,9 @@ use bpf::helper::{self, RING};
 use bpf::{Alu, Cond, Op, Operand, Wide};
 use std::sync::Arc;
 
+/// A string is compared with a text of fewer bytes without a helper.
+const TEXT_MAX: usize = 32;
+
 impl Build<'_, '_> {
     /// r0 = `a op b`.
     pub fn binary(&mut self, op: BinOp, a: &Expr, b: &Expr, e: &Expr) -> Done {
@@ -187,7 +190,14 @@ impl Build<'_, '_> {
     /// Strings, tuples, arrays: equal or not.
     fn compare_values(&mut self, op: BinOp, a: &Expr, b: &Expr) -> Done {
         let (ta, tb) = (self.ty(a), self.ty(b));
-        if let (Type::Str(la), Type::Str(lb)) = (ta, tb) {
+        if matches!(op, BinOp::Eq | BinOp::Ne)
+            && let Some((string, text)) = self.with_text(a, b).or_else(|| self.with_text(b, a))
+        {
+            // The NUL that ends it too: what is behind it is nobody's.
+            let bytes = [text, b"\0"].concat();
+            let place = self.place(string)?;
+            self.differs(place, &bytes);
+        } else if let (Type::Str(la), Type::Str(lb)) = (ta, tb) {
             let (la, lb) = (*la, *lb);
             let pa = self.place(a)?;
             let pb = self.place(b)?;
@@ -215,6 +225,13 @@ impl Build<'_, '_> {
             BinOp::Le => self.set_if(Cond::Sle, Operand::Imm(0)),
             _ => self.set_if(Cond::Sge, Operand::Imm(0)),
         }
+    }
+
+    /// A string that is compared with a text which stands in the script, is short, and has room in it with its NUL.
+    fn with_text<'e>(&self, string: &'e Expr, text: &'e Expr) -> Option<(&'e Expr, &'e [u8])> {
+        let (Type::Str(room), ExprKind::Str(text)) = (self.ty(string), &text.kind) else { return None };
+        let fits = text.len() < TEXT_MAX.min(*room as usize) && !text.contains(&0);
+        fits.then_some((string, text))
     }
 
     /// A type that values of both fit.
