@@ -17,12 +17,12 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I32, I64};
 use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, Opcode, Type, Value};
 use wire::Helper;
-use wire::maps::{NearTable, NearValue, chain, element};
+use wire::maps::{NearAdd, NearTable, NearValue, chain, element};
 
 /// What a helper answers of a key that is not there: -ENOENT.
 const NOT_THERE: i64 = -2;
 
-/// What is asked of a key.
+/// What is asked of a key and its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     /// The value's address, 0 without a key.
@@ -33,8 +33,6 @@ enum Asked {
     Set(u32),
     /// To be gone.
     Remove,
-    /// To take a value.
-    Add,
 }
 
 /// An element that has the key: how many lie before it, its address as if the first were the arena's beginning, and its version.
@@ -46,14 +44,13 @@ struct Met {
 }
 
 impl Asked {
-    /// What a helper is asked that can be done here.
-    fn of(number: u32, table: &NearTable) -> Option<Asked> {
-        match (number, table.value) {
-            (helper::WORD_LOOKUP, NearValue::Plain { .. }) => Some(Asked::Lookup),
-            (helper::WORD_LOOKUP_OR_INIT, NearValue::Plain { .. }) => Some(Asked::LookupOrInit),
-            (helper::WORD_UPDATE, NearValue::Plain { word, .. }) => word.map(Asked::Set),
-            (helper::WORD_DELETE, NearValue::Plain { .. }) if table.stay > 0 => Some(Asked::Remove),
-            (helper::WORD_AGGREGATE, NearValue::Aggregate { .. }) => Some(Asked::Add),
+    /// What a helper is asked that can be done here, of values that are a word's if they have so many bytes.
+    fn of(number: u32, table: &NearTable, word: Option<u32>) -> Option<Asked> {
+        match number {
+            helper::WORD_LOOKUP => Some(Asked::Lookup),
+            helper::WORD_LOOKUP_OR_INIT => Some(Asked::LookupOrInit),
+            helper::WORD_UPDATE => word.map(Asked::Set),
+            helper::WORD_DELETE if table.stay > 0 => Some(Asked::Remove),
             _ => None,
         }
     }
@@ -88,29 +85,36 @@ impl Body<'_> {
     /// What a helper does that is asked for a key of a word, as far as it is done here; r0, or `None` and nothing was emitted.
     pub(super) fn ask_near(&mut self, number: u32) -> Option<Value> {
         let table = *self.tables.get(&self.regs[1])?;
-        let asked = Asked::of(number, &table)?;
+        let asked = match table.value {
+            NearValue::Aggregate { .. } if number == helper::WORD_AGGREGATE => None,
+            NearValue::Aggregate { .. } => return None,
+            NearValue::Plain { word, .. } => Some(Asked::of(number, &table, word)?),
+        };
         let [slow, done] = [0, 1].map(|_| self.to.func.dfg.make_block());
         let r0 = self.to.func.dfg.append_block_param(done, I64);
         let met = self.meet(&table, slow);
-        match (asked, table.value) {
-            (Asked::Add, NearValue::Aggregate { at, unit, stride, cpus, how }) => {
-                self.unless_asleep(met, slow);
-                let words = self.part(met.number, unit);
-                let first = self.behind(words, at);
-                let value = match how {
-                    wire::maps::NearAdd::Count => self.constant(1),
-                    _ => self.regs[3],
-                };
-                let how = self.constant(how.to_word().cast_signed());
-                let [stride, cpus] = [stride, cpus.into()].map(|word| self.constant(word.cast_signed()));
-                let is_done = self.call(HELPERS, Helper::NearAdd.number(), [first, value, how, stride, cpus]);
-                self.answer_if(is_done, 0, done, slow);
-            }
-            (_, NearValue::Plain { at, .. }) => self.ask_plain(asked, &table, (met, at), (done, slow)),
-            _ => self.jump_with(slow, &[]),
+        match asked {
+            Some(asked) => self.ask_for_value(asked, &table, met, (done, slow)),
+            None => self.ask_to_add(&table, met, (done, slow)),
         }
         self.answer_by_helper(number, slow, done);
         Some(r0)
+    }
+
+    /// Takes the value in r3 into the words of a key.
+    fn ask_to_add(&mut self, table: &NearTable, met: Met, (done, slow): (Block, Block)) {
+        let NearValue::Aggregate { at, unit, stride, cpus, how } = table.value else {
+            return self.jump_with(slow, &[]);
+        };
+        let asleep = self.is_asleep(met);
+        self.leave_to(slow, asleep);
+        let words = self.part(met.number, unit);
+        let first = self.behind(words, at);
+        let value = if how == NearAdd::Count { self.constant(1) } else { self.regs[3] };
+        let how = self.constant(how.to_word().cast_signed());
+        let [stride, cpus] = [stride, cpus.into()].map(|word| self.constant(word.cast_signed()));
+        let is_done = self.call(HELPERS, Helper::NearAdd.number(), [first, value, how, stride, cpus]);
+        self.is_done_if(is_done, done, slow);
     }
 
     /// A key that is nearly always the one that its thread had before: a number that stands there, or what the thread is.
@@ -167,38 +171,25 @@ impl Body<'_> {
         inside
     }
 
-    fn ask_plain(
-        &mut self,
-        asked: Asked,
-        table: &NearTable,
-        (met, at): (Met, u32),
-        (done, slow): (Block, Block),
-    ) {
-        let asleep = self.is_asleep(met);
-        let value = |body: &mut Self| body.behind(met.element, table.elements + at);
-        let there = self.to.func.dfg.make_block();
+    fn ask_for_value(&mut self, asked: Asked, table: &NearTable, met: Met, (done, slow): (Block, Block)) {
+        let NearValue::Plain { at, .. } = table.value else { return self.jump_with(slow, &[]) };
+        let (asleep, there) = (self.is_asleep(met), self.to.func.dfg.make_block());
         match asked {
             Asked::Lookup | Asked::LookupOrInit => {
                 let none = self.constant(0);
-                let gone = if asked == Asked::Lookup { done } else { slow };
-                let args: &[Value] = if asked == Asked::Lookup { &[none] } else { &[] };
-                self.branch_with(asleep, (gone, args), (there, &[]));
+                let gone: (Block, &[Value]) =
+                    if asked == Asked::Lookup { (done, &[none]) } else { (slow, &[]) };
+                self.branch_with(asleep, gone, (there, &[]));
                 self.to.insert_block(there);
-                let value = value(self);
+                let value = self.behind(met.element, table.elements + at);
                 self.jump_with(done, &[value]);
             }
             Asked::Set(bytes) => {
-                let word = match bytes {
-                    4 => {
-                        let half = self.to.ins().ireduce(I32, self.regs[3]);
-                        self.to.ins().uextend(I64, half)
-                    }
-                    _ => self.regs[3],
-                };
+                let word = self.cut(self.regs[3], bytes == 4);
                 let waking = if table.stay > 0 { self.to.func.dfg.make_block() } else { slow };
                 self.branch_with(asleep, (waking, &[]), (there, &[]));
                 self.to.insert_block(there);
-                let to = value(self);
+                let to = self.behind(met.element, table.elements + at);
                 self.to.ins().store(trusted(), word, to, 0);
                 let zero = self.constant(0);
                 self.jump_with(done, &[zero]);
@@ -206,30 +197,33 @@ impl Body<'_> {
                     self.to.insert_block(waking);
                     self.go_on_with_stayers(met, table, slow);
                     // The value is there before the key is.
-                    let to = value(self);
+                    let to = self.behind(met.element, table.elements + at);
                     self.to.ins().store(trusted(), word, to, 0);
-                    self.set_asleep(met, table, false, (0, done, slow));
+                    self.set_asleep(met, table, false, (done, slow));
                 }
             }
-            Asked::Remove | Asked::Add => {
+            Asked::Remove => {
                 let not_there = self.constant(NOT_THERE);
                 self.branch_with(asleep, (done, &[not_there]), (there, &[]));
                 self.to.insert_block(there);
                 self.go_on_with_stayers(met, table, slow);
-                self.set_asleep(met, table, true, (0, done, slow));
+                self.set_asleep(met, table, true, (done, slow));
             }
         }
     }
 
+    /// A word, or its lower half.
+    fn cut(&mut self, word: Value, is_half: bool) -> Value {
+        if !is_half {
+            return word;
+        }
+        let half = self.to.ins().ireduce(I32, word);
+        self.to.ins().uextend(I64, half)
+    }
+
     /// The element that is looked at first, if it is this key's, which r2 has; else `slow`.
     fn meet(&mut self, table: &NearTable, slow: Block) -> Met {
-        let key = match table.is_half_key {
-            true => {
-                let half = self.to.ins().ireduce(I32, self.regs[2]);
-                self.to.ins().uextend(I64, half)
-            }
-            false => self.regs[2],
-        };
+        let key = self.cut(self.regs[2], table.is_half_key);
         let index = self.index(table, key, slow);
         let number = self.to.ins().iadd_imm_s(index, -1);
         let is_beyond =
@@ -265,27 +259,22 @@ impl Body<'_> {
         }
     }
 
-    fn set_asleep(&mut self, met: Met, table: &NearTable, is_asleep: bool, to: (i64, Block, Block)) {
+    fn set_asleep(&mut self, met: Met, table: &NearTable, is_asleep: bool, (done, slow): (Block, Block)) {
         let version = self.behind(met.element, table.elements + element::VERSION as u32);
         let seen = self.to.ins().uextend(I64, met.version);
         let [is_asleep, zero] = [is_asleep.into(), 0].map(|word| self.constant(word));
         let is_done = self.call(HELPERS, Helper::NearSet.number(), [version, seen, is_asleep, zero, zero]);
-        self.answer_if(is_done, to.0, to.1, to.2);
+        self.is_done_if(is_done, done, slow);
     }
 
     fn is_asleep(&mut self, met: Met) -> Value {
         self.to.ins().band_imm_u(met.version, i64::from(element::ASLEEP))
     }
 
-    fn unless_asleep(&mut self, met: Met, slow: Block) {
-        let asleep = self.is_asleep(met);
-        self.leave_to(slow, asleep);
-    }
-
-    /// Ends the block: with this answer if it is done, else `slow`.
-    fn answer_if(&mut self, is_done: Value, answer: i64, done: Block, slow: Block) {
-        let answer = self.constant(answer);
-        self.branch_with(is_done, (done, &[answer]), (slow, &[]));
+    /// Ends the block: with 0 if it is done, else `slow`.
+    fn is_done_if(&mut self, is_done: Value, done: Block, slow: Block) {
+        let zero = self.constant(0);
+        self.branch_with(is_done, (done, &[zero]), (slow, &[]));
     }
 
     /// The table's word so far in an element, with all that is loaded later behind it.
