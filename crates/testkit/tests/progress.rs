@@ -68,7 +68,9 @@ fn a_signal_takes_the_bar_away_and_ends_the_work() -> Result<()> {
     let all = long()?;
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let pair = openpty(&SIZE, None).unwrap();
-        let mut command = Command::new(Nanoprobe::find()?.path());
+        // Who runs this behind a shell has it ignored, and so would have whom it starts.
+        let mut command = Command::new("env");
+        command.arg("--default-signal").arg(Nanoprobe::find()?.path());
         command.args(&all).env("TERM", "xterm").stdin(Stdio::null()).stdout(Stdio::null());
         let mut child = command.stderr(Stdio::from(pair.slave)).spawn().unwrap();
         drop(command);

@@ -4,7 +4,7 @@
 //! State:   a child that calls a function of ours over and over, and tells how long it takes by its processor time.
 //! Context: control. The child is forked, not started: it takes a millisecond.
 //! Keeps:   P1 the child ends with this call, or with us.
-//!          P2 what could not be measured is `None`, not a guess: in `PATIENCE` at most.
+//!          P2 what could not be measured is `None`, not a guess: in `LONGEST` at most.
 //! Checked: tests below; testkit `recording`.
 //!
 //! A walk of the stack that was made before costs less than a new one: what is told is the price of new ones.
@@ -28,8 +28,12 @@ const COLD: u64 = 4;
 const STEP: u64 = 256;
 /// How many of our frames are below the call, for walks of the stack.
 const DEPTH: u32 = 8;
+/// So long the most batches are waited for, of which a median is taken; then the fewest are enough.
 const PATIENCE: Duration = Duration::from_millis(500);
 const PLACES: u64 = 64;
+const FEWEST: u64 = 8;
+/// Where others have the processors nearly all of the time, each batch waits for a turn.
+const LONGEST: Duration = Duration::from_secs(10);
 
 /// The median of a call with probes of these kinds, less that of one without; of walks at two depths.
 ///
@@ -175,14 +179,18 @@ impl Caller {
 
     /// The median of a call, of batches from now on; `between` runs again and again meanwhile.
     fn median(&self, between: &mut dyn FnMut()) -> Option<f64> {
-        let end = Instant::now() + PATIENCE;
+        let begun = Instant::now();
         // SAFETY: mapped until `drop`; written by the child by atomic stores alone.
         let told = unsafe { self.told.as_ref() };
         // Pairs with the child's release: a batch that is counted is there.
         let batches = || told.batches.load(Ordering::Acquire);
-        let wanted = batches() + COLD + PLACES;
-        while batches() < wanted {
-            if Instant::now() > end {
+        let first = batches() + COLD;
+        while batches() < first + PLACES {
+            let (waited, seen) = (begun.elapsed(), batches().saturating_sub(first));
+            if waited > PATIENCE && seen >= FEWEST {
+                break;
+            }
+            if waited > LONGEST {
                 return None;
             }
             between();
@@ -194,7 +202,8 @@ impl Caller {
             }
         }
         // Those that are overwritten meanwhile by newer ones are as good.
-        let mut all: Vec<u64> = told.ns.iter().map(|ns| ns.load(Ordering::Relaxed)).collect();
+        let ns = |batch: u64| told.ns[(batch % PLACES) as usize].load(Ordering::Relaxed);
+        let mut all: Vec<u64> = (first..batches()).rev().take(PLACES as usize).map(ns).collect();
         all.sort_unstable();
         all.get(all.len() / 2).map(|ns| *ns as f64 / self.way.batch() as f64)
     }
