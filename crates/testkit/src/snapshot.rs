@@ -73,11 +73,11 @@ impl Snapshot {
             let file = fs::read_link(&path).map_err(Error::io(&path))?;
             facts.insert(link.into(), file.display().to_string());
         }
-        let mappings = mapping::read(pid)?;
+        let (mappings, code) = code_of(pid)?;
         for mapping in mapping::joined(&mappings) {
             facts.insert(format!("mapping {mapping}"), String::new());
         }
-        Ok(Self { pid, facts, code: read_code(pid, &mappings)? })
+        Ok(Self { pid, facts, code })
     }
 
     /// What is different in `later`; empty if nothing is.
@@ -168,7 +168,26 @@ fn status_facts(path: &str, owner: &str, facts: &mut BTreeMap<String, String>) -
     Ok(())
 }
 
-fn read_code(pid: u32, mappings: &[Mapping]) -> Result<Vec<(Mapping, Vec<u8>)>> {
+/// How often the mappings are read again where one has gone meanwhile: a runtime takes memory of its own away, and so do we.
+const TRIES: usize = 5;
+
+type Code = Vec<(Mapping, Vec<u8>)>;
+
+/// All mappings, and what those of code have, of one moment.
+fn code_of(pid: u32) -> Result<(Vec<Mapping>, Code)> {
+    for _ in 1..TRIES {
+        let mappings = mapping::read(pid)?;
+        match read_code(pid, &mappings) {
+            Err(_) if mapping::read(pid)? != mappings => {}
+            read => return Ok((mappings, read?)),
+        }
+    }
+    let mappings = mapping::read(pid)?;
+    let code = read_code(pid, &mappings)?;
+    Ok((mappings, code))
+}
+
+fn read_code(pid: u32, mappings: &[Mapping]) -> Result<Code> {
     let path = format!("/proc/{pid}/mem");
     let memory = File::open(&path).map_err(Error::io(&path))?;
     let mut code = Vec::new();

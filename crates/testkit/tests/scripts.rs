@@ -13,6 +13,9 @@ fn probe(target: &Target, kind: &str, function: &str) -> String {
 }
 
 /// The number behind `name: ` in what a script printed.
+/// What is told of changes that were not done.
+const BUSY: &str = " changes of a map at a place that somebody else was changing.";
+
 fn scalar(outcome: &Outcome, name: &str) -> u64 {
     let prefix = format!("{name}: ");
     let line = outcome.stdout.lines().find_map(|line| line.strip_prefix(&prefix));
@@ -178,7 +181,13 @@ fn what_lies_in_scratch_memory_and_on_a_full_stack_is_in_maps_and_records_as_it_
     let whole: Vec<u64> = wanted.into_iter().chain([7, 9]).collect();
     assert!(lines.iter().all(|line| *line == whole), "{outcome}");
     assert!(outcome.stdout.contains("(700, 719, a text)"), "{outcome}");
-    assert_eq!(scalar(&outcome, "@sum[7, 9]"), 16 * called, "{outcome}");
+    // A key that is new to eight threads at once: who finds its place held by a thread that has no processor does not wait, which is
+    // counted.
+    let lost = outcome.stderr.lines().find_map(|line| line.strip_prefix("Not done: ")?.strip_suffix(BUSY));
+    let lost: u64 = lost.map_or(0, |lost| lost.parse().unwrap());
+    let sum = scalar(&outcome, "@sum[7, 9]");
+    assert!(sum.is_multiple_of(16) && (called - lost..=called).contains(&(sum / 16)), "{outcome}");
+    assert!(lost <= 24, "{outcome}");
     assert!(!outcome.stderr.contains("not the program's"), "{outcome}");
     Ok(())
 }
