@@ -55,13 +55,13 @@ const BUSY: usize = 8;
 const EVICTED: usize = 16;
 
 /// An element: next, version, hash, used; then key and value.
+/// What compiled programs look at stands in `wire`.
 pub(crate) const NEXT: usize = 0;
-pub(crate) use wire::maps::element::VERSION;
 pub(crate) const SUM: usize = 8;
-pub(crate) use wire::maps::element::{DATA, USED};
+pub(crate) use wire::maps::element::{DATA, USED, VERSION};
 
-/// In a bucket: behind the count of its changes.
-use wire::maps::chain::HEAD as HEAD_OF_CHAIN;
+// In a bucket: behind the count of its changes.
+use wire::maps::chain::{self, HEAD as HEAD_OF_CHAIN};
 
 /// A chain ends with the number of its bucket, so that who strayed into another one notices.
 pub(crate) const END: u32 = 1 << 31;
@@ -277,7 +277,7 @@ impl<'a> Entries<Checked<'a>> {
     pub fn in_untrusted(arena: wire::Untrusted<'a>, offset: usize, shape: Shape) -> Result<Self, Error> {
         let words = shape.words();
         let [(_, buckets), ..] = words;
-        let bytes = HEAD + Credits::size(shape.cpus) + buckets as usize * 8;
+        let bytes = HEAD + Credits::size(shape.cpus) + buckets as usize * chain::UNIT;
         let all = Checked::new(arena, 0, arena.len_bytes()).ok_or(Error::Damaged)?;
         let place = Checked::new(arena, offset, bytes).ok_or(Error::Damaged)?;
         if buckets == 0 || words.iter().any(|(at, word)| place.u32(*at).load(Relaxed) != *word) {

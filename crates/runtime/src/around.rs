@@ -80,7 +80,7 @@ pub(crate) unsafe fn form(maps: &MapsHead, handle: u64) -> Option<&Form> {
 
 /// Errors as programs see them.
 pub(crate) mod errno {
-    pub const ENOENT: u64 = -2i64 as u64;
+    pub const ENOENT: u64 = wire::maps::NOT_THERE as u64;
     pub const E2BIG: u64 = -7i64 as u64;
     pub const EFAULT: u64 = -14i64 as u64;
     pub const EBUSY: u64 = -16i64 as u64;

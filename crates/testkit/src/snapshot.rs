@@ -175,16 +175,15 @@ type Code = Vec<(Mapping, Vec<u8>)>;
 
 /// All mappings, and what those of code have, of one moment.
 fn code_of(pid: u32) -> Result<(Vec<Mapping>, Code)> {
-    for _ in 1..TRIES {
+    let mut left = TRIES;
+    loop {
         let mappings = mapping::read(pid)?;
+        left -= 1;
         match read_code(pid, &mappings) {
-            Err(_) if mapping::read(pid)? != mappings => {}
+            Err(_) if left > 0 && mapping::read(pid)? != mappings => {}
             read => return Ok((mappings, read?)),
         }
     }
-    let mappings = mapping::read(pid)?;
-    let code = read_code(pid, &mappings)?;
-    Ok((mappings, code))
 }
 
 fn read_code(pid: u32, mappings: &[Mapping]) -> Result<Code> {

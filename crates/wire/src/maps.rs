@@ -169,6 +169,9 @@ pub mod element {
     pub const IS_LIVE: u32 = 2;
 }
 
+/// What a helper answers of a key that is not there: -ENOENT.
+pub const NOT_THERE: i64 = -2;
+
 /// How a key of a word leads to its chain: the word, exclusive or its length, exclusive or [`SALT`](chain::SALT), times
 /// [`SPREAD`](chain::SPREAD); the product's halves, and then theirs, by exclusive or; the lowest bits are the chain's number.
 pub mod chain {

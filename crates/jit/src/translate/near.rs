@@ -17,10 +17,7 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I32, I64};
 use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, Opcode, Type, Value};
 use wire::Helper;
-use wire::maps::{NearAdd, NearTable, NearValue, chain, element};
-
-/// What a helper answers of a key that is not there: -ENOENT.
-const NOT_THERE: i64 = -2;
+use wire::maps::{NOT_THERE, NearAdd, NearTable, NearValue, chain, element};
 
 /// What is asked of a key and its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

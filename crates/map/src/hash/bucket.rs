@@ -8,7 +8,7 @@
 //! Checked: model `hash` (mutants MAP-20, MAP-21, MAP-22, no-second-look), tests/semantics.rs,
 //!          tests/other_process.rs.
 
-use super::{BUSY, DATA, END, Entries, HEAD_OF_CHAIN, NEXT, SUM, TRIES, VERSION};
+use super::{BUSY, DATA, END, Entries, HEAD_OF_CHAIN, NEXT, SUM, TRIES, VERSION, chain};
 use crate::Error;
 use crate::place::{ASLEEP, Access, versioned_as};
 use crate::prim::{Acquire, AtomicU32, Relaxed, Release, fence, spin};
@@ -38,7 +38,7 @@ impl<M: Access> Bucket<M> {
     /// One of those that lie at `chains`.
     #[inline(always)]
     pub fn at(chains: M, number: u32) -> Bucket<M> {
-        Bucket { number, place: chains.at(number as usize * wire::maps::chain::UNIT) }
+        Bucket { number, place: chains.at(number as usize * chain::UNIT) }
     }
 
     #[inline(always)]

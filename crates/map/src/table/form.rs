@@ -15,7 +15,7 @@ use {
     crate::hash::{END, LRU, PER_CPU, PLAIN, SLEEPS, STAYS},
     crate::place::words,
     crate::prim::Relaxed,
-    wire::maps::{NearAdd, NearTable, NearValue},
+    wire::maps::{NearAdd, NearTable, NearValue, chain},
 };
 
 /// An element's head: next, version, hash, use.
@@ -142,7 +142,7 @@ impl Form {
 
     /// Bytes of what no program changes by its address: form, counts, pool, chains.
     pub fn front_len(&self) -> usize {
-        (self.chains as usize + self.buckets as usize * 8).next_multiple_of(LINES)
+        (self.chains as usize + self.buckets as usize * chain::UNIT).next_multiple_of(LINES)
     }
 
     /// Bytes of elements and values.
@@ -198,7 +198,8 @@ impl Form {
         let words = self.as_words();
         words.into_iter().enumerate().for_each(|(n, word)| head.u64(8 * n).store(word, Relaxed));
         let chains = head.at(self.chains as usize);
-        (0..self.buckets).for_each(|b| chains.u32(b as usize * 8 + 4).store(END | b, Relaxed));
+        (0..self.buckets)
+            .for_each(|b| chains.u32(b as usize * chain::UNIT + chain::HEAD).store(END | b, Relaxed));
         head.u64(self.pool as usize).store(u64::from(self.limit), Relaxed);
         Ok(())
     }

@@ -262,8 +262,7 @@ impl<'a> Glance<'a> {
     /// By itself: the others need none of its registers.
     #[inline(never)]
     fn add_to_bucket(&self, key: u64, value: u64, way: impl Way) -> bool {
-        let bucket = hist_bucket(value.cast_signed(), self.form.agg[1] as u8);
-        self.add_to(bucket.min((self.form.value as usize / 8).saturating_sub(1)), key, 1, way)
+        self.add_to(bucket_of(value, self.form.agg[1] as u8, self.form.value / 8), key, 1, way)
     }
 
     #[inline(always)]
@@ -280,6 +279,12 @@ impl<'a> Glance<'a> {
         let within = number * form.value_unit as usize + copy as usize * form.copy_stride as usize;
         self.head().at(form.values as usize + within)
     }
+}
+
+/// The word of a histogram that a value is counted on: the last one, of what is beyond them.
+#[inline(always)]
+fn bucket_of(value: u64, bits: u8, words: u32) -> usize {
+    hist_bucket(value.cast_signed(), bits).min(words.saturating_sub(1) as usize)
 }
 
 /// A key whose element stays its own is gone from here on, or there again; false if its version is not what was seen any more.
@@ -305,9 +310,7 @@ pub unsafe fn add_to_copies(first: u64, value: u64, how: u64, copies: (u64, u32)
     }
     let (word, n) = match NearAdd::hist_of(how) {
         None => (0, value),
-        Some((bits, words)) => {
-            (hist_bucket(value.cast_signed(), bits).min(words.saturating_sub(1) as usize), 1)
-        }
+        Some((bits, words)) => (bucket_of(value, bits, words), 1),
     };
     let at = first + u64::from(cpu) * copies.0 + 8 * word as u64;
     // SAFETY: one of this CPU's words, aligned, used as an atomic (contract).
