@@ -377,7 +377,7 @@ impl Engine<'_> {
             for _ in 0..if is_last { LAST_LOOKS } else { 1 } {
                 let is_all = self.calls[i].take(&with_calls(&self.probes, is_recorded)[i]);
                 while let Some(lines) = self.calls[i].lines(&with_calls(&self.probes, is_recorded)[i]) {
-                    self.writer.lines(&lines);
+                    self.writer.calls(&lines);
                     if !is_last {
                         self.keep_budget(end);
                     }
@@ -388,7 +388,7 @@ impl Engine<'_> {
             }
             if is_last {
                 let rest = self.calls[i].rest(&with_calls(&self.probes, is_recorded)[i]);
-                self.writer.lines(&rest);
+                self.writer.calls(&rest);
             }
         }
     }
@@ -455,6 +455,7 @@ impl Engine<'_> {
         self.writer.forged(self.probes.forged());
         self.writer.no_way(self.calls.iter().map(Calls::no_way).fold(0, u64::saturating_add));
         self.writer.shorter(self.calls.iter().map(Calls::shorter).fold(0, u64::saturating_add));
+        self.writer.deeper(self.calls.iter().map(Calls::deeper).fold(0, u64::saturating_add));
         if let Some(budget) = &self.budget {
             self.writer.budget(budget);
         }
