@@ -20,7 +20,6 @@ mod made;
 mod manual;
 mod names;
 mod out;
-mod paint;
 mod probes;
 mod recording;
 mod render;

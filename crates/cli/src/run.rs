@@ -26,9 +26,6 @@ pub fn count(args: CountArgs) -> i32 {
         _ => Verb::Count,
     };
     let stacks = StackArgs { has_lines, flame, folded, diff };
-    if let Err(why) = stacks.check() {
-        return advice::fail(&why, &[], &[]);
-    }
     run(&args.specs, verb, RunArgs { stacks, ..args.run })
 }
 
@@ -53,7 +50,6 @@ pub fn trace(args: TraceArgs) -> i32 {
         arguments: usize::from(args.arguments),
         shape,
         over: args.over,
-        depth: args.depth.map(|depth| depth as usize),
         has_times: args.run.timestamps,
         has_stacks: args.stack || args.lines,
         has_lines: args.lines,

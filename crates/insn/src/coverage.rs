@@ -100,16 +100,19 @@ pub fn coverage_of_instructions(flow: &Flow, codes: &[Code<'_>], functions: &[Ra
     let mut coverage = Coverage::default();
     for function in functions {
         let Some(code) = Code::holding(codes, function.start) else { continue };
-        if flow.a64.is_some() {
-            let words = (function.start..aarch64::end_of_code(code, function)).step_by(4);
-            words.for_each(|at| coverage.add(flow, code, &alone(at, function)));
-            continue;
-        }
-        for insn in instructions(codes, function) {
-            coverage.add(flow, code, &alone(insn.addr, function));
+        for at in addresses(flow.a64.is_some(), codes, function) {
+            coverage.add(flow, code, &alone(at, function));
         }
     }
     coverage
+}
+
+/// Where a function's instructions begin, of A64 or of x86-64.
+pub fn addresses(is_a64: bool, codes: &[Code<'_>], function: &Range<u64>) -> Vec<u64> {
+    match Code::holding(codes, function.start) {
+        Some(code) if is_a64 => (function.start..aarch64::end_of_code(code, function)).step_by(4).collect(),
+        _ => instructions(codes, function).map(|insn| insn.addr).collect(),
+    }
 }
 
 /// The instructions of a function one behind the other from its start, up to its end or the first byte that is none.

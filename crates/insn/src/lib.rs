@@ -25,7 +25,7 @@ pub use arch::x86_64::{
     written, written_apart_from_computed_calls,
 };
 pub use code::{Code, Insn};
-pub use coverage::{Coverage, coverage_of_entries, coverage_of_instructions, instructions};
+pub use coverage::{Coverage, addresses, coverage_of_entries, coverage_of_instructions, instructions};
 pub use exits::{Exits, NoExits};
 pub use flow::{Flow, Source};
 pub use place::{Asked, Hook, Placement, Pun, no_room, place, place_earlier};

@@ -4,7 +4,7 @@
 //! State:   one workload at a time, its plain answer, the functions that it runs.
 //! Context: control.
 //! Keeps:   A1 a probed run prints the same bytes and ends with the same status as a plain one, and does not hang.
-//!          A2 after each detach the code of the whole process is as it was.
+//!          A2 after each detach the code of the whole process is that of its files.
 //!          A3 a run that tested nothing does not pass: there were hits.
 //! Checked: `--busted text`, `--busted jump` must end in FAIL (tests/anywhere.rs).
 
@@ -15,7 +15,7 @@ mod tally;
 mod workload;
 
 use crate::rng::Rng;
-use code::CodeCopy;
+use code::CodeWatch;
 use image::Spec;
 use options::{Busted, Options};
 use places::Places;
@@ -159,20 +159,23 @@ fn one_run(
 ) -> Result<(), String> {
     let mut running = bench.start(known.workload)?;
     if running.is_ready(known.workload) {
-        let code = CodeCopy::of(running.pid()).map_err(|e| format!("its code cannot be read: {e}"))?;
+        let mut code = CodeWatch::new(running.pid());
+        // The first probes are in before it goes on, however soon it ends.
+        let mut is_first = true;
         while !running.has_ended() && running.age() < hang_limit(known.took) {
-            match round(options, &mut running, &known.places, random, tally, last) {
+            match round(options, &mut running, &known.places, random, tally, last, is_first) {
                 Ok(()) => {}
                 // Anything may fail in a process that is ending.
                 Err(_) if ends_soon(&mut running) => break,
                 Err(why) => return Err(why),
             }
+            is_first = false;
             if options.busted == Some(Busted::Text) {
                 flip(&code, running.pid());
             }
             // An error means that the process is ending.
-            if let Ok(Some((at, path))) = code.difference() {
-                return Err(format!("the code at {at:#x} in {path} has changed"));
+            if let Ok(Some(difference)) = code.difference() {
+                return Err(format!("its code is not its files': {difference}"));
             }
         }
     }
@@ -188,7 +191,7 @@ fn ends_soon(running: &mut Running) -> bool {
     running.has_ended()
 }
 
-/// One attach, some time, one detach.
+/// One attach, some time, one detach; the process is held until the attach is over, or runs during it.
 fn round(
     options: &Options,
     running: &mut Running,
@@ -196,6 +199,7 @@ fn round(
     random: &mut Rng,
     tally: &mut Tally,
     last: &mut Vec<String>,
+    is_held: bool,
 ) -> Result<(), String> {
     let specs = match &options.specs {
         Some(specs) => specs.clone(),
@@ -205,7 +209,9 @@ fn round(
     let hold = Duration::from_millis(1 + random.below(options.hold.as_millis() as u64));
     running.pause();
     let plan = planned(running.pid(), &specs, is_by_handler, options.sites);
-    running.go_on();
+    if !is_held || plan.is_err() {
+        running.go_on();
+    }
     let Plan { mut sites, refused, .. } = plan?;
     let mut by_kernel = 0;
     sites.retain(|site| {
@@ -218,7 +224,9 @@ fn round(
     sites.sort_by_key(SitePlan::addr);
     *last = sites.iter().map(|s| format!("u:{}:{:#x}", s.module, s.placement.site)).collect();
     tally.count_refusals(&refused);
-    let mut session = Session::attach(running.pid(), sites).map_err(|e| format!("attach: {e}"))?;
+    let attached = Session::attach(running.pid(), sites);
+    running.go_on();
+    let mut session = attached.map_err(|e| format!("attach: {e}"))?;
     if options.busted == Some(Busted::Jump) {
         session.sites().for_each(|s| lead_astray(running.pid(), s.plan.addr()));
     }
@@ -247,7 +255,7 @@ fn planned(pid: i32, specs: &[Spec], is_by_handler: bool, wanted: usize) -> Resu
 }
 
 /// `--busted text`: as a detach that forgets a byte.
-fn flip(code: &CodeCopy, pid: i32) {
+fn flip(code: &CodeWatch, pid: i32) {
     poke(pid, code.first().saturating_add(1), &[0xcc]);
 }
 

@@ -1,6 +1,5 @@
 #![doc = include_str!("../README.md")]
 
-#[cfg(target_arch = "x86_64")]
 mod anywhere;
 #[cfg(target_arch = "x86_64")]
 mod attach;
@@ -21,7 +20,6 @@ mod mem;
 mod rcu;
 #[cfg(target_arch = "x86_64")]
 mod rhltable;
-#[cfg(target_arch = "x86_64")]
 mod rng;
 #[cfg(target_arch = "x86_64")]
 mod script;
@@ -32,7 +30,6 @@ mod uprobe;
 #[cfg(target_arch = "x86_64")]
 mod xol;
 
-#[cfg(target_arch = "x86_64")]
 pub use anywhere::anywhere_main;
 #[cfg(target_arch = "x86_64")]
 pub use attach::attach_main;

@@ -41,7 +41,7 @@ nanoprobe torture anywhere: real programs with random instructions probed
 
 Each run starts one workload, and while it works puts probes on random instructions of the functions that it
 runs, in the program and its libraries, takes them out again, puts in others, to its end. What it prints and
-how it ends must be as without probes, and after each detach every byte of code as before the first.
+how it ends must be as without probes, and after each detach every byte of code as in its file.
 
   --for TIME       start no further run after this time (default 60s)
   --sites N        probes at a time (default 1000)

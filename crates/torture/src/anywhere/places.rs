@@ -8,7 +8,7 @@
 //! Checked: P2 by `insn::place`, which refuses others; the refusals are printed by reason.
 
 use crate::rng::Rng;
-use image::{ElfImage, FunctionKind, ModuleKind, Process, Spec};
+use image::{ElfImage, FunctionKind, Machine, ModuleKind, Process, Spec};
 use insn::Code;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -100,8 +100,8 @@ impl Places {
         let module = &self.modules[module];
         let segments = module.image.executable_segments();
         let codes: Vec<Code<'_>> = segments.map(|(s, bytes)| Code { base: s.range.start.0, bytes }).collect();
-        let insns: Vec<u64> =
-            insn::instructions(&codes, &module.functions[function]).map(|i| i.addr).collect();
+        let is_a64 = module.image.machine() == Machine::Aarch64;
+        let insns = insn::addresses(is_a64, &codes, &module.functions[function]);
         insns.get(random.below(insns.len() as u64) as usize).copied()
     }
 }

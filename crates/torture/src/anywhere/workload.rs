@@ -29,6 +29,7 @@ const SIGCONT: i32 = 18;
 const SIGSTOP: i32 = 19;
 
 const PYTHON: &[&str] = &["/usr/bin/python3"];
+const LUA: &[&str] = &["/usr/bin/lua5.4"];
 const LIBC: &[&str] = &["libc.so"];
 
 macro_rules! suite {
@@ -52,12 +53,25 @@ pub const ALL: &[Workload] = &[
         needs: &["libsqlite3"],
     },
     Workload {
+        name: "sqlite-one",
+        programs: &["/usr/bin/sqlite3"],
+        args: &[":memory:", ".read {dir}/one.sql"],
+        needs: &["libsqlite3"],
+    },
+    Workload {
         name: "bytes",
         programs: PYTHON,
         args: &["-I", "-S", "{dir}/bytes.py", "30"],
         needs: &["_lzma", "_bz2", "libcrypto"],
     },
-    Workload { name: "lua", programs: &["/usr/bin/lua5.4"], args: &["{dir}/numbers.lua", "60"], needs: LIBC },
+    Workload {
+        name: "bytes-one",
+        programs: PYTHON,
+        args: &["-I", "-S", "{dir}/bytes.py", "1"],
+        needs: &["_lzma", "_bz2", "libcrypto"],
+    },
+    Workload { name: "lua", programs: LUA, args: &["{dir}/numbers.lua", "60"], needs: LIBC },
+    Workload { name: "lua-one", programs: LUA, args: &["{dir}/numbers.lua", "1"], needs: LIBC },
     Workload { name: "perl", programs: &["/usr/bin/perl"], args: &["{dir}/words.pl", "80"], needs: LIBC },
     Workload {
         name: "xz",
@@ -270,6 +284,7 @@ impl Bench {
         };
         bench.put("tables.sql", repeated(40).as_bytes())?;
         bench.put("short.sql", repeated(6).as_bytes())?;
+        bench.put("one.sql", repeated(1).as_bytes())?;
         bench.put("data", &data(12 << 20))?;
         bench.pack()?;
         Ok(bench)
