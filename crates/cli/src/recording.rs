@@ -195,6 +195,14 @@ pub fn report(args: &ReportArgs) -> i32 {
     if run.is_cut {
         eprintln!("nanoprobe: {name} ends in the middle of a line: its run was killed, or is still on");
     }
+    let in_part = run.seen_in_part().len();
+    if in_part > 0 {
+        let who =
+            if in_part == 1 { "1 function was".to_owned() } else { format!("{in_part} functions were") };
+        eprintln!(
+            "nanoprobe: by its --budget {who} seen for a part of the time: all figures are of the hits that were seen"
+        );
+    }
     let to = args.format;
     let bytes = match to.bytes(&run) {
         Ok(bytes) => bytes,

@@ -72,7 +72,10 @@ pub fn run(specs: &[String], verb: Verb, args: RunArgs) -> i32 {
     let budgetless = match verb {
         // A call whose caller was not seen would stand under another one.
         Verb::Trace { .. } if args.shown.shape != Shape::Flat => Some("trace with --tree or --graph"),
-        _ => args.recorded.map(|_| "record"),
+        // One set of probes would go, and the others at the same places would stay.
+        _ => {
+            args.recorded.filter(|of| of.has_stacks || of.has_calls).map(|_| "record with --stack or --calls")
+        }
     };
     if let Some(Err(code)) = budgetless.map(|what| check_budget(&args, what)) {
         return code;

@@ -99,7 +99,27 @@ fn about(run: &Run, out: &mut String) {
     }
 }
 
+/// Who was seen in part: no figure of theirs is of all calls.
+fn in_part(run: &Run, out: &mut String) {
+    const SHOWN: usize = 8;
+    let all = run.seen_in_part();
+    if all.is_empty() {
+        return;
+    }
+    let names: Vec<String> =
+        all.iter().take(SHOWN).map(|(name, part)| format!("{} {}", escaped(name), escaped(part))).collect();
+    let more = all.len().saturating_sub(SHOWN);
+    let more = if more == 0 { String::new() } else { format!(" and {more} others") };
+    let _ = writeln!(
+        out,
+        "<p class=\"warn\">A budget was kept: these functions were seen for a part of the time, and calls, times and columns are of the \
+         hits that were seen: {}{more}.</p>",
+        names.join(", ")
+    );
+}
+
 fn cards(run: &Run, out: &mut String) {
+    in_part(run, out);
     let mut cards: Vec<(String, &str)> = Vec::new();
     if let Some(receipt) = &run.receipt {
         let number = |name: &str| receipt[name].as_u64();
@@ -127,6 +147,11 @@ fn cards(run: &Run, out: &mut String) {
                 "overhead at least: hits times price, of the process's CPU time",
             ));
         }
+    }
+    if let Some(budget) = &run.budget {
+        let part =
+            |name: &str| budget[name].as_f64().map_or("?".to_owned(), |percent| format!("{percent:.2} %"));
+        cards.push((format!("{} of {}", part("used_percent"), part("asked_percent")), "of the budget used"));
     }
     cards.push((tables::grouped(run.placed.probes), "probes"));
     let card = |(value, what): &(String, &str)| {

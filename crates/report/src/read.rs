@@ -58,6 +58,7 @@ impl Run {
             "call" => self.take_call(data),
             "printf" | "time" | "cat" | "join" | "syscall" => self.take_printed(data),
             "price" => self.price = Some(data.clone()),
+            "budget" => self.budget = Some(data.clone()),
             "beside" => self.beside.push(data.clone()),
             "receipt" => self.receipt = Some(data.clone()),
             "loaded" | "followed" | "lost_events" | "missed_probes" | "errorf" | "runtime_error" => {}

@@ -39,6 +39,8 @@ pub struct Run {
     pub beside: Vec<Value>,
     /// What a hit costs and what part of the processor's time that was, as it was measured.
     pub price: Option<Value>,
+    /// What a budget allowed, what was used of it and who was seen in part, at the last look.
+    pub budget: Option<Value>,
     /// The last line was cut.
     pub is_cut: bool,
 }
@@ -164,6 +166,16 @@ pub struct Call {
 }
 
 impl Run {
+    /// Functions that were in for a part of the time, with that part in words: what is told of them is of the hits that were seen.
+    pub fn seen_in_part(&self) -> Vec<(String, String)> {
+        let sampled = self.budget.as_ref().and_then(|budget| budget["sampled"].as_object());
+        let words = |of: &Value| match (of["switched_off"].as_bool(), of["one_of"].as_f64()) {
+            (Some(false), Some(one_of)) => format!("1 of {one_of:.1}"),
+            _ => "switched off".to_owned(),
+        };
+        sampled.into_iter().flatten().map(|(name, of)| (name.clone(), words(of))).collect()
+    }
+
     /// Stacks with the outermost function first, those of one look added up.
     pub fn folded(&self) -> Folded {
         let mut sums = Folded::new();

@@ -204,3 +204,21 @@ fn a_format_without_what_it_shows_is_refused() {
         assert!(to.bytes(&run).is_ok(), "{to:?}");
     }
 }
+
+#[test]
+fn who_was_seen_in_part_by_a_budget_is_named_on_the_page() {
+    let lines = [
+        r#"{"type":"budget","data":{"asked_percent":2.0,"used_percent":1.82,"stops":3,"sampled":{"a<b>":{"one_of":7.14,"estimated":9,"switched_off":false},"b":{"one_of":null,"estimated":null,"switched_off":true}}}}"#,
+        r#"{"type":"receipt","data":{"hits":2,"handled":2,"skipped":{},"detach_verified":true}}"#,
+    ];
+    let run = report::Run::read(lines.join("\n").as_bytes()).unwrap();
+    assert_eq!(run.seen_in_part(), [("a<b>".into(), "1 of 7.1".into()), ("b".into(), "switched off".into())]);
+    let page = String::from_utf8(report::To::Html.bytes(&run).unwrap()).unwrap();
+    for wanted in
+        ["A budget was kept", "a&lt;b&gt; 1 of 7.1, b switched off", "1.82 % of 2.00 %", "budget: stops"]
+    {
+        assert!(page.contains(wanted), "{wanted}");
+    }
+    let all = report::Run::read(lines[1].as_bytes()).unwrap();
+    assert!(!String::from_utf8(report::To::Html.bytes(&all).unwrap()).unwrap().contains("A budget was kept"));
+}

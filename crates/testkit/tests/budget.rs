@@ -174,6 +174,31 @@ fn sum(value: &Value) -> u64 {
 }
 
 #[test]
+fn a_recording_with_a_budget_and_its_page_tell_what_was_seen_in_part() -> Result<()> {
+    let target = Target::build(Program::Counted, Link::Pie)?;
+    let running = target.spawn()?;
+    let dir = std::env::temp_dir().join(format!("np-budget-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let file = |name: &str| dir.join(name).display().to_string();
+    let (spec, pid, recording, page) =
+        (target.spec("idle_work"), running.pid_text(), file("run.json"), file("run.html"));
+    let words = ["record", &recording, &spec, "--budget", "0.5%", "--for", "1s", "-i", "100ms", "-p", &pid];
+    Nanoprobe::find()?.run(words)?.success()?;
+    let text = std::fs::read_to_string(&recording).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let (receipt, budget) = (line(&lines, "receipt"), line(&lines, "budget"));
+    assert_eq!(receipt["hits"], receipt["handled"]);
+    assert!(budget["sampled"]["idle_work"].is_object() && budget["failed"].is_null(), "{budget}");
+    let outcome = Nanoprobe::find()?.run(["report", &recording])?.success()?;
+    assert!(outcome.stderr.contains("1 function was seen for a part of the time"), "{outcome}");
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("A budget was kept") && page.contains("of the budget used"), "{page}");
+    std::fs::remove_dir_all(&dir).unwrap();
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
+
+#[test]
 fn a_script_whose_hits_go_by_those_of_others_is_refused() -> Result<()> {
     let target = Target::build(Program::Counted, Link::Pie)?;
     let (path, running) = (target.spec("work").replacen("u:", "", 1), target.spawn()?);
@@ -191,7 +216,12 @@ fn a_script_whose_hits_go_by_those_of_others_is_refused() -> Result<()> {
 
 #[test]
 fn what_keeps_no_budget_says_so() -> Result<()> {
-    for words in [&["trace", "--tree", "u::x"][..], &["top", "u::x"], &["watch", "w::x:8:w"]] {
+    for words in [
+        &["trace", "--tree", "u::x"][..],
+        &["top", "u::x"],
+        &["watch", "w::x:8:w"],
+        &["record", "/dev/null", "u::x", "--stack"],
+    ] {
         let words = words.iter().chain(&["--budget", "2%", "-p", "1"]).copied();
         let outcome = Nanoprobe::find()?.run(words)?;
         assert!(outcome.code() == Some(1) && outcome.stderr.contains("--budget"), "{outcome}");

@@ -180,6 +180,12 @@ pub fn account(run: &Run) -> String {
             add(&format!("price: {}", name.replace('_', " ")), value);
         }
     }
+    if let Some(budget) = &run.budget {
+        let plain = budget.as_object().into_iter().flatten().filter(|(_, v)| v.is_number() || v.is_string());
+        for (name, value) in plain {
+            add(&format!("budget: {}", name.replace('_', " ")), value);
+        }
+    }
     table(&[" what", "value"], &rows, false, 0)
 }
 
