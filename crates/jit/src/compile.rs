@@ -79,6 +79,8 @@ pub struct Compiled {
     pub is_given_stack: bool,
     /// It is [checked](Level::Checked).
     pub is_checked: bool,
+    /// A run can end before its exit: without fuel, or by what it may not do.
+    pub can_end_early: bool,
 }
 
 /// One function's code.
@@ -86,6 +88,7 @@ struct Piece {
     bytes: Vec<u8>,
     calls: Vec<(usize, Callee)>,
     faults: Vec<FaultPlace>,
+    can_end_early: bool,
 }
 
 enum Callee {
@@ -136,10 +139,20 @@ impl Compiler {
             let piece = self.piece(&unit, function).map_err(|(at, why)| Refused { at, why })?;
             pieces.push((function.entry, piece));
         }
+        let can_end_early = pieces.iter().any(|(_, piece)| piece.can_end_early);
         let (bytes, relocations, faults, passed) =
             join(pieces).map_err(|unfit| Refused { at: 0, why: Refusal::Gate(unfit) })?;
         let context = reaches.first().map(|reach| reach.context).unwrap_or_default();
-        Ok(Compiled { bytes, relocations, faults, passed, context, is_given_stack, is_checked })
+        Ok(Compiled {
+            bytes,
+            relocations,
+            faults,
+            passed,
+            context,
+            is_given_stack,
+            is_checked,
+            can_end_early,
+        })
     }
 
     fn piece(&mut self, unit: &Unit<'_>, function: &Function) -> Result<Piece, (usize, Refusal)> {
@@ -147,7 +160,7 @@ impl Compiler {
         self.context.clear();
         self.context.func.name = UserFuncName::user(0, function.entry as u32);
         self.context.func.signature = signature();
-        translate(unit, function, &mut self.context.func)?;
+        let can_end_early = translate(unit, function, &mut self.context.func)?;
         let broken = |why: String| (function.entry, Refusal::Generator(why));
         let compiled = self.context.compile(isa, &mut Default::default());
         let buffer = match compiled {
@@ -182,7 +195,7 @@ impl Compiler {
         let divisions: Vec<usize> = divisions.map(|trap| trap.offset as usize).collect();
         let mut bytes = buffer.data().to_vec();
         arch::without_traps(&mut bytes, &divisions);
-        Ok(Piece { bytes, calls, faults })
+        Ok(Piece { bytes, calls, faults, can_end_early })
     }
 }
 

@@ -64,6 +64,8 @@ pub struct Options<'a> {
     pub stack: Stack,
     /// How hard is tried.
     pub effort: Effort,
+    /// How many of r1 to r5 whoever calls it gives. The others are 0, whatever stands there.
+    pub given: usize,
     /// The numbers of the helpers that it may call.
     pub helpers: &'a [u32],
     /// What a wide immediate stands for that is not a plain number; `None` refuses the program.
@@ -82,6 +84,7 @@ impl Default for Options<'_> {
             level: Level::default(),
             stack: Stack::default(),
             effort: Effort::default(),
+            given: 5,
             helpers: &[],
             meaning: &|_| None,
             near: &|_| None,
@@ -93,7 +96,7 @@ impl Default for Options<'_> {
 
 impl std::fmt::Debug for Options<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Options { level, stack, effort, helpers, .. } = self;
-        write!(f, "Options {{ {level:?}, {stack:?}, {effort:?}, helpers: {helpers:?} }}")
+        let Options { level, stack, effort, given, helpers, .. } = self;
+        write!(f, "Options {{ {level:?}, {stack:?}, {effort:?}, given: {given}, helpers: {helpers:?} }}")
     }
 }

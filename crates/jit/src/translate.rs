@@ -25,8 +25,8 @@ use cranelift_codegen::cursor::{Cursor, FuncCursor};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I32, I64};
 use cranelift_codegen::ir::{
-    AbiParam, Block, BlockArg, FuncRef, InstBuilder, MemFlagsData, Signature, SourceLoc, StackSlotData,
-    StackSlotKind, Value,
+    AbiParam, Block, BlockArg, FuncRef, InstBuilder, MemFlagsData, Signature, SourceLoc, StackSlot,
+    StackSlotData, StackSlotKind, Value,
 };
 use cranelift_codegen::isa::CallConv;
 use std::collections::{BTreeMap, BTreeSet};
@@ -85,7 +85,7 @@ struct Body<'a> {
     blocks: BTreeMap<usize, Block>,
     /// r0 to r9, as they are here.
     regs: [Value; 10],
-    frame: Value,
+    frame: Frame,
     run: Value,
     fuel: Option<Value>,
     /// Where a run that has met something ends; it is given what, and the detail.
@@ -94,16 +94,18 @@ struct Body<'a> {
     out: Block,
     callees: BTreeMap<(u32, u32), FuncRef>,
     /// What stands for a table whose keys the program may look for itself.
-    tables: BTreeMap<Value, NearTable>,
+    tables: BTreeMap<Value, (NearTable, Wide)>,
     /// What is the thread's, and the same at each hit.
     of_thread: BTreeSet<Value>,
     /// The instruction being translated.
     at: usize,
     /// The block that we are in has its last instruction.
     is_ended: bool,
+    /// The run can end before its exit.
+    can_end_early: bool,
 }
 
-/// Fills in an empty function.
+/// Fills in an empty function; whether a run of it can end before its exit.
 ///
 /// # Errors
 /// What the program has that is not compiled, and where.
@@ -111,7 +113,7 @@ pub(crate) fn translate(
     unit: &Unit<'_>,
     function: &Function,
     into: &mut cranelift_codegen::ir::Function,
-) -> Result<(), (usize, Refusal)> {
+) -> Result<bool, (usize, Refusal)> {
     let mut body = Body::open(unit, function, into);
     for &at in &function.insns {
         let Some(op) = unit.program.op(at) else { continue };
@@ -121,7 +123,7 @@ pub(crate) fn translate(
         body.op(op).map_err(|why| (at, why))?;
     }
     body.close();
-    Ok(())
+    Ok(body.can_end_early)
 }
 
 impl<'a> Body<'a> {
@@ -148,7 +150,8 @@ impl<'a> Body<'a> {
         let run = params[PARAMS - 1];
         let zero = to.ins().iconst(I64, 0);
         let mut regs = [zero; 10];
-        regs[1..6].copy_from_slice(&params[..5]);
+        let given = if function.entry == 0 { unit.options.given.min(5) } else { 5 };
+        regs[1..=given].copy_from_slice(&params[..given]);
         let fuel = has_fuel.then(|| to.ins().load(I64, trusted(), run, place::FUEL));
         let frame = frame(&mut to, unit, function, run);
         let at = function.entry;
@@ -169,6 +172,7 @@ impl<'a> Body<'a> {
             of_thread,
             at,
             is_ended: false,
+            can_end_early: false,
         };
         body.jump_to(at);
         body
@@ -217,7 +221,7 @@ impl<'a> Body<'a> {
             Op::Wide { dst, wide } => {
                 let value = self.wide(wide)?;
                 if let Some(table) = (self.unit.options.near)(wide).filter(|_| !self.unit.is_checked()) {
-                    self.tables.insert(value, table);
+                    self.tables.insert(value, (table, wide));
                 }
                 self.set(dst, value);
             }
@@ -314,6 +318,7 @@ impl<'a> Body<'a> {
 
     /// The run ends here if this is not zero.
     fn fault_if(&mut self, is_met: Value, kind: FaultKind, detail: Value) {
+        self.can_end_early = true;
         let what = self.constant(kind.word(self.at));
         let on = self.to.func.dfg.make_block();
         let args = [what, detail].map(BlockArg::Value);
@@ -323,6 +328,7 @@ impl<'a> Body<'a> {
 
     /// The run ends here if someone has noted a fault.
     fn leave_if_faulted(&mut self) {
+        self.can_end_early = true;
         let fault = self.to.ins().load(I64, trusted(), self.run, place::FAULT);
         let on = self.to.func.dfg.make_block();
         self.to.ins().brif(fault, self.out, &[], on, &[]);
@@ -333,8 +339,11 @@ impl<'a> Body<'a> {
         self.to.ins().iconst(I64, value)
     }
 
-    fn reg(&self, reg: Reg) -> Value {
-        self.regs.get(reg.index()).copied().unwrap_or(self.frame)
+    fn reg(&mut self, reg: Reg) -> Value {
+        match (self.regs.get(reg.index()), self.frame) {
+            (Some(&value), _) | (None, Frame::At(value)) => value,
+            (None, Frame::Slot(slot, len)) => self.to.ins().stack_addr(I64, slot, len),
+        }
     }
 
     fn set(&mut self, reg: Reg, value: Value) {
@@ -393,23 +402,30 @@ impl<'a> Body<'a> {
     }
 }
 
+/// Where r10 leads.
+#[derive(Clone, Copy)]
+enum Frame {
+    At(Value),
+    /// The end of a slot of so many bytes, whose address is made anew wherever it is used: no register is held for it.
+    Slot(StackSlot, i32),
+}
+
 /// r10. A given stack is one piece of memory; our own's are slots of the functions, as long as they have to be.
-fn frame(to: &mut FuncCursor<'_>, unit: &Unit<'_>, function: &Function, run: Value) -> Value {
+fn frame(to: &mut FuncCursor<'_>, unit: &Unit<'_>, function: &Function, run: Value) -> Frame {
     let len = unit.frames.get(&function.entry).copied().unwrap_or(FRAME_LEN as u32);
     if !unit.is_given_stack && len == 0 {
-        return run;
+        return Frame::At(run);
     }
     if !unit.is_given_stack {
         let slot = StackSlotData::new(StackSlotKind::ExplicitSlot, len, 3);
-        let slot = to.func.create_sized_stack_slot(slot);
-        return to.ins().stack_addr(I64, slot, len as i32);
+        return Frame::Slot(to.func.create_sized_stack_slot(slot), len as i32);
     }
     let left = to.ins().load(I64, trusted(), run, place::CALLS_LEFT);
     let above = to.ins().ishl_imm_u(left, i64::from(FRAME_LEN.trailing_zeros()));
     let stack = to.ins().load(I64, trusted(), run, place::STACK);
     let bottom = to.ins().iadd(stack, above);
     let len = to.ins().iconst(I64, FRAME_LEN as i64);
-    to.ins().iadd(bottom, len)
+    Frame::At(to.ins().iadd(bottom, len))
 }
 
 /// The run's own fields: there, and aligned.

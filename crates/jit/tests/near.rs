@@ -3,7 +3,7 @@
 use bpf::{Program, Wide, assemble, helper};
 use jit::{Compiler, Effort, Level, Loaded, Meaning, Options, Run};
 use std::sync::atomic::Ordering::{Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, fence};
 use wire::maps::{NearAdd, NearTable, NearValue, chain, element};
 use wire::{Helper, Inside, SiteDesc};
 
@@ -41,19 +41,19 @@ extern "C" fn near_set(version: u64, seen: u64, is_asleep: u64, _: u64, _: u64, 
     let version = unsafe { AtomicU32::from_ptr(version as *mut u32) };
     let next =
         if is_asleep == 1 { seen as u32 | element::ASLEEP } else { (seen as u32 & !element::ASLEEP) + 4 };
-    version.compare_exchange(seen as u32, next, Release, Relaxed).is_ok().into()
+    version.compare_exchange(seen as u32, next, Release, Relaxed).is_err().into()
 }
 
-/// The CPU is 1; 0 of a value that it does not take.
+/// The CPU is 1; 1 of a value that it does not take.
 extern "C" fn near_add(first: u64, value: u64, how: u64, stride: u64, cpus: u64, _: &mut Run) -> u64 {
     if value == 99 {
-        return 0;
+        return 1;
     }
     assert_eq!(cpus, 2);
     let word = NearAdd::hist_of(how).map_or(0, |(bits, words)| u64::from(bits) + u64::from(words) - 1);
     // SAFETY: a word in the arena of a test, aligned.
     unsafe { AtomicU64::from_ptr((first + stride + 8 * word) as *mut u64) }.fetch_add(value, Relaxed);
-    1
+    0
 }
 
 fn load(text: &str, table: NearTable, level: Level, effort: Effort) -> Loaded {
@@ -82,7 +82,7 @@ fn inside(index: u64) -> Inside {
     let word = |value| AtomicU64::new(value);
     // The upper half counts looks in vain.
     let near = [7 << 32 | index, 1, 1, 1].map(word);
-    Inside { owner: word(1), programs: word(0), skipped: word(0), near }
+    Inside { owner: word(1), near, marks: [const { AtomicU16::new(0) }; _] }
 }
 
 /// The arena: words, of which the element of an index has version, use, key and value.

@@ -12,7 +12,7 @@ use crate::cell::Adder;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use map::{Form, Table};
 use wire::maps::{ERRORS_STRIDE, HANDLES, HelperError, MapsHead, ReadWay};
-use wire::{ProgramDesc, SiteDesc};
+use wire::{ConsumerDesc, Hit, ProgramDesc, SiteDesc};
 
 /// No more bytes are taken at once.
 pub(crate) const PIECE_MAX: u64 = 1 << 17;
@@ -57,6 +57,28 @@ pub struct Around<'a> {
     pub context: Piece,
     /// The stack pointer of the probed code.
     pub stack_pointer: u64,
+}
+
+/// What a run is a consumer's.
+///
+/// # Safety
+/// It must be a run that was made for a hit, and has not ended.
+#[inline(always)]
+pub(crate) unsafe fn consumer_of(hit: &Hit) -> &ConsumerDesc {
+    // SAFETY: a consumer's description lives as long as a list leads to it, which outlives the run.
+    unsafe { &*(hit.consumer as *const ConsumerDesc) }
+}
+
+/// What it is a run of.
+///
+/// # Safety
+/// As for [`consumer_of`].
+#[inline(always)]
+pub(crate) unsafe fn program_of(hit: &Hit) -> &ProgramDesc {
+    // SAFETY: passed on from the caller.
+    let consumer = unsafe { consumer_of(hit) };
+    // SAFETY: a program's description lives as long as its consumer's (contract).
+    unsafe { &*(consumer.program as *const ProgramDesc) }
 }
 
 /// The form of the table that a program calls by this handle.

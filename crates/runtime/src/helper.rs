@@ -8,13 +8,13 @@
 //! Checked: session `the_agent_makes_system_calls_at_the_doorbell_and_in_helpers_alone`; testkit `programs`; tests/helpers.
 
 use crate::arch;
-use crate::around::{Around, Piece};
+use crate::around::{Around, Piece, consumer_of, program_of};
 use crate::cell::Adder;
 use crate::handler::PtRegs;
 use crate::helpers::quick::{self, Quick};
 use crate::helpers::vectors;
 use core::sync::atomic::Ordering::Relaxed;
-use wire::{HELPERS_LEN, Hit, ProgramDesc, SiteDesc, needs};
+use wire::{HELPERS_LEN, Hit, SiteDesc, needs};
 
 /// What a helper is.
 pub type Function = unsafe extern "C" fn(u64, u64, u64, u64, u64, *mut Hit) -> u64;
@@ -49,7 +49,9 @@ helpers! {
     ktime_get_ns_whole() = around, hit: around.monotonic();
     pid_tgid_whole() = around, hit: around.process_and_thread::<A>();
     smp_processor_id() = around, hit: around.cpu();
-    cookie() = around, hit: hit.cookie;
+    cookie() = around, hit:
+        // SAFETY: the hit that runs.
+        unsafe { consumer_of(hit) }.cookie;
     map_lookup(map, key) = around, hit: around.map_lookup::<A>(map, key);
     map_update(map, key, value, flags) = around, hit: around.map_update::<A>(map, key, value, flags);
     map_delete(map, key) = around, hit: around.map_delete::<A>(map, key);
@@ -149,17 +151,17 @@ clocks! {
 }
 
 /// Wakes a key's element that stays its own, or puts it to sleep: (version's address, the version that was seen, whether it is to
-/// be gone) -> 1, or 0 and nothing was done.
+/// be gone) -> 0, or 1 and nothing was done.
 ///
 /// # Safety
 /// As for all of [`table`]; called by code that was compiled for the table, which found the element there.
 unsafe extern "C" fn near_set(version: u64, seen: u64, is_asleep: u64, _: u64, _: u64, _: *mut Hit) -> u64 {
     // SAFETY: a version of an element of a table in the arena (contract).
-    u64::from(unsafe { map::set_key_asleep(version as *mut u32, seen as u32, is_asleep != 0) })
+    u64::from(!unsafe { map::set_key_asleep(version as *mut u32, seen as u32, is_asleep != 0) })
 }
 
-/// Takes a value into the words of a key that was found: (address of the first CPU's, value, how, bytes between two CPUs', CPUs) -> 1,
-/// or 0 and nothing was done.
+/// Takes a value into the words of a key that was found: (address of the first CPU's, value, how, bytes between two CPUs', CPUs) -> 0,
+/// or 1 and nothing was done.
 ///
 /// # Safety
 /// As for [`near_set`].
@@ -171,13 +173,43 @@ unsafe extern "C" fn near_add<A: Adder>(
     cpus: u64,
     hit: *mut Hit,
 ) -> u64 {
+    // A histogram needs registers that others would save for it.
+    if wire::maps::NearAdd::hist_of(how).is_some() {
+        // SAFETY: passed on from the caller.
+        return unsafe { near_hist::<A>(first, value, how, stride, cpus, hit) };
+    }
+    // SAFETY: passed on from the caller; known, so that what is for histograms goes.
+    unsafe { near_words::<A>(first, value, wire::maps::NearAdd::Sum.to_word(), (stride, cpus as u32), hit) }
+}
+
+/// As [`near_add`], of a histogram.
+///
+/// # Safety
+/// As for [`near_add`].
+#[inline(never)]
+unsafe extern "C" fn near_hist<A: Adder>(
+    first: u64,
+    value: u64,
+    how: u64,
+    stride: u64,
+    cpus: u64,
+    hit: *mut Hit,
+) -> u64 {
+    // SAFETY: passed on from the caller.
+    unsafe { near_words::<A>(first, value, how, (stride, cpus as u32), hit) }
+}
+
+/// # Safety
+/// As for [`near_add`].
+#[inline(always)]
+unsafe fn near_words<A: Adder>(first: u64, value: u64, how: u64, copies: (u64, u32), hit: *mut Hit) -> u64 {
     // SAFETY: the run's own (contract of all: `table`).
     let hit = unsafe { &*hit };
     // SAFETY: a site's description lives as long as its trampoline can be run (contract).
     let site = unsafe { &*(hit.site as *const SiteDesc) };
     let way = A::way(hit.copy, site);
     // SAFETY: a key's words in a table in the arena, and as many copies (contract).
-    u64::from(unsafe { map::add_to_copies(first, value, how, (stride, cpus as u32), way) })
+    u64::from(!unsafe { map::add_to_copies(first, value, how, copies, way) })
 }
 
 unsafe extern "C" fn pid_tgid<A: Adder>(r1: u64, r2: u64, r3: u64, r4: u64, r5: u64, hit: *mut Hit) -> u64 {
@@ -250,7 +282,7 @@ impl<'a> Around<'a> {
         // SAFETY: a site's description lives as long as its trampoline can be run.
         let site = unsafe { &*(hit.site as *const SiteDesc) };
         // SAFETY: a program's description lives as long as a list leads to it.
-        let desc = unsafe { &*(hit.program as *const ProgramDesc) };
+        let desc = unsafe { program_of(hit) };
         // SAFETY: the saved registers of this hit.
         let regs = unsafe { &*(hit.regs as *const PtRegs) };
         // SAFETY: the controller has put a head there.

@@ -10,11 +10,11 @@
 //! Checked: session `a_signal_inside_a_program_does_not_begin_it_again`.
 
 use crate::cell::Adder;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU16, Ordering};
 use wire::{Inside, ProgramDesc, SiteDesc};
 
 /// So many hits in a row are skipped.
-const PATIENCE: u64 = 1000;
+const PATIENCE: u16 = 1000;
 /// Places that a thread looks at for its own.
 const LOOKS: u64 = 4;
 
@@ -22,7 +22,7 @@ const LOOKS: u64 = 4;
 pub(crate) enum Entered<'a> {
     /// Nobody knows of it.
     Unseen,
-    /// The bit stands in this place.
+    /// The mark stands in this place.
     Seen(&'a Inside),
     /// It was in it already.
     Nested,
@@ -42,41 +42,59 @@ pub(crate) unsafe fn enter<'a, A: Adder>(desc: &ProgramDesc, site: &SiteDesc, co
     // SAFETY: passed on from the caller.
     let Some(place) = (unsafe { place(desc.inside, me) }) else { return Entered::Unseen };
     // All of it is this thread's own (I1): a signal is ordered with it by itself.
-    let programs = place.programs.load(Ordering::Relaxed);
-    if programs & desc.bit == 0 {
-        place.programs.store(programs | desc.bit, Ordering::Relaxed);
-        return Entered::Seen(place);
+    let mark = mark(place, desc);
+    match mark.load(Ordering::Relaxed) {
+        0 => {
+            mark.store(1, Ordering::Relaxed);
+            Entered::Seen(place)
+        }
+        skipped => nested(place, mark, skipped),
     }
-    nested(place)
+}
+
+/// Notes that a thread enters it that has the first of its places already, and is not inside: the place's address. `None`: nothing was
+/// noted, ask [`enter`].
+///
+/// # Safety
+/// As for [`enter`].
+#[inline(always)]
+pub(crate) unsafe fn enter_again<A: Adder>(desc: &ProgramDesc, site: &SiteDesc, copy: u64) -> Option<u64> {
+    if desc.inside == 0 {
+        return None;
+    }
+    // SAFETY: passed on from the caller.
+    let me = unsafe { A::pointer(copy, site) };
+    // SAFETY: passed on from the caller.
+    let place = unsafe { numbered(desc.inside, hash(me)) };
+    // A place that nobody has is owned by 0, which is no thread's pointer.
+    let is_mine = me != 0 && place.owner.load(Ordering::Relaxed) == me;
+    let mark = mark(place, desc);
+    if !is_mine || mark.load(Ordering::Relaxed) != 0 {
+        return None;
+    }
+    mark.store(1, Ordering::Relaxed);
+    Some(core::ptr::from_ref(place) as u64)
 }
 
 #[cold]
-fn nested(place: &Inside) -> Entered<'_> {
-    let skipped = place.skipped.load(Ordering::Relaxed) + 1;
-    place.skipped.store(skipped, Ordering::Relaxed);
-    if skipped <= PATIENCE {
-        return Entered::Nested;
-    }
-    place.skipped.store(0, Ordering::Relaxed);
-    Entered::Seen(place)
+fn nested<'a>(place: &'a Inside, mark: &AtomicU16, skipped: u16) -> Entered<'a> {
+    let is_left_behind = skipped > PATIENCE;
+    mark.store(if is_left_behind { 1 } else { skipped + 1 }, Ordering::Relaxed);
+    if is_left_behind { Entered::Seen(place) } else { Entered::Nested }
 }
 
-impl Entered<'_> {
-    /// Address of the thread's place; 0 if it has none.
-    #[inline(always)]
-    pub fn place(&self) -> u64 {
-        if let Entered::Seen(place) = self { core::ptr::from_ref::<Inside>(place) as u64 } else { 0 }
+/// Notes that the thread leaves the program.
+///
+/// # Safety
+/// `place` must be that of [`Entered::Seen`], or 0.
+#[inline(always)]
+pub(crate) unsafe fn leave(place: u64, desc: &ProgramDesc) {
+    if place == 0 {
+        return;
     }
-
-    /// Notes that the thread leaves the program.
-    #[inline(always)]
-    pub fn leave(self, desc: &ProgramDesc) {
-        if let Entered::Seen(place) = self {
-            let programs = place.programs.load(Ordering::Relaxed);
-            place.programs.store(programs & !desc.bit, Ordering::Relaxed);
-            place.skipped.store(0, Ordering::Relaxed);
-        }
-    }
+    // SAFETY: places live as long as this code (contract of `enter`).
+    let place = unsafe { &*(place as *const Inside) };
+    mark(place, desc).store(0, Ordering::Relaxed);
 }
 
 /// The thread's place.
@@ -85,8 +103,7 @@ impl Entered<'_> {
 /// At `first` there must be [`Inside::COUNT`] places.
 #[inline(always)]
 unsafe fn place<'a>(first: u64, me: u64) -> Option<&'a Inside> {
-    // Pointers of threads differ in the middle.
-    let hash = (me >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    let hash = hash(me);
     // SAFETY: passed on from the caller.
     let place = unsafe { numbered(first, hash) };
     if place.owner.load(Ordering::Relaxed) == me {
@@ -94,6 +111,18 @@ unsafe fn place<'a>(first: u64, me: u64) -> Option<&'a Inside> {
     }
     // SAFETY: passed on from the caller.
     unsafe { find(first, me, hash) }
+}
+
+/// A program's own of a place.
+#[inline(always)]
+fn mark<'a>(place: &'a Inside, desc: &ProgramDesc) -> &'a AtomicU16 {
+    &place.marks[desc.mark as usize % Inside::MARKS]
+}
+
+/// Pointers of threads differ in the middle.
+#[inline(always)]
+fn hash(me: u64) -> u64 {
+    (me >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
 }
 
 /// A thread's first hit, or one that does not have the first of its places.

@@ -10,6 +10,7 @@
 //! Checked: testkit `programs`; `bench trig-uprobe-prog-empty` (hits = calls); `torture live` (P2).
 
 use crate::arch;
+use crate::around::{consumer_of, program_of};
 use crate::cell::{Adder, Locked, Rseq, shared_copy};
 use crate::handler::PtRegs;
 use crate::inside::{self, Entered};
@@ -26,7 +27,7 @@ const LOOK_AT_MOST: u64 = 64;
 
 /// A way into [`run`].
 macro_rules! entry {
-    ($(#[$of:meta])* $name:ident, $adder:ty, $is_in_space:literal) => {
+    ($(#[$of:meta])* $name:ident, $run:expr) => {
         arch::program_entry!(
             $(#[$of])*
             ///
@@ -35,61 +36,122 @@ macro_rules! entry {
             /// a [`ProgramDesc`] whose program stands in this region, compiled for the context that a hit has; the arena must hold
             /// the workspaces that it names.
             $name,
-            run::<$adder, $is_in_space>
+            $run
         );
     };
 }
 
 entry!(
     /// Handler: runs the consumer's program on the thread's stack, in a process whose threads have rseq.
-    program_rseq, Rseq, false
+    program_rseq, run::<Rseq>
 );
 entry!(
     /// Handler: runs the consumer's program in a workspace, in a process whose threads have rseq.
-    program_in_space_rseq, Rseq, true
+    program_in_space_rseq, run_whole::<Rseq, true>
 );
 entry!(
     /// Handler: as [`program_rseq`] in a process without rseq.
-    program_locked, Locked, false
+    program_locked, run_whole::<Locked, false>
 );
 entry!(
     /// Handler: as [`program_in_space_rseq`] in a process without rseq.
-    program_in_space_locked, Locked, true
+    program_in_space_locked, run_whole::<Locked, true>
 );
 
+/// What nearly every hit takes: nothing is called but the program, and nothing is held in a register meanwhile, so none is saved.
+///
 /// # Safety
 /// As for [`program_rseq`].
-unsafe extern "C" fn run<A: Adder, const IN_SPACE: bool>(
+unsafe extern "C" fn run<A: Adder>(regs: &mut PtRegs, site: &SiteDesc, consumer: &ConsumerDesc, copy: u64) {
+    // SAFETY: the consumer's description lives in the arena as long as a list leads to the consumer (contract).
+    let desc = unsafe { &*(consumer.program as *const ProgramDesc) };
+    // Orders nothing: each bit is true by itself.
+    let is_plain = desc.needs.load(Ordering::Relaxed) & (needs::FRAME | needs::FUEL) == 0;
+    let entered = match copy > wire::COPY_NONE && is_plain {
+        // SAFETY: passed on from the caller.
+        true => unsafe { inside::enter_again::<A>(desc, site, copy) },
+        false => None,
+    };
+    let Some(inside) = entered else {
+        // SAFETY: passed on from the caller.
+        return unsafe { run_whole::<A, false>(regs, site, consumer, copy) };
+    };
+    let mut room = MaybeUninit::<Hit>::uninit();
+    let hit = room.as_mut_ptr();
+    // SAFETY: ours, and room for a run.
+    unsafe { fill(hit, regs, &At { site, consumer, desc, copy }, inside) };
+    // SAFETY: passed on from the caller.
+    unsafe { call(desc, hit) };
+    // SAFETY: the run that came back; what `fill` wrote is read, and nothing else.
+    let run = unsafe { &*hit };
+    // SAFETY: made of one.
+    let site = unsafe { &*(run.site as *const SiteDesc) };
+    // SAFETY: made of one.
+    let consumer = unsafe { consumer_of(run) };
+    // SAFETY: made of one.
+    let desc = unsafe { program_of(run) };
+    // SAFETY: passed on from the caller.
+    unsafe { end::<A>(&At { site, consumer, desc, copy: run.copy }, run.inside, program_cell::RAN) };
+}
+
+/// Any hit.
+///
+/// # Safety
+/// As for [`program_rseq`].
+#[inline(never)]
+unsafe extern "C" fn run_whole<A: Adder, const IN_SPACE: bool>(
     regs: &mut PtRegs,
     site: &SiteDesc,
     consumer: &ConsumerDesc,
     copy: u64,
 ) {
-    let desc = consumer.program as *const ProgramDesc;
     // SAFETY: the consumer's description lives in the arena as long as a list leads to the consumer (contract).
-    let desc = unsafe { &*desc };
+    let desc = unsafe { &*(consumer.program as *const ProgramDesc) };
     let at = At { site, consumer, desc, copy };
-    // SAFETY: passed on from the caller.
-    let became = if unsafe { is_to_run(regs, &at) } {
-        // SAFETY: passed on from the caller.
-        match unsafe { inside::enter::<A>(desc, site, copy) } {
-            Entered::Nested => program_cell::NESTED,
-            entered => {
-                let became = match IN_SPACE {
-                    // SAFETY: passed on from the caller.
-                    true => unsafe { run_in_space::<A>(regs, &at, entered.place()) },
-                    // SAFETY: passed on from the caller; a program that is not run in a space has its stack on the thread's.
-                    false => unsafe { run_here(regs, &at, entered.place()) },
-                };
-                entered.leave(desc);
-                became
+    let mut room = MaybeUninit::<Hit>::uninit();
+    // SAFETY: passed on from the caller; the room is ours.
+    match unsafe { begin::<A, IN_SPACE>(regs, &at, room.as_mut_ptr()) } {
+        Ok(hit) => {
+            // SAFETY: passed on from the caller.
+            unsafe { call(desc, hit) };
+            // SAFETY: the run that came back.
+            let run = unsafe { &*hit };
+            // What is read of it is read now: a workspace may be another's from here on.
+            let (inside, became) = (run.inside, became(desc, run));
+            if IN_SPACE {
+                // SAFETY: ours still; afterwards nobody uses it by this address.
+                let owner = unsafe { &(*space_of(hit)).owner };
+                // [PROG-1] Orders all that this run did in it before the word that gives it to others. Pairs with [PROG-2], [PROG-3].
+                owner.store(0, Ordering::Release);
             }
+            // SAFETY: passed on from the caller.
+            unsafe { end::<A>(&at, inside, became) };
         }
-    } else {
-        program_cell::CHILD
-    };
-    // SAFETY: passed on from the caller; the cell is one of the consumer's.
-    unsafe { A::add(copy, site, consumer.cell + 8 * became, 1) };
+        // SAFETY: passed on from the caller.
+        Err(skipped) => unsafe { tell::<A>(&at, skipped) },
+    }
+}
+
+/// Notes that a run is over, and counts it.
+///
+/// # Safety
+/// As for [`program_rseq`]; the program must have come back from a run of this place.
+#[inline(always)]
+unsafe fn end<A: Adder>(at: &At<'_>, inside: u64, became: u32) {
+    // SAFETY: as `enter` gave it, to this run.
+    unsafe { inside::leave(inside, at.desc) };
+    // SAFETY: passed on from the caller.
+    unsafe { tell::<A>(at, became) };
+}
+
+/// The cell of what a run met. Of one that cannot end early nobody has written that.
+#[inline(always)]
+fn became(desc: &ProgramDesc, run: &Hit) -> u32 {
+    // Orders nothing: of these bits none changes.
+    if desc.needs.load(Ordering::Relaxed) & needs::FUEL == 0 || run.fault == 0 {
+        return program_cell::RAN;
+    }
+    note(desc, run.fault, run.detail)
 }
 
 /// What a run is led to by.
@@ -100,99 +162,93 @@ struct At<'a> {
     copy: u64,
 }
 
-/// False in a forked child that is not followed. The registers then have what the program reads.
+/// Adds one to one of the consumer's cells.
 ///
 /// # Safety
 /// As for [`program_rseq`].
 #[inline(always)]
-unsafe fn is_to_run(regs: &mut PtRegs, at: &At<'_>) -> bool {
+unsafe fn tell<A: Adder>(at: &At<'_>, became: u32) {
+    // SAFETY: passed on from the caller; the cell is one of the consumer's.
+    unsafe { A::add(at.copy, at.site, at.consumer.cell + 8 * became, 1) };
+}
+
+/// A run, with what it needs, or the cell of why there is none.
+///
+/// # Safety
+/// As for [`program_rseq`]; `room` must be the caller's, and is the run of a program that needs no workspace.
+#[inline(always)]
+unsafe fn begin<A: Adder, const IN_SPACE: bool>(
+    regs: &mut PtRegs,
+    at: &At<'_>,
+    room: *mut Hit,
+) -> Result<*mut Hit, u32> {
     // Orders nothing: each bit is true by itself.
     let needs = at.desc.needs.load(Ordering::Relaxed);
     // SAFETY: passed on from the caller.
     if at.copy <= wire::COPY_NONE && needs & needs::CHILDREN == 0 && unsafe { shared_copy(at.site) }.is_none()
     {
-        return false;
+        return Err(program_cell::CHILD);
     }
     if needs & needs::FRAME != 0 {
         arch::fill_in(regs, at.site);
     }
-    true
-}
-
-/// Runs a program that needs nothing but the thread's stack; the number of the cell.
-///
-/// # Safety
-/// As for [`program_rseq`].
-#[inline(always)]
-unsafe fn run_here(regs: &mut PtRegs, at: &At<'_>, inside: u64) -> u32 {
-    let mut hit = MaybeUninit::<Hit>::uninit();
-    let hit = hit.as_mut_ptr();
-    // SAFETY: ours, and room for a run.
-    unsafe { begin(hit, regs, at, inside) };
     // SAFETY: passed on from the caller.
-    unsafe { call(at.desc, hit) };
-    // SAFETY: filled in above, and by the program.
-    let Hit { fault, detail, .. } = unsafe { *hit };
-    match fault {
-        0 => program_cell::RAN,
-        met => note(at.desc, met, detail),
-    }
-}
-
-/// Runs a program in a workspace, if there is a free one; the number of the cell.
-///
-/// # Safety
-/// As for [`program_rseq`].
-#[inline(always)]
-unsafe fn run_in_space<A: Adder>(regs: &mut PtRegs, at: &At<'_>, inside: u64) -> u32 {
-    // SAFETY: passed on from the caller.
-    let Some(space) = (unsafe { claim::<A>(at) }) else { return program_cell::NO_WORKSPACE };
-    // SAFETY: ours until it is given back (P2); in bounds.
-    let hit: *mut Hit = unsafe { (&raw mut (*space).hit).cast() };
+    let inside = match unsafe { inside::enter::<A>(at.desc, at.site, at.copy) } {
+        Entered::Nested => return Err(program_cell::NESTED),
+        Entered::Seen(place) => core::ptr::from_ref(place) as u64,
+        Entered::Unseen => 0,
+    };
+    let hit = if IN_SPACE {
+        // SAFETY: passed on from the caller.
+        let Some(space) = (unsafe { claim::<A>(at) }) else {
+            // SAFETY: as `enter` gave it.
+            unsafe { inside::leave(inside, at.desc) };
+            return Err(program_cell::NO_WORKSPACE);
+        };
+        // SAFETY: ours until it is given back (P2); in bounds.
+        unsafe { (&raw mut (*space).hit).cast() }
+    } else {
+        room
+    };
     // SAFETY: ours, and room for a run.
-    unsafe { begin(hit, regs, at, inside) };
-    // SAFETY: ours, filled in.
-    let of = unsafe { &mut *hit };
-    of.stack = space as u64 + offset_of!(Workspace, stack) as u64;
-    of.scratch = space as u64 + size_of::<Workspace>() as u64;
-    // Orders nothing: it never changes.
-    if at.desc.needs.load(Ordering::Relaxed) & needs::CHECKED != 0 {
-        // SAFETY: ours.
-        unsafe { bind(space, of, at.desc.scratch_len) };
+    unsafe { fill(hit, regs, at, inside) };
+    // SAFETY: ours.
+    let run = unsafe { &mut *hit };
+    if needs & needs::FUEL != 0 {
+        (run.fuel, run.fault, run.calls_left) = (at.desc.fuel, 0, CALLS);
     }
-    // SAFETY: passed on from the caller; the run names the stack and scratch memory that the program needs.
-    unsafe { call(at.desc, hit) };
-    // SAFETY: ours still, written above and by the program.
-    let Hit { fault, detail, .. } = unsafe { *hit };
-    // SAFETY: ours still; afterwards nobody uses it by this address.
-    let owner = unsafe { &(*space).owner };
-    // [PROG-1] Orders all that this run did in the workspace before the word that gives it to others. Pairs with [PROG-2], [PROG-3].
-    owner.store(0, Ordering::Release);
-    match fault {
-        0 => program_cell::RAN,
-        met => note(at.desc, met, detail),
+    if IN_SPACE {
+        let space = space_of(hit);
+        run.calls_left = CALLS;
+        run.stack = space as u64 + offset_of!(Workspace, stack) as u64;
+        run.scratch = space as u64 + size_of::<Workspace>() as u64;
+        if needs & needs::CHECKED != 0 {
+            // SAFETY: ours.
+            unsafe { bind(space, run, at.desc.scratch_len) };
+        }
     }
+    Ok(hit)
 }
 
-/// Fills in what each run has.
+/// Fills in what each run has. What is not written is not read: a detail without a fault, what the program does not need.
 ///
 /// # Safety
 /// `hit` must be the caller's, and room for a run.
 #[inline(always)]
-unsafe fn begin(hit: *mut Hit, regs: &mut PtRegs, at: &At<'_>, inside: u64) {
-    // SAFETY: the caller's (contract); what is not written is not read: a detail without a fault, a stack and scratch memory
-    // that the program does not need.
-    let hit = unsafe { &mut *hit };
-    hit.fuel = at.desc.fuel;
-    hit.fault = 0;
-    hit.calls_left = CALLS;
-    hit.regs = core::ptr::from_mut(regs) as u64;
-    hit.site = core::ptr::from_ref(at.site) as u64;
-    hit.consumer = core::ptr::from_ref(at.consumer) as u64;
-    hit.program = core::ptr::from_ref(at.desc) as u64;
-    hit.copy = at.copy;
-    hit.cookie = at.consumer.cookie;
-    hit.inside = inside;
+unsafe fn fill(hit: *mut Hit, regs: &mut PtRegs, at: &At<'_>, inside: u64) {
+    // SAFETY: the caller's (contract).
+    let run = unsafe { &mut *hit };
+    run.regs = core::ptr::from_mut(regs) as u64;
+    run.site = core::ptr::from_ref(at.site) as u64;
+    run.consumer = core::ptr::from_ref(at.consumer) as u64;
+    run.copy = at.copy;
+    run.inside = inside;
+}
+
+/// The workspace that a run lies in.
+#[inline(always)]
+fn space_of(hit: *mut Hit) -> *mut Workspace {
+    hit.cast::<u8>().wrapping_sub(offset_of!(Workspace, hit)).cast()
 }
 
 /// Functions that may be inside the first.
@@ -207,7 +263,7 @@ fn note(desc: &ProgramDesc, met: u64, detail: u64) -> u32 {
     if fault::kind(met) == fault::FUEL_OUT { program_cell::FUEL } else { program_cell::FAULT }
 }
 
-/// Calls the program's code: r1 the saved registers, the others 0, the run, the arena.
+/// Calls the program's code: r1 the saved registers, the run, the arena.
 ///
 /// # Safety
 /// As for [`program_rseq`]; `hit` must be a run that is filled in for this program.

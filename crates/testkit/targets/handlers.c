@@ -1,7 +1,8 @@
 /* A process that uses SIGTRAP, SIGSEGV and a 1 kHz SIGALRM itself, while work() is called.
  *
  * Each handler runs on an alternative stack. Three threads call work(), raise SIGTRAP by an int3 of
- * their own and fault on a protected page on purpose; the handlers count and repair. `check` prints
+ * their own and fault on a protected page on purpose; the handlers count and repair, and that of
+ * SIGALRM calls work() too. `check` prints
  *   handlers work=N traps=T/T segvs=S/S alarms=A foreign=F intact
  * T and S are signals seen and caused. F counts signals whose program counter lay outside every
  * mapping the process had at its start. `intact` becomes `changed WHAT` if a disposition, a mask
@@ -70,6 +71,7 @@ static void on_segv(int signal, siginfo_t *info, void *context) {
 static void on_alarm(int signal, siginfo_t *info, void *context) {
     (void)signal, (void)info;
     judge_pc(context);
+    if (work(-1) != -2) _exit(CORRUPT);
     alarms++;
 }
 

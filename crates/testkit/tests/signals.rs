@@ -52,6 +52,52 @@ fn handlers_run_while_signals_arrive_all_the_time() -> Result<()> {
     Ok(())
 }
 
+/// A handler that hits a function while its thread is inside that function's program is skipped, and counted as that: of a program of a few
+/// instructions, and of one that ends when its fuel does, which nearly every handler meets inside.
+#[test]
+fn a_hit_inside_a_hit_of_the_same_program_is_skipped_and_both_are_counted() -> Result<()> {
+    let target = Target::build(Program::Handlers, Link::Pie)?;
+    for body in ["", "$i = 0; while (1) { $i++; }"] {
+        let mut running = target.spawn()?;
+        let probe = format!("uprobe:{}:work", target.path().display());
+        let script = format!("{probe} {{ @by[tid] = count(); }} {probe} {{ @last = arg0; {body} }}");
+        let mut tracing = Nanoprobe::find()?.start(["-e", &script, "-p", &running.pid_text()])?;
+        tracing.attached()?;
+        let mut check = || {
+            running.command("check")?;
+            running.expect("handlers ")
+        };
+        let before = number(&check()?, "alarms")?;
+        let mut line = Ok(String::new());
+        let came = || {
+            line = check();
+            line.as_ref().is_ok_and(|line| number(line, "alarms").is_ok_and(|now| now > before + 2000))
+        };
+        wait_until("2,000 alarms", Duration::from_secs(60), came)?;
+        let outcome = tracing.interrupt_and_finish()?.success()?;
+        assert!(line?.ends_with(" intact") && outcome.says_detach_verified(), "{outcome}");
+        let by = outcome.stdout.lines().filter(|line| line.starts_with("@by["));
+        let counted: u64 = by.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum();
+        let told = outcome.stderr.lines().find(|line| line.starts_with("Hits ")).unwrap_or_default();
+        let of = |what: &str| {
+            let before = told.split(what).next().filter(|before| *before != told)?;
+            before.trim_end().rsplit([' ', '(']).next()?.parse::<u64>().ok()
+        };
+        let [handled, skipped, nested] =
+            [" handled", " skipped", " nested"].map(|what| of(what).unwrap_or(0));
+        let out_of_fuel = of(" out of fuel").unwrap_or(0);
+        assert!(nested > 0 && counted > 0, "{outcome}");
+        assert_eq!(skipped, nested + out_of_fuel, "{outcome}");
+        // Each hit is one of both programs.
+        match body.is_empty() {
+            true => assert!(out_of_fuel == 0 && handled >= counted && skipped < counted, "{outcome}"),
+            false => assert!(out_of_fuel > 0 && handled == counted, "{outcome}"),
+        }
+        assert_eq!(running.end()?.code(), Some(7), "{outcome}");
+    }
+    Ok(())
+}
+
 #[test]
 fn sandboxed_process_is_counted_exactly_or_refused_by_name_but_never_killed() -> Result<()> {
     for link in [Link::Pie, Link::Static] {

@@ -8,7 +8,7 @@
 //!          P2 an access of `len` bytes is allowed where all of its bytes lie inside one of the bounds.
 //! Checked: tests below; jit's tests/engines.rs; testkit `programs`.
 
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU16, AtomicU64};
 
 /// Pieces of memory that a checked program may be given, its stack among them.
 pub const BOUNDS_MAX: usize = 4;
@@ -34,7 +34,8 @@ impl Bounds {
     }
 }
 
-/// One run of a program: first what the compiled code reads and writes, then what its helpers want to know.
+/// One run of a program: first what the compiled code reads and writes, then what its helpers want to know. Of a run that does not
+/// [need](needs) them nobody has written fuel, fault, calls left, stack and scratch memory.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Hit {
@@ -52,16 +53,12 @@ pub struct Hit {
     pub regs: u64,
     /// Address of the [`crate::SiteDesc`].
     pub site: u64,
-    /// Address of the [`crate::ConsumerDesc`].
+    /// Address of the [`crate::ConsumerDesc`], which leads to the [`ProgramDesc`] and has what differs from site to site.
     pub consumer: u64,
-    /// Address of the [`ProgramDesc`].
-    pub program: u64,
     /// The copy of this CPU, or [`crate::COPY_NONE`] or [`crate::COPY_UNKNOWN`]: what an adder is told.
     pub copy: u64,
     /// Address of the program's scratch memory, 0 if it has none.
     pub scratch: u64,
-    /// What is the consumer's own, and differs from site to site.
-    pub cookie: u64,
     /// Address of the thread's [`Inside`], 0 if it has none.
     pub inside: u64,
 }
@@ -132,8 +129,8 @@ pub struct ProgramDesc {
     pub last_fault: [AtomicU64; 2],
     /// Address of the threads' places, [`Inside::COUNT`] of them; 0 if there are none.
     pub inside: u64,
-    /// Its bit in [`Inside::programs`].
-    pub bit: u64,
+    /// Which of [`Inside::marks`] is its own: its number.
+    pub mark: u64,
     /// How memory is read that may not be there: a [`crate::maps::ReadWay`]; refused once a thread has a seccomp filter, which may
     /// come at any time.
     pub reads: AtomicU64,
@@ -149,17 +146,18 @@ pub struct ProgramDesc {
 pub struct Inside {
     /// The thread's pointer; 0 of a place that nobody has. It stays, and is that of who has the same pointer later.
     pub owner: AtomicU64,
-    /// A bit for each program: number modulo 64.
-    pub programs: AtomicU64,
-    /// Hits in a row that were skipped for it.
-    pub skipped: AtomicU64,
     /// Where the thread has found its key in a map: by the map's number, what `map::Near` keeps there.
     pub near: [AtomicU64; 4],
+    /// By a program's number modulo as many: 0, or the thread is inside of it, and so many less one of its hits were skipped for that.
+    /// What a hit stores there hangs on nothing that it loads.
+    pub marks: [AtomicU16; Inside::MARKS],
 }
 
 impl Inside {
     /// How many places there are.
     pub const COUNT: usize = 4096;
+    /// Programs that are told apart.
+    pub const MARKS: usize = 64;
     /// Their bytes.
     pub const LEN_BYTES: usize = Inside::COUNT * size_of::<Inside>();
 
@@ -185,6 +183,8 @@ pub mod needs {
     pub const CHILDREN: u64 = 16;
     /// It may read the time stamp counter, by which the kernel's clocks go: no thread of the process asked for a signal there.
     pub const COUNTER: u64 = 32;
+    /// Fuel, and a place for what ends it: it can end before its exit.
+    pub const FUEL: u64 = 64;
 }
 
 /// Cells of a consumer that is a program: each hit adds one to one of them.
@@ -320,10 +320,10 @@ pub enum Helper {
     WordDelete = 39,
     /// (map, key of a word, value, time) -> 0 or an error.
     WordAggregate = 40,
-    /// (version's address, the version that was seen, whether it is to be gone) -> 1, or 0 and nothing was done. Not for programs: what
+    /// (version's address, the version that was seen, whether it is to be gone) -> 0, or 1 and nothing was done. Not for programs: what
     /// stands in the code of one instead of a helper, [`crate::maps::NearTable`], calls it.
     NearSet = 41,
-    /// (address of the first CPU's words, value, how, bytes between two CPUs' words, CPUs) -> 1, or 0 and nothing was done. Not for programs
+    /// (address of the first CPU's words, value, how, bytes between two CPUs' words, CPUs) -> 0, or 1 and nothing was done. Not for programs
     /// either.
     NearAdd = 42,
 }
@@ -439,7 +439,7 @@ impl Helper {
     }
 }
 
-const _: () = assert!(size_of::<ProgramDesc>() == 128);
+const _: () = assert!(size_of::<ProgramDesc>() == 128 && size_of::<Inside>() == 192);
 
 #[cfg(test)]
 mod tests {

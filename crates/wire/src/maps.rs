@@ -163,6 +163,8 @@ pub mod element {
     pub const USED: usize = 12;
     /// The key, in words; where values do not lie apart, the value behind it.
     pub const DATA: usize = 16;
+    /// In the version: it is being changed.
+    pub const CHANGES: u32 = 1;
     /// In the version: the key is gone, and would come back to this element.
     pub const ASLEEP: u32 = 2;
     /// In the word of use: it is in the map.

@@ -58,7 +58,10 @@ impl Body<'_> {
             },
             Callee::Helper(number) => return Err(Refusal::NoHelper { number: i64::from(number) }),
             Callee::Btf(number) => return Err(Refusal::NoHelper { number: i64::from(number) }),
-            Callee::Indirect(reg) => self.call_one_of(helpers, self.reg(reg)),
+            Callee::Indirect(reg) => {
+                let number = self.reg(reg);
+                self.call_one_of(helpers, number)
+            }
             Callee::Local(distance) => {
                 self.call_local(distance);
                 return Ok(());
@@ -84,6 +87,7 @@ impl Body<'_> {
             self.to.ins().jump(done, &[BlockArg::Value(result)]);
             self.to.insert_block(next);
         }
+        self.can_end_early = true;
         let what = self.constant(FaultKind::NoHelper.word(self.at));
         self.to.ins().jump(self.fault, &[what, number].map(BlockArg::Value));
         self.to.insert_block(done);

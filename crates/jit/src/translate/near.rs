@@ -9,7 +9,7 @@
 //!          N3 only a program of our own looks by itself: what it is told of the table is believed.
 //! Checked: tests/near.rs (N1, N2: each thing that can be there, and a writer beside it), `torture lang`, `torture live`.
 
-use super::{Body, HELPERS, trusted};
+use super::{Body, HELPERS, PARAMS, trusted};
 use crate::run::place;
 use bpf::helper;
 use cranelift_codegen::cursor::Cursor;
@@ -32,10 +32,11 @@ enum Asked {
     Remove,
 }
 
-/// An element that has the key: how many lie before it, its address as if the first were the arena's beginning, and its version.
+/// An element that has the key: its index, from 1 on, its address as if a first one of index 0 were the arena's beginning, and its
+/// version.
 #[derive(Clone, Copy)]
 struct Met {
-    number: Value,
+    index: Value,
     element: Value,
     version: Value,
 }
@@ -81,7 +82,7 @@ impl Body<'_> {
 
     /// What a helper does that is asked for a key of a word, as far as it is done here; r0, or `None` and nothing was emitted.
     pub(super) fn ask_near(&mut self, number: u32) -> Option<Value> {
-        let table = *self.tables.get(&self.regs[1])?;
+        let (table, _) = *self.tables.get(&self.regs[1])?;
         let asked = match table.value {
             NearValue::Aggregate { .. } if number == helper::WORD_AGGREGATE => None,
             NearValue::Aggregate { .. } => return None,
@@ -89,7 +90,9 @@ impl Body<'_> {
         };
         let [slow, done] = [0, 1].map(|_| self.to.func.dfg.make_block());
         let r0 = self.to.func.dfg.append_block_param(done, I64);
-        let met = self.meet(&table, slow);
+        // One that sleeps takes no value.
+        let refused = if asked.is_none() { element::CHANGES | element::ASLEEP } else { element::CHANGES };
+        let met = self.meet(&table, refused, slow);
         match asked {
             Some(asked) => self.ask_for_value(asked, &table, met, (done, slow)),
             None => self.ask_to_add(&table, met, (done, slow)),
@@ -103,15 +106,13 @@ impl Body<'_> {
         let NearValue::Aggregate { at, unit, stride, cpus, how } = table.value else {
             return self.jump_with(slow, &[]);
         };
-        let asleep = self.is_asleep(met);
-        self.leave_to(slow, asleep);
-        let words = self.part(met.number, unit);
-        let first = self.behind(words, at);
+        let words = self.part(met.index, unit);
+        let first = self.behind(words, at - unit);
         let value = if how == NearAdd::Count { self.constant(1) } else { self.regs[3] };
         let how = self.constant(how.to_word().cast_signed());
         let [stride, cpus] = [stride, cpus.into()].map(|word| self.constant(word.cast_signed()));
-        let is_done = self.call(HELPERS, Helper::NearAdd.number(), [first, value, how, stride, cpus]);
-        self.is_done_if(is_done, done, slow);
+        let undone = self.call(HELPERS, Helper::NearAdd.number(), [first, value, how, stride, cpus]);
+        self.branch_with(undone, (slow, &[]), (done, &[undone]));
     }
 
     /// A key that is nearly always the one that its thread had before: a number that stands there, or what the thread is.
@@ -156,9 +157,30 @@ impl Body<'_> {
     fn answer_by_helper(&mut self, number: u32, slow: Block, done: Block) {
         self.to.insert_block(slow);
         self.to.func.layout.set_cold(slow);
-        let told = self.call(HELPERS, number, self.args_of_call());
+        let args = self.args_taken(number);
+        let told = self.call(HELPERS, number, args);
         self.jump_with(done, &[told]);
         self.to.insert_block(done);
+    }
+
+    /// What is given to a helper that is called if nothing else will do: nothing is held in a register for it that can be made anew, or that
+    /// it does not take.
+    fn args_taken(&mut self, number: u32) -> [Value; PARAMS - 1] {
+        let mut args = [self.run; PARAMS - 1];
+        let taken = match number {
+            helper::PID_TGID => 0,
+            helper::WORD_LOOKUP | helper::WORD_LOOKUP_OR_INIT | helper::WORD_DELETE => 2,
+            helper::WORD_UPDATE => 3,
+            helper::WORD_AGGREGATE => 4,
+            _ => args.len(),
+        };
+        args[..taken].copy_from_slice(&self.args_of_call()[..taken]);
+        if let Some(&(_, handle)) = self.tables.get(&args[0])
+            && let Ok(again) = self.wide(handle)
+        {
+            args[0] = again;
+        }
+        args
     }
 
     /// The thread's place; `slow` without one, in a run that is no hit too.
@@ -178,7 +200,7 @@ impl Body<'_> {
                     if asked == Asked::Lookup { (done, &[none]) } else { (slow, &[]) };
                 self.branch_with(asleep, gone, (there, &[]));
                 self.to.insert_block(there);
-                let value = self.behind(met.element, table.elements + at);
+                let value = self.of(met.element, table, at);
                 self.jump_with(done, &[value]);
             }
             Asked::Set(bytes) => {
@@ -186,7 +208,7 @@ impl Body<'_> {
                 let waking = if table.stay > 0 { self.to.func.dfg.make_block() } else { slow };
                 self.branch_with(asleep, (waking, &[]), (there, &[]));
                 self.to.insert_block(there);
-                let to = self.behind(met.element, table.elements + at);
+                let to = self.of(met.element, table, at);
                 self.to.ins().store(trusted(), word, to, 0);
                 let zero = self.constant(0);
                 self.jump_with(done, &[zero]);
@@ -194,7 +216,7 @@ impl Body<'_> {
                     self.to.insert_block(waking);
                     self.go_on_with_stayers(met, table, slow);
                     // The value is there before the key is.
-                    let to = self.behind(met.element, table.elements + at);
+                    let to = self.of(met.element, table, at);
                     self.to.ins().store(trusted(), word, to, 0);
                     self.set_asleep(met, table, false, (done, slow));
                 }
@@ -218,20 +240,20 @@ impl Body<'_> {
         self.to.ins().uextend(I64, half)
     }
 
-    /// The element that is looked at first, if it is this key's, which r2 has; else `slow`.
-    fn meet(&mut self, table: &NearTable, slow: Block) -> Met {
+    /// The element that is looked at first, if it is this key's, which r2 has, and none of these bits is in its version; else `slow`.
+    fn meet(&mut self, table: &NearTable, refused: u32, slow: Block) -> Met {
         let key = self.cut(self.regs[2], table.is_half_key);
         let index = self.index(table, key, slow);
         let number = self.to.ins().iadd_imm_s(index, -1);
         let is_beyond =
             self.to.ins().icmp_imm_u(IntCC::UnsignedGreaterThanOrEqual, number, i64::from(table.limit));
         self.leave_to(slow, is_beyond);
-        let element = self.part(number, table.unit);
+        let element = self.part(index, table.unit);
         // [JIT-1] As [MAP-3]: the version before and after, the same and even, so that the key between is of this element. Each load
         // comes before the next. Pairs with [MAP-1], [MAP-2], [MAP-54], [MAP-57].
         let version = self.seen(I32, element, table, element::VERSION);
-        let is_odd = self.to.ins().band_imm_u(version, 1);
-        self.leave_to(slow, is_odd);
+        let is_refused = self.to.ins().band_imm_u(version, i64::from(refused));
+        self.leave_to(slow, is_refused);
         let found = self.seen(I64, element, table, element::DATA);
         let is_another = self.to.ins().icmp(IntCC::NotEqual, found, key);
         self.leave_to(slow, is_another);
@@ -241,43 +263,39 @@ impl Body<'_> {
         let again = self.seen(I32, element, table, element::VERSION);
         let is_changed = self.to.ins().icmp(IntCC::NotEqual, again, version);
         self.leave_to(slow, is_changed);
-        Met { number, element, version }
+        Met { index, element, version }
     }
 
     /// One that stays with its key goes on here; others are left to who takes the locks.
     fn go_on_with_stayers(&mut self, met: Met, table: &NearTable, slow: Block) {
         if table.stay < table.limit {
-            let goes = self.to.ins().icmp_imm_u(
-                IntCC::UnsignedGreaterThanOrEqual,
-                met.number,
-                i64::from(table.stay),
-            );
+            let stay = i64::from(table.stay);
+            let goes = self.to.ins().icmp_imm_u(IntCC::UnsignedGreaterThan, met.index, stay);
             self.leave_to(slow, goes);
         }
     }
 
     fn set_asleep(&mut self, met: Met, table: &NearTable, is_asleep: bool, (done, slow): (Block, Block)) {
-        let version = self.behind(met.element, table.elements + element::VERSION as u32);
+        let version = self.of(met.element, table, element::VERSION as u32);
         let seen = self.to.ins().uextend(I64, met.version);
         let [is_asleep, zero] = [is_asleep.into(), 0].map(|word| self.constant(word));
-        let is_done = self.call(HELPERS, Helper::NearSet.number(), [version, seen, is_asleep, zero, zero]);
-        self.is_done_if(is_done, done, slow);
+        let undone = self.call(HELPERS, Helper::NearSet.number(), [version, seen, is_asleep, zero, zero]);
+        self.branch_with(undone, (slow, &[]), (done, &[undone]));
     }
 
     fn is_asleep(&mut self, met: Met) -> Value {
         self.to.ins().band_imm_u(met.version, i64::from(element::ASLEEP))
     }
 
-    /// Ends the block: with 0 if it is done, else `slow`.
-    fn is_done_if(&mut self, is_done: Value, done: Block, slow: Block) {
-        let zero = self.constant(0);
-        self.branch_with(is_done, (done, &[zero]), (slow, &[]));
-    }
-
     /// The table's word so far in an element, with all that is loaded later behind it.
     fn seen(&mut self, of: Type, element: Value, table: &NearTable, within: usize) -> Value {
-        let at = self.behind(element, table.elements + within as u32);
+        let at = self.of(element, table, within as u32);
         self.to.ins().atomic_load(of, trusted(), at)
+    }
+
+    /// A place within an element.
+    fn of(&mut self, element: Value, table: &NearTable, within: u32) -> Value {
+        self.behind(element, table.elements + within - table.unit)
     }
 
     /// The address of one of equal parts of the arena, of which the first is its beginning.

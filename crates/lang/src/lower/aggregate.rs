@@ -36,11 +36,13 @@ impl Build<'_, '_> {
                     .refuse(value.span, "a map of aggregates takes count(), sum() and their like only");
             }
         };
-        match args.first() {
-            Some(value) => self.scalar(value)?,
-            None => self.code.constant(r(0), 1),
-        }
-        let number = self.keep();
+        let number = match args.first() {
+            Some(value) => {
+                self.scalar(value)?;
+                Some(self.keep())
+            }
+            None => None,
+        };
         let key = if matches!(agg, Agg::Tseries { .. }) {
             let key = Key::At(self.key_at(map, key)?);
             self.time_of_series()?;
@@ -52,7 +54,10 @@ impl Build<'_, '_> {
             key
         };
         self.map_and_key(map, key);
-        self.kept(number, r(3));
+        match number {
+            Some(number) => self.kept(number, r(3)),
+            None => self.code.constant(r(3), 1),
+        }
         self.code.call(key.of(helper::AGGREGATE));
         self.told_if_full(target);
         Ok(())

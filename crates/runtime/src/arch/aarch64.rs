@@ -206,7 +206,7 @@ macro_rules! program_entry {
 }
 pub(crate) use program_entry;
 
-/// Calls a program's code: r1 the saved registers, r2 to r5 0, the run in x5, the arena in x21.
+/// Calls a program's code, compiled for this: r1 the saved registers, the run in x5, the arena in x21.
 ///
 /// # Safety
 /// At `entry` there must be code that passed jit's gate, and what it is given must be what it was compiled for.
@@ -220,10 +220,6 @@ pub(crate) unsafe fn call_program(entry: u64, regs: u64, hit: *mut Hit, arena: u
             entry = in(reg) entry,
             in("x21") arena,
             inout("x0") regs => _,
-            inout("x1") 0u64 => _,
-            inout("x2") 0u64 => _,
-            inout("x3") 0u64 => _,
-            inout("x4") 0u64 => _,
             inout("x5") hit => _,
             clobber_abi("C"),
         );

@@ -195,13 +195,14 @@ macro_rules! program_entry {
         pub unsafe extern "C" fn $name(_: &PtRegs, _: &SiteDesc, _: &ConsumerDesc, _: u64) {
             core::arch::naked_asm!(
                 "test dword ptr [rdx + {arg}], {kept}",
-                "jz 2f",
+                "jnz 2f",
+                "jmp {run}",
+                "2:",
                 "mov [rdi], r15",
                 "mov [rdi + 8], r14",
                 "mov [rdi + 16], r13",
                 "mov [rdi + 24], r12",
                 "mov [rdi + 32], rbp",
-                "2:",
                 "jmp {run}",
                 arg = const offset_of!(ConsumerDesc, arg),
                 kept = const needs::KEPT,
@@ -212,7 +213,7 @@ macro_rules! program_entry {
 }
 pub(crate) use program_entry;
 
-/// Calls a program's code: r1 the saved registers, r2 to r5 0, the run in r9, the arena in r15.
+/// Calls a program's code, compiled for this: r1 the saved registers, the run in r9, the arena in r15.
 ///
 /// # Safety
 /// At `entry` there must be code that passed jit's gate, and what it is given must be what it was compiled for.
@@ -225,12 +226,12 @@ pub(crate) unsafe fn call_program(entry: u64, regs: u64, hit: *mut Hit, arena: u
             "call {entry}",
             entry = in(reg) entry,
             inout("rdi") regs => _,
-            inout("rsi") 0u64 => _,
-            inout("rdx") 0u64 => _,
-            inout("rcx") 0u64 => _,
-            inout("r8") 0u64 => _,
             inout("r9") hit => _,
             in("r15") arena,
+            lateout("rsi") _,
+            lateout("rdx") _,
+            lateout("rcx") _,
+            lateout("r8") _,
             lateout("rax") _,
             lateout("r10") _,
             lateout("r11") _,

@@ -6,14 +6,14 @@
 //! Keeps:   Q1 `None` and false say nothing, and nothing was done: who gets them goes the whole way.
 //! Checked: tests/helpers/functions.rs: each by its function, beside the whole way, and with handles of no map.
 
-use crate::around::{errno, form};
+use crate::around::{errno, form, program_of};
 use crate::cell::Adder;
 use crate::helpers::world::counted_at_once;
 use crate::trace::tid;
 use core::sync::atomic::Ordering::Relaxed;
 use map::{Glance, Near};
 use wire::maps::{Clock, MapsHead};
-use wire::{Hit, Inside, ProgramDesc, SiteDesc, needs};
+use wire::{Hit, Inside, SiteDesc, needs};
 
 /// A map and a key.
 pub(crate) struct Quick<'a> {
@@ -41,7 +41,7 @@ impl<'a> Quick<'a> {
     #[inline(always)]
     pub unsafe fn in_chain(hit: &'a Hit, map: u64, key: u64) -> Option<Quick<'a>> {
         // SAFETY: a program's description lives as long as a list leads to it (contract).
-        let desc = unsafe { &*(hit.program as *const ProgramDesc) };
+        let desc = unsafe { program_of(hit) };
         // SAFETY: the controller has put a head there (contract).
         let maps = unsafe { &*(desc.maps as *const MapsHead) };
         // SAFETY: the program's own maps (contract).
@@ -124,7 +124,7 @@ pub(crate) unsafe fn process_and_thread<A: Adder>(hit: &Hit) -> Option<u64> {
 #[inline(always)]
 pub(crate) unsafe fn clock(hit: &Hit, more: impl FnOnce(&Clock) -> u64) -> Option<u64> {
     // SAFETY: a program's description lives as long as a list leads to it (contract).
-    let desc = unsafe { &*(hit.program as *const ProgramDesc) };
+    let desc = unsafe { program_of(hit) };
     // SAFETY: the controller has put a head there (contract).
     let maps = unsafe { &*(desc.maps as *const MapsHead) };
     // Orders nothing: it never changes but for the children's bit.

@@ -5,7 +5,7 @@ use crate::ground::{COUNTS, FIRST, HALVES, LONG, PLAIN, SUMS, WORDS, World};
 use runtime::{Adder, Function, Locked, PtRegs, Rseq, helpers};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use wire::maps::{HelperError, ReadWay};
-use wire::{Helper, Hit, ProgramDesc, needs};
+use wire::{ConsumerDesc, Helper, Hit, ProgramDesc, needs};
 
 const ENOENT: u64 = -2i64 as u64;
 const EINVAL: u64 = -22i64 as u64;
@@ -14,6 +14,7 @@ const EINVAL: u64 = -22i64 as u64;
 struct Run {
     world: World,
     desc: Box<ProgramDesc>,
+    _consumer: Box<ConsumerDesc>,
     hit: Hit,
     table: [Function; wire::HELPERS_LEN],
 }
@@ -28,16 +29,19 @@ impl Run {
         let mut desc: Box<ProgramDesc> = Box::new(unsafe { std::mem::zeroed() });
         desc.maps = std::ptr::from_ref(world.head) as u64;
         desc.needs.store(bits, Relaxed);
+        // SAFETY: plain numbers.
+        let mut consumer: Box<ConsumerDesc> = Box::new(unsafe { std::mem::zeroed() });
+        consumer.program = std::ptr::from_ref(&*desc) as u64;
         let given = world.scratch.as_ptr() as u64;
         let hit = Hit {
             regs: frames[64..].as_mut_ptr() as u64,
-            program: std::ptr::from_ref(&*desc) as u64,
+            consumer: std::ptr::from_ref(&*consumer) as u64,
             copy: 4096,
             stack: given,
             scratch: given + wire::STACK_LEN as u64,
             ..Hit::default()
         };
-        Run { world, desc, hit, table: helpers::<A>() }
+        Run { world, desc, _consumer: consumer, hit, table: helpers::<A>() }
     }
 
     fn call(&self, helper: Helper, map: usize, key: u64, value: u64) -> u64 {

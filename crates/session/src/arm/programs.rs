@@ -46,7 +46,7 @@ impl Session {
                 let needs = program.needs_with(self.has_counter);
                 self.regions.arena.publish(desc + offset_of!(ProgramDesc, needs), needs);
                 self.regions.arena.publish(desc + offset_of!(ProgramDesc, inside), inside);
-                self.regions.arena.publish(desc + offset_of!(ProgramDesc, bit), 1 << (i % 64));
+                self.regions.arena.publish(desc + offset_of!(ProgramDesc, mark), i as u64);
                 let arg = (program.needs() & needs::KEPT) as u32;
                 let handler = match program.needs_workspace() {
                     true => HandlerKind::ProgramInSpace,
@@ -199,11 +199,13 @@ mod tests {
                 Level::Own,
                 64,
             ),
+            // Ours, on the thread's stack.
+            program("mov %r0, 0\nagain:\nja again", Level::Own, 0),
         ];
         let programs = Programs::new(programs, vec![0; 4096]);
         let mut plans = with(
             sites(subject.pid(), &["u::injected_other"]),
-            &[Consumer::Count, run(0), run(1), run(2), run(3), run(4)],
+            &[Consumer::Count, run(0), run(1), run(2), run(3), run(4), run(5)],
         );
         let exits = sites(subject.pid(), &["ur::injected_long"]);
         let exits = with(exits, &[Consumer::Count, run(1)]);
@@ -218,14 +220,15 @@ mod tests {
         let (entry, exits) = sites.split_first().unwrap();
         let hits = entry.hits_of_each()[0];
         let runs = entry.runs();
-        assert!(hits > 1000 && runs.len() == 5, "{hits} {runs:?}");
+        assert!(hits > 1000 && runs.len() == 6, "{hits} {runs:?}");
         for (number, runs) in &runs {
             assert_eq!(runs.hits(), hits, "program {number}: {runs:?}");
         }
         let returns: u64 = exits.iter().map(|exit| exit.hits_of_each()[0]).sum();
         let ran: u64 = exits.iter().map(|exit| exit.runs()[0].1.ran).sum();
         assert!(returns > 1000 && ran == returns, "{returns} {ran}");
-        assert_eq!([runs[0].1.ran, runs[1].1.ran, runs[2].1.fuel, runs[3].1.fault], [hits; 4]);
+        let became = [runs[0].1.ran, runs[1].1.ran, runs[2].1.fuel, runs[3].1.fault, runs[5].1.fuel];
+        assert_eq!(became, [hits; 5]);
         let words = words(&session, 6);
         assert_eq!(words[0], hits);
         assert!(words[1] <= hits);

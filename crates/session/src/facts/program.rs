@@ -167,7 +167,7 @@ impl Program {
         let helpers: Vec<u32> =
             Helper::ALL.into_iter().filter(|helper| helper.is_for_programs()).map(Helper::number).collect();
         let &Wanted { level, meaning, near, .. } = wanted;
-        let mut options = Options { level, helpers: &helpers, meaning, near, ..Options::default() };
+        let mut options = Options { level, given: 1, helpers: &helpers, meaning, near, ..Options::default() };
         let mut code = compiler.compile(program, &options).map_err(NotProgram::Refused)?;
         if code.passed.stack > OWN_STACK_MAX && !code.is_given_stack {
             options.stack = Stack::Given;
@@ -203,6 +203,7 @@ impl Program {
         bits |= if self.walks() || reads(arch::KEPT_WORDS) { needs::KEPT } else { 0 };
         bits |= if reads(arch::PLACE_WORDS) { needs::FRAME } else { 0 };
         bits |= if self.needs_workspace() { needs::WORKSPACE } else { 0 };
+        bits |= if self.code.can_end_early { needs::FUEL } else { 0 };
         bits | if self.code.is_checked { needs::CHECKED } else { 0 }
     }
 
@@ -453,7 +454,18 @@ mod tests {
         let long = "stdw [%r10-512], 1\ncall 5\nldxdw %r0, [%r10-512]\nexit";
         assert_eq!(of(long, Level::Own).unwrap().needs(), needs::WORKSPACE);
         let checked = of("mov %r0, 0\nexit", Level::Checked).unwrap();
-        assert_eq!(checked.needs(), needs::CHECKED | needs::WORKSPACE | needs::KEPT | needs::FRAME);
+        let all = needs::CHECKED | needs::WORKSPACE | needs::KEPT | needs::FRAME;
+        assert_eq!(checked.needs(), all);
+        // What can end before its exit: by an access, a loop, a function of its own, a helper that is not there.
+        let reads = of("ldxdw %r0, [%r1+112]\nexit", Level::Checked).unwrap();
+        assert_eq!(reads.needs(), all | needs::FUEL);
+        for text in [
+            "mov %r0, 0\nagain:\nadd %r0, 1\njne %r0, 9, again\nexit",
+            "call local on\nexit\non:\nmov %r0, 0\nexit",
+            "mov %r6, 5\ncall %r6\nexit",
+        ] {
+            assert_eq!(of(text, Level::Own).unwrap().needs() & needs::FUEL, needs::FUEL, "{text}");
+        }
     }
 
     #[test]
