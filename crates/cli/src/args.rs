@@ -71,6 +71,51 @@ Examples:
     specifications!()
 );
 
+/// What the `-h` of a command shows below its options: its own examples, and where the rest is.
+macro_rules! examples {
+    ($($line:literal),+) => {
+        concat!("Examples (--help has more, and how SPEC is written):", $("\n  nanoprobe ", $line),+)
+    };
+}
+
+const COUNT: &str = examples!(
+    "count 'u:libc:malloc' -p 4242           count calls until Ctrl-C",
+    "count 'u:./server:handle_*' -- ./server --port 0",
+    "count --stack --flame out.svg 'u:libc:malloc' -p 4242   by whom",
+    "count 'u:libc:malloc' --if 'arg0 > 1000000' --by tid,comm -p 4242"
+);
+const HIST: &str = examples!(
+    "hist 'u:libc:malloc' arg0 -p 4242 --for 10s",
+    "hist 'ur:libc:read' retval -p 4242      what calls return"
+);
+const LAT: &str = examples!("lat 'u:libsqlite3:sqlite3_step' -p 4242   how long calls take");
+const TRACE: &str = examples!(
+    "trace 'u:libc:getaddrinfo' -p 4242      each call as it happens",
+    "trace --stack 'u:libc:getaddrinfo' -p 4242   by whom",
+    "trace --tree 'u::*' --over 10ms -p 4242   slow calls, inside of one another",
+    "trace --graph 'u::*' --depth 3 -p 4242   the ways by which calls are made"
+);
+const TOP: &str = examples!(
+    "top 'u:libc:*' -p 4242                  what its functions do, live",
+    "top allocations.bt -p 4242              maps and lines of a script"
+);
+const WATCH: &str = examples!(
+    "watch 'w:./server:connections:8:w' -p 4242     how often a variable is written",
+    "watch --stack 'w:./server:state:4:w' -p 4242   by whom, and its value before and after"
+);
+const RECORD: &str = examples!("record run.json 'u:libc:*' --stack --calls -p 4242 --for 10s   keep a run");
+const REPORT: &str = concat!(
+    "Examples:\n",
+    "  nanoprobe report run.json                a page of it: tables, latency over time, flame graph\n",
+    "  nanoprobe report run.json -f perfetto    for another viewer\n",
+    "  nanoprobe report run.json -o page.html"
+);
+const LOOK: &str = examples!(
+    "list 'u:libc:*alloc*'                   what would match; touches nothing",
+    "explain 'u:libc:*alloc*' -p 4242        how each site would be probed",
+    "explain --all libc                      how much of a file can be probed"
+);
+
 /// Dynamic tracing of user-space programs at nanoseconds per hit.
 #[derive(Debug, Parser)]
 #[command(name = "nanoprobe", version, after_help = FEW, after_long_help = EXAMPLES, max_term_width = 100)]
@@ -150,7 +195,7 @@ pub struct RestArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = COUNT, after_long_help = EXAMPLES)]
 pub struct CountArgs {
     /// What to probe, for example u:libc:malloc
     #[arg(required = true, value_name = "SPEC")]
@@ -180,7 +225,7 @@ pub struct CountArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = LAT, after_long_help = EXAMPLES)]
 pub struct LatArgs {
     /// Whose calls to time, for example u:libc:malloc
     #[arg(required = true, value_name = "SPEC")]
@@ -190,7 +235,7 @@ pub struct LatArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = TRACE, after_long_help = EXAMPLES)]
 pub struct TraceArgs {
     /// Whose calls to show, for example u:libc:getaddrinfo
     #[arg(required = true, value_name = "SPEC")]
@@ -199,14 +244,17 @@ pub struct TraceArgs {
     #[arg(long = "args", value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(0..=3))]
     pub arguments: u8,
     /// Show calls inside of the calls that made them, thread by thread
-    #[arg(long, conflicts_with = "graph")]
+    #[arg(long, group = "nested")]
     pub tree: bool,
     /// Show at the end by which ways calls were made, how often, and how long they took
-    #[arg(long)]
+    #[arg(long, group = "nested")]
     pub graph: bool,
     /// Show only calls that took at least so long, for example 10ms; in a tree with those that they are inside of
     #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "graph")]
     pub over: Option<Duration>,
+    /// With --tree or --graph, show only calls with fewer than so many traced calls around them
+    #[arg(long, value_name = "N", requires = "nested", value_parser = clap::value_parser!(u32).range(1..))]
+    pub depth: Option<u32>,
     /// Show with each call the calls that led to it
     #[arg(long, conflicts_with_all = ["tree", "graph"])]
     pub stack: bool,
@@ -218,7 +266,7 @@ pub struct TraceArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = TOP, after_long_help = EXAMPLES)]
 pub struct TopArgs {
     /// Which functions, for example 'u:libc:*', or a script, FILE.bt; without any those of the program itself, u::*
     #[arg(value_name = "SPEC")]
@@ -244,6 +292,8 @@ pub struct Shown {
     pub shape: Shape,
     /// Shorter ones are left out.
     pub over: Option<Duration>,
+    /// In a tree and a graph, calls that are inside of so many others are left out.
+    pub depth: Option<usize>,
     /// With the time of day.
     pub has_times: bool,
     /// With stacks.
@@ -264,7 +314,7 @@ pub enum Shape {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = HIST, after_long_help = EXAMPLES)]
 pub struct HistArgs {
     /// What to probe, for example u:libc:malloc; one specification, of several functions u:libc:/^(malloc|calloc)$/
     #[arg(value_name = "SPEC")]
@@ -279,7 +329,7 @@ pub struct HistArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = WATCH, after_long_help = EXAMPLES)]
 pub struct WatchArgs {
     /// What to watch, for example w:./server:connections:8:w; four at most unless --soft
     #[arg(required = true, value_name = "SPEC")]
@@ -301,7 +351,7 @@ pub struct WatchArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES, mut_arg("output", |arg| arg.hide(true)), mut_arg("format", |arg| arg.hide(true)))]
+#[command(after_help = RECORD, after_long_help = EXAMPLES, mut_arg("output", |arg| arg.hide(true)), mut_arg("format", |arg| arg.hide(true)))]
 pub struct RecordArgs {
     /// Write the run into this file, one JSON object a line
     #[arg(value_name = "FILE")]
@@ -320,7 +370,7 @@ pub struct RecordArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = REPORT, after_long_help = EXAMPLES)]
 pub struct ReportArgs {
     /// What `record` wrote, or any command with -f json -o FILE
     #[arg(value_name = "FILE")]
@@ -392,21 +442,27 @@ pub struct RunArgs {
     #[arg(short, long)]
     pub verbose: bool,
     /// Fail if any site that matches cannot be probed
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub strict: bool,
     /// Take a kernel uprobe where no jump fits, also at sites that only a pattern matches: each of its hits traps
     #[arg(long, conflicts_with = "no_kernel")]
     pub kernel: bool,
     /// Leave out all sites where only a kernel uprobe fits, also functions given by their whole name
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub no_kernel: bool,
-    /// Cost the process so much of its processor time at most, for example 2%: functions that are too dear are in for a part of the time, and their hits estimated
+    /// Cost the process so much of its processor time at most, for example 2%
+    ///
+    /// Functions that are too dear are in for a part of the time, and their hits estimated.
     #[arg(long, value_name = "PERCENT", value_parser = percent, conflicts_with_all = ["kernel", "follow", "wait"])]
     pub budget: Option<f64>,
-    /// Follow children: forked ones are counted with their parent, programs that are started are probed before they run
+    /// Follow children
+    ///
+    /// Forked ones are counted with their parent, programs that are started are probed before they run.
     #[arg(long)]
     pub follow: bool,
-    /// Wait for libraries that are not loaded yet, and probe again those that are loaded again
+    /// Wait for libraries that are not loaded yet
+    ///
+    /// Those that are loaded again are probed again.
     #[arg(long)]
     pub wait: bool,
     /// Leave out functions that were not hit
@@ -422,15 +478,15 @@ pub struct RunArgs {
     #[arg(skip)]
     pub stacks: StackArgs,
     /// Wait so long for threads that get no CPU and for other nanoprobes at work, before giving up
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration, hide_short_help = true)]
     pub patience: Duration,
     /// Put at most this many probes
-    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    #[arg(long, value_name = "N", default_value_t = 100_000, hide_short_help = true)]
     pub max_probes: usize,
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = LOOK, after_long_help = EXAMPLES)]
 pub struct LookArgs {
     /// What to look for, for example 'u:libc:*alloc*'
     #[arg(required = true, value_name = "SPEC")]
@@ -507,7 +563,8 @@ mod tests {
 
     #[test]
     fn every_example_of_the_help_parses() {
-        let examples = EXAMPLES.lines().chain(FEW.lines());
+        let own = [COUNT, HIST, LAT, TRACE, TOP, WATCH, RECORD, REPORT, LOOK];
+        let examples = EXAMPLES.lines().chain(FEW.lines()).chain(own.iter().flat_map(|text| text.lines()));
         let is_verb = |line: &&str| line.starts_with("nanoprobe ") && !line.starts_with("nanoprobe -e");
         let lines = examples.map(str::trim).filter(is_verb);
         let mut seen = 0;
@@ -516,7 +573,7 @@ mod tests {
             Cli::try_parse_from(line.split_whitespace()).unwrap_or_else(|e| panic!("{line}: {e}"));
             seen += 1;
         }
-        assert_eq!(seen, 24);
+        assert_eq!(seen, 46);
     }
 
     #[test]

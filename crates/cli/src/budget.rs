@@ -25,8 +25,12 @@ const LOOK: Duration = Duration::from_millis(5);
 const AT_A_LOOK: usize = 50;
 /// So far the processor time that the kernel tells may be behind, of a thread that runs: its hits are seen before its time.
 const BEHIND_NS: f64 = 10e6;
+/// The processor time of a moment.
+const MOMENT_NS: f64 = 1e6;
 /// A part of what is spent that stops may be.
-const STOPS: f64 = 1.0 / 20.0;
+const STOPS: f64 = 1.0 / 4.0;
+/// Between a turn's beginning and the first look at it.
+const FIRST_LOOK: Duration = Duration::from_micros(500);
 /// What is saved before the dearest come back, at least: some looks' worth.
 const SAVED_NS: f64 = 10e6;
 /// A part of the budget that those who stay in may use; the others share the rest by turns.
@@ -51,6 +55,8 @@ pub struct Budget {
     used: f64,
     before: Option<f64>,
     began: Instant,
+    /// Processors that it can have at most.
+    cpus: f64,
     /// Of hits, and of stops.
     spent: [f64; 2],
     stops: u32,
@@ -168,6 +174,7 @@ impl Budget {
             used: 0.0,
             before: None,
             began: now,
+            cpus: std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64),
             spent: [0.0; 2],
             stops: 0,
             stop_ns: 0.0,
@@ -180,12 +187,22 @@ impl Budget {
         }
     }
 
-    /// Tracing begins: the probes are in.
-    pub fn begin(&mut self, probes: &dyn Held) {
+    /// Tracing begins: the probes are in, and have been for a while. What is too dear goes at once.
+    pub fn begin(&mut self, probes: &mut dyn Held) {
+        self.meet(probes);
+        self.look(probes);
+    }
+
+    fn meet(&mut self, probes: &dyn Held) {
         self.began = Instant::now();
         let sessions = probes.sessions();
         let stall = sessions.iter().map(|session| session.longest_stall()).max().unwrap_or_default();
         self.stop_ns = stall.as_nanos() as f64;
+        if let Some(session) = sessions.first() {
+            let threads =
+                std::fs::read_dir(format!("/proc/{}/task", session.pid())).map_or(1, Iterator::count);
+            self.cpus = self.cpus.min(threads.max(1) as f64);
+        }
         let mut names = names(&sessions).into_iter();
         for (s, session) in sessions.iter().enumerate() {
             for (i, site) in session.sites().enumerate().filter(|(_, site)| !site.plan.is_exit()) {
@@ -215,12 +232,17 @@ impl Budget {
             _ if self.failures >= FAILURES || self.failures > 0 && now < self.rests_until => {}
             _ if self.is_overspent() => {
                 let going = self.dearest(is_any_out);
+                // All that can go has gone.
+                if going.is_empty() {
+                    return;
+                }
                 self.change(probes, &going, |probes, session, addrs| probes.lift(session, addrs));
             }
             left if is_any_out && left >= self.wanted && now >= self.rests_until => {
                 let out = self.sites.iter().filter(|(_, seen)| seen.is_out).map(|(at, _)| *at);
                 let out: Vec<_> = out.collect();
                 self.change(probes, &out, |probes, session, addrs| probes.lower(session, addrs));
+                self.due = Instant::now() + self.turn();
             }
             _ => {}
         }
@@ -248,6 +270,25 @@ impl Budget {
         self.earn(step, cost);
     }
 
+    /// How long until what was saved is spent by what came back, as it has spent before.
+    fn turn(&self) -> Duration {
+        let rate = |seen: &Seen| if seen.inside > 0.0 { seen.cost / seen.inside } else { 0.0 };
+        let rate: f64 = self.sites.values().filter(|seen| !seen.is_out).map(rate).sum();
+        let spending = rate * self.busy();
+        let lasts = if spending > 0.0 { self.left.max(0.0) / spending } else { f64::INFINITY };
+        Duration::from_nanos(lasts.min(LOOK.as_nanos() as f64) as u64).max(FIRST_LOOK)
+    }
+
+    /// Processors that the process uses.
+    fn busy(&self) -> f64 {
+        let elapsed = self.began.elapsed().as_nanos() as f64;
+        // Too early to tell, and nothing is cheap then.
+        match self.used > BEHIND_NS && elapsed > BEHIND_NS {
+            true => self.used / elapsed,
+            false => self.cpus,
+        }
+    }
+
     /// More was spent than there was, also if some time is not told yet.
     fn is_overspent(&self) -> bool {
         self.left < -self.share * BEHIND_NS
@@ -262,7 +303,8 @@ impl Budget {
 
     /// The dearest of those that are in, until the rest can stay. If some are out already the others were too dear as well.
     fn dearest(&self, is_any_out: bool) -> Vec<(usize, usize)> {
-        let rate = |seen: &Seen| if seen.recent.1 > 0.0 { seen.recent.0 / seen.recent.1 } else { 0.0 };
+        // Of a moment it is not known how long it was.
+        let rate = |seen: &Seen| seen.recent.0 / seen.recent.1.max(MOMENT_NS);
         let here = self.sites.iter().filter(|(_, seen)| !seen.is_out && !seen.stays && seen.recent.0 > 0.0);
         let mut by_rate: Vec<((usize, usize), f64)> = here.map(|(at, seen)| (*at, rate(seen))).collect();
         by_rate.sort_by(|a, b| b.1.total_cmp(&a.1));
@@ -315,8 +357,7 @@ impl Budget {
 
     fn pay_stop(&mut self, stall: Duration) {
         // Who stands still loses the processors that it would have had.
-        let busy = self.used / self.began.elapsed().as_nanos().max(1) as f64;
-        let cost = stall.as_nanos() as f64 * busy;
+        let cost = stall.as_nanos() as f64 * self.busy();
         self.spent[1] += cost;
         self.earn(0.0, cost);
         // Both ways, and as much again for those that are sometimes longer.
@@ -611,5 +652,54 @@ mod tests {
         assert!((none.left - 2e6).abs() < 1.0);
         none.earn(1e8, 1e8);
         assert!(none.left < -9e7);
+    }
+
+    /// Nobody, whose functions nobody takes out.
+    struct Nobody;
+
+    impl Held for Nobody {
+        fn sessions(&self) -> Vec<&Session> {
+            Vec::new()
+        }
+
+        fn lift(&mut self, _: usize, addrs: &[u64]) -> Result<Duration, String> {
+            panic!("nothing to lift at {addrs:?}")
+        }
+
+        fn lower(&mut self, _: usize, addrs: &[u64]) -> Result<Duration, String> {
+            panic!("nothing to lower at {addrs:?}")
+        }
+    }
+
+    #[test]
+    fn where_all_has_gone_no_stop_is_made_and_the_price_of_the_last_stays() {
+        let mut some = budget(&[("a", 1000, 1e8, true)]);
+        (some.left, some.stop_ns) = (-1e9, 4e6);
+        some.look(&mut Nobody);
+        assert_eq!((some.stops, some.stop_ns, some.spent), (0, 4e6, [0.0; 2]));
+    }
+
+    #[test]
+    fn the_first_stop_is_paid_as_if_all_processors_stood_still() {
+        let mut some = budget(&[]);
+        (some.cpus, some.used) = (2.0, 0.0);
+        some.pay_stop(Duration::from_millis(3));
+        assert_eq!(some.spent, [0.0, 6e6]);
+    }
+
+    #[test]
+    fn a_turn_ends_when_what_was_saved_may_be_spent() {
+        // Half of its processor time, as long as it was in, is the price of its hits.
+        let mut some = budget(&[("a", 5_000_000, 1e8, false)]);
+        for seen in some.sites.values_mut() {
+            seen.cost = 5e7;
+        }
+        (some.cpus, some.used) = (2.0, 0.0);
+        some.left = 2e6;
+        assert_eq!(some.turn(), Duration::from_millis(2));
+        some.left = 1e9;
+        assert_eq!(some.turn(), LOOK);
+        some.left = -1.0;
+        assert_eq!(some.turn(), FIRST_LOOK);
     }
 }

@@ -21,7 +21,7 @@ use crate::top::{Top, Tty, Turn};
 use crate::trace::{self, Calls};
 use bench::Price;
 use image::Spec;
-use session::{Broken, Ending, Launched, Receipt, Session, Verb};
+use session::{Broken, Ending, Haste, Launched, Receipt, Session, Verb};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -83,6 +83,8 @@ fn with(job: Job, mut stop: Stop, guard: &mut Guard, view: Option<(Option<Tty>, 
     };
     // Before anything is in: who is slow to take calls out loses them.
     let price = job.args.recorded.and_then(|_| bench::price(&recording::verbs(&job)));
+    // What hits cost is looked at before anything else is done.
+    let haste = budget.as_ref().map(|_| Haste::from_attach());
     let attached =
         Probes::attach(&job, pid, &mut writer, pace).and_then(|probes| recording::beside(probes, &job));
     match attached {
@@ -106,6 +108,7 @@ fn with(job: Job, mut stop: Stop, guard: &mut Guard, view: Option<(Option<Tty>, 
                 began: Instant::now(),
                 price,
                 budget,
+                haste,
             }
             .run()
         }
@@ -163,6 +166,7 @@ struct Engine<'g> {
     price: Option<Price>,
     /// What may be spent.
     budget: Option<Budget>,
+    haste: Option<Haste>,
 }
 
 /// The sessions whose calls are shown. What is recorded has them in one of its own, which came last.
@@ -183,8 +187,9 @@ impl Engine<'_> {
         }
         self.began = Instant::now();
         if let Some(budget) = &mut self.budget {
-            budget.begin(&self.probes);
+            budget.begin(&mut self.probes);
         }
+        self.haste = None;
         // Before it can go: what it is called, and what it takes.
         self.show_calls(false, None);
         if let Some(launched) = &self.launched {
@@ -377,7 +382,7 @@ impl Engine<'_> {
             for _ in 0..if is_last { LAST_LOOKS } else { 1 } {
                 let is_all = self.calls[i].take(&with_calls(&self.probes, is_recorded)[i]);
                 while let Some(lines) = self.calls[i].lines(&with_calls(&self.probes, is_recorded)[i]) {
-                    self.writer.lines(&lines);
+                    self.writer.calls(&lines);
                     if !is_last {
                         self.keep_budget(end);
                     }
@@ -388,7 +393,7 @@ impl Engine<'_> {
             }
             if is_last {
                 let rest = self.calls[i].rest(&with_calls(&self.probes, is_recorded)[i]);
-                self.writer.lines(&rest);
+                self.writer.calls(&rest);
             }
         }
     }
@@ -455,6 +460,7 @@ impl Engine<'_> {
         self.writer.forged(self.probes.forged());
         self.writer.no_way(self.calls.iter().map(Calls::no_way).fold(0, u64::saturating_add));
         self.writer.shorter(self.calls.iter().map(Calls::shorter).fold(0, u64::saturating_add));
+        self.writer.deeper(self.calls.iter().map(Calls::deeper).fold(0, u64::saturating_add));
         if let Some(budget) = &self.budget {
             self.writer.budget(budget);
         }

@@ -20,6 +20,7 @@ mod made;
 mod manual;
 mod names;
 mod out;
+mod paint;
 mod probes;
 mod recording;
 mod render;

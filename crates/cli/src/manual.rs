@@ -23,7 +23,7 @@ pub fn completions(shell: clap_complete::Shell) -> i32 {
 pub fn man(to: Option<&Path>) -> i32 {
     if let Some(dir) = to {
         let checked = [format!("directory {}", dir.display())];
-        return match clap_mangen::generate_to(shown(), dir) {
+        return match std::fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(shown(), dir)) {
             Ok(()) => 0,
             Err(error) => advice::fail(&format!("the pages cannot be written: {error}"), &checked, &[]),
         };
@@ -63,7 +63,6 @@ mod tests {
     #[test]
     fn every_command_of_the_help_has_a_page_and_words_to_complete() {
         let dir = std::env::temp_dir().join(format!("nanoprobe-man-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
         assert_eq!(man(Some(&dir)), 0);
         let mut words = Vec::new();
         clap_complete::generate(clap_complete::Shell::Bash, &mut shown(), "nanoprobe", &mut words);

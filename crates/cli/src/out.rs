@@ -7,12 +7,14 @@
 //!             it as it was.
 //!          O2 who does not read does not keep us from ending: writing is put off when a signal comes or the time is up.
 //!          O3 what could not be written is an error of the run; a reader that has gone ends the run.
+//!          O4 colours are for a terminal, and come after the text was made harmless.
 //! Checked: testkit `output`.
 
 use crate::args::Format;
+use crate::paint;
 use crate::shown::shown;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -40,6 +42,7 @@ pub struct Out {
     /// Written when there is time for it.
     pending: Vec<u8>,
     failed: Option<Failed>,
+    has_colours: bool,
 }
 
 enum Failed {
@@ -58,7 +61,18 @@ impl Out {
             Err(error) => (None, Some(Failed::Other(error))),
         };
         let name = "standard output".to_owned();
-        Out { format, late: None, file, name, stop: None, until: None, pending: Vec::new(), failed }
+        let has_colours = format == Format::Text && paint::is_wanted(io::stdout().is_terminal());
+        Out {
+            format,
+            late: None,
+            file,
+            name,
+            stop: None,
+            until: None,
+            pending: Vec::new(),
+            failed,
+            has_colours,
+        }
     }
 
     /// The file, if one is given, else stdout. What keeps a file from being written is found out as far as that can be
@@ -73,15 +87,11 @@ impl Out {
         out.stop = Some(stop);
         let Some(path) = path else { return Ok(out) };
         out.name = path.display().to_string();
-        (out.file, out.failed) = (None, None);
-        let why = |e: io::Error| format!("{}: {e}", path.display());
-        match std::fs::metadata(path) {
-            Ok(m) if m.is_dir() => return Err(why(io::Error::from_raw_os_error(libc::EISDIR))),
-            Ok(m) if m.file_type().is_fifo() => out.file = Some(open_fifo(path, stop, patience)?),
-            Ok(_) => drop(OpenOptions::new().write(true).open(path).map_err(why)?),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => may_create(path).map_err(why)?,
-            Err(e) => return Err(why(e)),
+        (out.file, out.failed, out.has_colours) = (None, None, false);
+        if is_fifo(path) {
+            out.file = Some(open_fifo(path, stop, patience)?);
         }
+        may_write(path)?;
         if out.file.is_none() {
             out.late = Some(path.to_owned());
         }
@@ -99,6 +109,21 @@ impl Out {
     pub fn lines<T: AsRef<str>>(&mut self, lines: impl IntoIterator<Item = T>) {
         for line in lines {
             self.put(shown(line.as_ref(), self.format).as_bytes());
+            self.put(b"\n");
+            if self.pending.len() >= PIECE {
+                self.flush();
+            }
+        }
+        self.flush();
+    }
+
+    /// Lines of calls, in colours where there are some.
+    pub fn calls(&mut self, lines: &[String]) {
+        if !self.has_colours {
+            return self.lines(lines);
+        }
+        for line in lines {
+            self.put(paint::call(&shown(line, self.format)).as_bytes());
             self.put(b"\n");
             if self.pending.len() >= PIECE {
                 self.flush();
@@ -192,6 +217,51 @@ impl Out {
         }
         self.pending.is_empty()
     }
+}
+
+fn is_fifo(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|m| m.file_type().is_fifo())
+}
+
+/// What keeps a file from being written, as far as that can be found out without changing it.
+///
+/// # Errors
+/// Why it cannot be written, with its name.
+pub fn may_write(path: &Path) -> Result<(), String> {
+    let why = |e: io::Error| format!("{}: {e}", path.display());
+    match std::fs::metadata(path) {
+        Ok(m) if m.is_dir() => Err(why(io::Error::from_raw_os_error(libc::EISDIR))),
+        // To open one waits for a reader.
+        Ok(m) if m.file_type().is_fifo() => Ok(()),
+        Ok(_) => OpenOptions::new().write(true).open(path).map(drop).map_err(why),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => may_create(path).map_err(why),
+        Err(e) => Err(why(e)),
+    }
+}
+
+/// Writes a file whole or not at all: what was there before stays until all of the new one is on the disk's side.
+///
+/// # Errors
+/// Why it cannot be written, with its name.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), String> {
+    let why = |e: io::Error| format!("{} cannot be written: {e}", path.display());
+    let there = std::fs::metadata(path).ok();
+    let is_alone = path.parent().is_some_and(|dir| may_create(&dir.join("x")).is_err());
+    if there.as_ref().is_some_and(|m| !m.is_file() || is_alone) {
+        return std::fs::write(path, bytes).map_err(why);
+    }
+    // Behind a link stands the file that is meant.
+    let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let mut new = path.clone().into_os_string();
+    new.push(format!(".new-{}", std::process::id()));
+    let new = PathBuf::from(new);
+    let written = std::fs::write(&new, bytes)
+        .and_then(|()| there.map_or(Ok(()), |m| std::fs::set_permissions(&new, m.permissions())))
+        .and_then(|()| std::fs::rename(&new, path));
+    written.map_err(|e| {
+        let _ = std::fs::remove_file(&new);
+        why(e)
+    })
 }
 
 /// Whether the directory takes a new file.

@@ -11,6 +11,7 @@
 use crate::advice;
 use crate::args::{Format, RecordArgs, Recorded, ReportArgs, RunArgs, Shown};
 use crate::engine::Job;
+use crate::out::write_whole;
 use crate::probes::Probes;
 use crate::render::{Report, overhead_percent, ticks_per_second};
 use crate::run;
@@ -20,13 +21,16 @@ use report::{Run, To};
 use serde_json::{Value, json};
 use session::{Session, Verb};
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 
 /// A column of latency over time, if `-i` does not say otherwise.
 const COLUMN: Duration = Duration::from_secs(1);
+
+/// A receipt is never so long.
+const RECEIPT_MAX: u64 = 1 << 20;
 
 static COMMAND: OnceLock<Vec<String>> = OnceLock::new();
 
@@ -52,9 +56,25 @@ pub fn record(args: RecordArgs) -> i32 {
     let code = run::run(&specs, Verb::Latency, args);
     let after = modified(&file);
     if !is_quiet && after.is_some() && after != before {
-        eprintln!("nanoprobe: {} has the run; nanoprobe report {0} makes a page of it", file.display());
+        let what = if has_end(&file) { "the run" } else { "the run without its end" };
+        eprintln!("nanoprobe: {} has {what}; nanoprobe report {0} makes a page of it", file.display());
     }
     code
+}
+
+/// Its last line is the receipt of a run.
+fn has_end(file: &Path) -> bool {
+    const RECEIPT: &[u8] = br#"{"type":"receipt""#;
+    let read = |file: &Path| -> std::io::Result<Vec<u8>> {
+        let mut file = File::open(file)?;
+        let from = file.metadata()?.len().saturating_sub(RECEIPT_MAX);
+        file.seek(SeekFrom::Start(from))?;
+        let mut end = Vec::new();
+        file.read_to_end(&mut end).map(|_| end)
+    };
+    let end = read(file).unwrap_or_default();
+    let lines = end.strip_suffix(b"\n").unwrap_or_default();
+    lines.rsplit(|byte| *byte == b'\n').next().is_some_and(|last| last.starts_with(RECEIPT))
 }
 
 fn modified(file: &Path) -> Option<SystemTime> {
@@ -216,12 +236,12 @@ pub fn report(args: &ReportArgs) -> i32 {
         }
     };
     let output = args.output.clone().unwrap_or_else(|| beside_of(&args.file, to));
-    match std::fs::write(&output, bytes) {
+    match write_whole(&output, &bytes) {
         Ok(()) => {
             eprintln!("nanoprobe: written to {}", output.display());
             0
         }
-        Err(why) => advice::fail(&format!("{} cannot be written: {why}", output.display()), &[], &[]),
+        Err(why) => advice::fail(&why, &[], &[]),
     }
 }
 

@@ -297,6 +297,11 @@ impl Writer {
         self.out.lines(lines);
     }
 
+    /// Those of calls, which have colours on a terminal.
+    pub fn calls(&mut self, lines: &[String]) {
+        self.out.calls(lines);
+    }
+
     pub fn line(&mut self, text: &str) {
         self.out.line(text);
     }
@@ -485,6 +490,13 @@ impl Writer {
             eprintln!(
                 "nanoprobe: {calls} calls that took less than --over, or were not seen to return, are not shown"
             );
+        }
+    }
+
+    /// Calls that are further inside than `--depth` shows.
+    pub fn deeper(&mut self, calls: u64) {
+        if calls > 0 && !self.is_quiet {
+            eprintln!("nanoprobe: {calls} calls that are further inside than --depth are not shown");
         }
     }
 

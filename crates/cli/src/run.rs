@@ -26,6 +26,9 @@ pub fn count(args: CountArgs) -> i32 {
         _ => Verb::Count,
     };
     let stacks = StackArgs { has_lines, flame, folded, diff };
+    if let Err(why) = stacks.check() {
+        return advice::fail(&why, &[], &[]);
+    }
     run(&args.specs, verb, RunArgs { stacks, ..args.run })
 }
 
@@ -50,6 +53,7 @@ pub fn trace(args: TraceArgs) -> i32 {
         arguments: usize::from(args.arguments),
         shape,
         over: args.over,
+        depth: args.depth.map(|depth| depth as usize),
         has_times: args.run.timestamps,
         has_stacks: args.stack || args.lines,
         has_lines: args.lines,

@@ -8,6 +8,7 @@
 
 use crate::args::Format;
 use crate::names::{Files, Frame, Names};
+use crate::out::{may_write, write_whole};
 use crate::shown::shown;
 use report::{Folded, flame};
 use serde_json::{Value, json};
@@ -26,6 +27,17 @@ pub struct StackArgs {
     pub folded: Option<PathBuf>,
     /// An older run's folded text, to compare the picture with.
     pub diff: Option<PathBuf>,
+}
+
+impl StackArgs {
+    /// Looks at the files before anything is traced for them.
+    ///
+    /// # Errors
+    /// Which cannot be written, or read, and why.
+    pub fn check(&self) -> Result<(), String> {
+        self.flame.iter().chain(&self.folded).try_for_each(|path| may_write(path))?;
+        self.diff.as_deref().map_or(Ok(()), |path| read_folded(path).map(drop))
+    }
 }
 
 /// Counted stacks with their names.
@@ -109,9 +121,7 @@ impl Stacks {
             return Ok(());
         }
         let folded = self.folded(sessions);
-        let save = |path: &Path, text: String| {
-            std::fs::write(path, text).map_err(|why| format!("{} cannot be written: {why}", path.display()))
-        };
+        let save = |path: &Path, text: String| write_whole(path, text.as_bytes());
         if let Some(path) = &self.args.folded {
             let line = |(stack, n): (&Vec<String>, &u64)| format!("{} {n}", stack.join(";"));
             let lines = folded.iter().map(|one| shown(&line(one), Format::Text).into_owned() + "\n");

@@ -76,7 +76,7 @@ impl Calls {
             first_time: Duration::ZERO,
             shown,
             over,
-            nest: Nest::new(session.ticks(over)),
+            nest: Nest::new(session.ticks(over), shown.depth.unwrap_or(usize::MAX)),
             callers: shown.has_stacks.then(|| Names::hold(session.pid(), &Files::default())),
             format,
             not_kept: 0,
@@ -92,6 +92,11 @@ impl Calls {
     /// Calls that `--over` left out: those that took less, and those of which no end was seen.
     pub fn shorter(&self) -> u64 {
         self.shorter.saturating_add(self.nest.shorter)
+    }
+
+    /// Calls that `--depth` left out of the tree.
+    pub fn deeper(&self) -> u64 {
+        if self.shown.shape == Shape::Tree { self.nest.deeper } else { 0 }
     }
 
     /// Calls whose beginning was not kept: too many were open at once, more than a program's stacks have room for.
@@ -324,6 +329,9 @@ impl Calls {
         let head = format!("{:>10} {:>10} {:>10}  function", "total", "self", "calls");
         let mut lines = if self.format == Format::Text { vec![head] } else { Vec::new() };
         for (depth, node) in self.nest.graph() {
+            if depth >= self.shown.depth.unwrap_or(usize::MAX) {
+                continue;
+            }
             let name = self.names.get(&node.function).map_or("?", String::as_str);
             let total = session.nanoseconds(node.ticks);
             let own = session.nanoseconds(node.ticks.saturating_sub(node.inside));

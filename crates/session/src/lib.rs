@@ -35,7 +35,7 @@ pub use follow::launch::Launched;
 pub use follow::loads::Loads;
 pub use hold::reports::tidy;
 pub use hold::tracer::Held;
-pub use hold::world::{set_patience, stops};
+pub use hold::world::{Haste, set_patience, stops};
 pub use insn::Rung;
 pub use kernel::exec::{NotRun, run_in_kernel};
 pub use kernel::script::{KernelPlaces, KernelRuns, KernelScript, NotByKernel, ScriptPlan, Scripted};

@@ -14,6 +14,14 @@ fn help_and_version_are_data_and_succeed() -> Result<()> {
     }
     let short = nanoprobe.run(["-h"])?.stdout.lines().count();
     assert!(short <= 45, "-h has {short} lines, more than a screen");
+    for verb in ["count", "hist", "lat", "trace", "top", "watch", "record", "report", "list", "explain"] {
+        let short = nanoprobe.run([verb, "-h"])?.success()?.stdout;
+        assert!(short.lines().count() <= 45, "{verb} -h has more than a screen: {short}");
+        assert!(
+            short.contains(&format!("nanoprobe {verb} ")),
+            "{verb} -h has no example of its own: {short}"
+        );
+    }
     let version = nanoprobe.run(["--version"])?.success()?;
     assert!(version.stdout.starts_with("nanoprobe "), "{version}");
     Ok(())

@@ -188,3 +188,44 @@ fn names_command_no_terminal_and_forge_no_line() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn a_picture_that_cannot_be_written_is_refused_before_the_process_is_touched() -> Result<()> {
+    let (running, spec) = running()?;
+    let pid = running.pid_text();
+    let bad = file("no-stacks");
+    std::fs::write(&bad, "no stacks\n").unwrap();
+    let (picture, bad) = (file("picture"), bad.to_str().unwrap().to_owned());
+    let picture = picture.to_str().unwrap();
+    for (words, wanted) in [
+        (&["--flame", "/nosuchdir/x.svg"][..], "/nosuchdir/x.svg"),
+        (&["--folded", "/nosuchdir/x"], "/nosuchdir/x"),
+        (&["--flame", picture, "--diff", &bad], "no folded stack"),
+        (&["--flame", picture, "--diff", "/nosuchfile"], "/nosuchfile"),
+    ] {
+        let words = ["count", &spec, "-p", &pid, "--for", "5s"].into_iter().chain(words.iter().copied());
+        let outcome = Nanoprobe::find()?.run(words)?;
+        assert_eq!(outcome.code(), Some(1), "{outcome}");
+        assert!(outcome.stderr.contains(wanted) && !outcome.stderr.contains("Attached"), "{outcome}");
+    }
+    std::fs::remove_file(bad).unwrap();
+    Ok(())
+}
+
+#[test]
+fn calls_have_colours_on_a_terminal_and_for_nobody_who_wants_none() -> Result<()> {
+    let (running, spec) = running()?;
+    let words = ["trace", &spec, "-p", &running.pid_text(), "--for", "200ms"];
+    let words = words.map(|word| format!("'{word}'")).join(" ");
+    let by = |script: &str| -> Result<Outcome> { by_shell(&script.replace("WORDS", &words), &[]) };
+    let on_terminal = r#"script -qec "$0 WORDS" /dev/null </dev/null"#;
+    let coloured = by(&format!("TERM=xterm NO_COLOR= {on_terminal}"))?;
+    assert!(coloured.stdout.contains("\x1b[1m"), "{coloured}");
+    for environment in ["TERM=xterm NO_COLOR=1", "TERM=dumb NO_COLOR="] {
+        let plain = by(&format!("{environment} {on_terminal}"))?;
+        assert!(plain.stdout.contains("PPPP") && !plain.stdout.contains("\x1b["), "{environment}: {plain}");
+    }
+    let piped = by("TERM=xterm NO_COLOR= $0 WORDS")?;
+    assert!(piped.stdout.contains("PPPP") && !piped.stdout.contains('\x1b'), "{piped}");
+    Ok(())
+}

@@ -538,6 +538,8 @@ impl Traced for Live<'_> {
             Ok(()) if has_targets && self.is_many() => self.share(maps),
             compiled => compiled,
         };
+        // What hits cost is looked at before anything else is done.
+        let haste = self.budget.as_ref().map(|_| session::Haste::from_attach());
         let entered = match (&self.which, has_targets) {
             _ if shared.is_err() => shared,
             (_, false) => Ok(()),
@@ -559,8 +561,9 @@ impl Traced for Live<'_> {
             self.say_left_out();
         }
         if let Some(budget) = &mut self.budget {
-            budget.begin(&self.family);
+            budget.begin(&mut self.family);
         }
+        drop(haste);
         if let Some(launched) = &self.launched {
             launched.go();
         }

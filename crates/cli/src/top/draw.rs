@@ -244,8 +244,23 @@ fn events(frame: &mut Frame<'_>, area: Rect, shot: &Shot) {
     let from = shot.events.len().saturating_sub(rows);
     for (y, event) in shot.events[from..].iter().enumerate() {
         let at = Rect { y: area.y + 1 + y as u16, height: 1, ..area };
-        frame.render_widget(Paragraph::new(event.as_str()), at.intersection(area));
+        let event = match shot.traced {
+            Some(_) => with_end(event, usize::from(area.width)),
+            None => event.clone(),
+        };
+        frame.render_widget(Paragraph::new(event), at.intersection(area));
     }
+}
+
+/// The line of a call in so many columns: where it is too long its arguments go, and what it returned and how long it took stays.
+fn with_end(call: &str, width: usize) -> String {
+    let end = call.rfind(" = ").or_else(|| call.rfind(" <")).filter(|_| call.ends_with('>'));
+    let Some((head, end)) = end.map(|at| call.split_at(at)) else { return call.to_owned() };
+    let kept = width.saturating_sub(end.chars().count() + 2);
+    if call.chars().count() <= width || kept < width / 2 {
+        return call.to_owned();
+    }
+    head.chars().take(kept).chain("..".chars()).chain(end.chars()).collect()
 }
 
 fn health(frame: &mut Frame<'_>, area: Rect, shot: &Shot) {

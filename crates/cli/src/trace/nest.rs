@@ -5,6 +5,7 @@
 //! Context: control.
 //! Keeps:   N1 each call is given once as a leaf, or once as opened and once as closed with all its printed calls in between.
 //!          N2 with `over`, a call is given if it took so long, or if a call inside of it was given.
+//!             With `depth`, no call is given that is inside of so many others; each such is counted once.
 //!          N3 what the target writes takes bounded memory: `OPEN_MAX` open calls, `NODES_MAX` nodes.
 //! Checked: tests below; testkit `tracing`.
 
@@ -67,6 +68,8 @@ pub struct Nest {
     open: usize,
     /// Ticks that a call must have taken to be given.
     over: u64,
+    /// A call that is inside of so many others is not given.
+    depth: usize,
     /// Of the graph; the first is above all.
     nodes: Vec<Node>,
     /// Calls that were not kept: too many were open.
@@ -75,12 +78,24 @@ pub struct Nest {
     pub no_way: u64,
     /// Calls that took less than `over`.
     pub shorter: u64,
+    /// Calls that were inside of `depth` others.
+    pub deeper: u64,
 }
 
 impl Nest {
-    pub fn new(over: u64) -> Nest {
+    pub fn new(over: u64, depth: usize) -> Nest {
         let nodes = vec![Node::default()];
-        Nest { threads: HashMap::new(), open: 0, over, nodes, not_kept: 0, no_way: 0, shorter: 0 }
+        Nest {
+            threads: HashMap::new(),
+            open: 0,
+            over,
+            depth,
+            nodes,
+            not_kept: 0,
+            no_way: 0,
+            shorter: 0,
+            deeper: 0,
+        }
     }
 
     /// Takes the next event; gives what can be shown by it.
@@ -112,7 +127,7 @@ impl Nest {
             self.not_kept += 1;
             return;
         }
-        if self.over == 0 && event.tid != 0 {
+        if self.over == 0 && event.tid != 0 && calls.len() < self.depth {
             open_all(calls, give);
         }
         let above = if event.tid == 0 { 0 } else { calls.last().map_or(0, |open| open.node) };
@@ -129,6 +144,10 @@ impl Nest {
         let Some(at) = at else {
             // Its entry was lost, or was before us.
             let depth = if exit.tid == 0 { 0 } else { calls.len() };
+            if depth >= self.depth {
+                self.deeper += 1;
+                return;
+            }
             open_all(calls, give);
             return give(Step { depth, entry: *exit, what: What::Leaf(Some(*exit)) });
         };
@@ -161,6 +180,10 @@ impl Nest {
         let exit = exit.copied();
         if call.is_given {
             return give(Step { depth, entry: call.entry, what: What::Closes(exit) });
+        }
+        if depth >= self.depth {
+            self.deeper += 1;
+            return;
         }
         // How long a call took that was left is not known.
         if self.over > 0 && took.is_none_or(|took| took < self.over) {

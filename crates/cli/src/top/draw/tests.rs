@@ -173,3 +173,14 @@ fn nothing_probed_and_nothing_that_fits_are_said() {
     let filtered: Vec<Key> = "/nothing_like_it".chars().map(Key::Char).collect();
     assert!(screen(SMALL, true, &filtered).contains("no function fits the filter"));
 }
+
+#[test]
+fn a_call_that_is_too_long_keeps_what_it_returned_and_how_long_it_took() {
+    let call = "    0.716405    2486 clientHasPendingReplies(0x7f23f5e9db00, 0, -2632) = 1 <100 ns>";
+    assert_eq!(with_end(call, 80).chars().count(), 80);
+    assert!(with_end(call, 80).ends_with("0, -.. = 1 <100 ns>"), "{}", with_end(call, 80));
+    assert_eq!(with_end(call, 200), call);
+    // Where the end takes half of the room nothing is gained.
+    assert_eq!(with_end(call, 24), call);
+    assert_eq!(with_end("no call", 4), "no call");
+}

@@ -68,7 +68,7 @@ fn shown(nest: &mut Nest, events: &[Event]) -> Vec<String> {
 fn calls_are_nested_as_they_were_made() {
     let mut thread = Thread::new(1);
     thread.enter(1).enter(2).leave().enter(3).enter(3).leave().leave().leave();
-    let mut nest = Nest::new(0);
+    let mut nest = Nest::new(0, usize::MAX);
     let lines = shown(&mut nest, &thread.events);
     assert_eq!(lines, ["0:1{", "1:2;", "1:3{", "2:3;", "1:3}", "0:1}"]);
     assert_eq!((nest.not_kept, nest.shorter, nest.open), (0, 0, 0));
@@ -78,10 +78,16 @@ fn calls_are_nested_as_they_were_made() {
 fn what_was_left_without_a_return_ends_when_its_stack_is_used_again() {
     let mut thread = Thread::new(1);
     thread.enter(1).enter(2).enter(3).leap(1).enter(4).leave().leave();
-    assert_eq!(shown(&mut Nest::new(0), &thread.events), ["0:1{", "1:2{", "2:3;?", "1:2}?", "1:4;", "0:1}"]);
+    assert_eq!(
+        shown(&mut Nest::new(0, usize::MAX), &thread.events),
+        ["0:1{", "1:2{", "2:3;?", "1:2}?", "1:4;", "0:1}"]
+    );
     let mut thread = Thread::new(1);
     thread.enter(1).enter(2).enter(3).leap(1).leave();
-    assert_eq!(shown(&mut Nest::new(0), &thread.events), ["0:1{", "1:2{", "2:3;?", "1:2}?", "0:1}"]);
+    assert_eq!(
+        shown(&mut Nest::new(0, usize::MAX), &thread.events),
+        ["0:1{", "1:2{", "2:3;?", "1:2}?", "0:1}"]
+    );
 }
 
 #[test]
@@ -93,7 +99,10 @@ fn a_call_on_another_stack_is_inside_of_the_one_that_it_interrupted() {
     thread.enter(9).leave();
     thread.sp = before;
     thread.leave().leave();
-    assert_eq!(shown(&mut Nest::new(0), &thread.events), ["0:1{", "1:2{", "2:9;", "1:2}", "0:1}"]);
+    assert_eq!(
+        shown(&mut Nest::new(0, usize::MAX), &thread.events),
+        ["0:1{", "1:2{", "2:9;", "1:2}", "0:1}"]
+    );
 }
 
 #[test]
@@ -102,7 +111,7 @@ fn of_short_calls_only_those_are_shown_that_hold_a_long_one() {
     thread.enter(1).enter(2).leave().enter(3);
     thread.now += 1000;
     thread.leave().enter(2).leave().leave();
-    let mut nest = Nest::new(500);
+    let mut nest = Nest::new(500, usize::MAX);
     assert_eq!(shown(&mut nest, &thread.events), ["0:1{", "1:3;", "0:1}"]);
     assert_eq!(nest.shorter, 2);
 }
@@ -115,10 +124,10 @@ fn threads_are_apart_and_those_that_cannot_be_told_apart_are_not_nested() {
     two.enter(3).enter(4).leave().leave();
     let mut all = [one.events.clone(), two.events].concat();
     all.sort_by_key(|event| event.stamp);
-    let lines = shown(&mut Nest::new(0), &all);
+    let lines = shown(&mut Nest::new(0, usize::MAX), &all);
     assert_eq!(lines, ["0:1{", "0:3{", "1:2;", "1:4;", "0:1}", "0:3}"]);
     one.events.iter_mut().for_each(|event| event.tid = 0);
-    assert_eq!(shown(&mut Nest::new(0), &one.events), ["0:2;", "0:1;"]);
+    assert_eq!(shown(&mut Nest::new(0, usize::MAX), &one.events), ["0:2;", "0:1;"]);
 }
 
 #[test]
@@ -126,14 +135,14 @@ fn an_exit_without_its_entry_is_shown_where_it_was() {
     let mut thread = Thread::new(1);
     thread.enter(1).enter(2).leave().leave();
     thread.events.remove(1);
-    assert_eq!(shown(&mut Nest::new(0), &thread.events), ["0:1{", "1:2;", "0:1}"]);
+    assert_eq!(shown(&mut Nest::new(0, usize::MAX), &thread.events), ["0:1{", "1:2;", "0:1}"]);
 }
 
 #[test]
 fn the_graph_has_a_node_for_each_way_and_what_was_spent_inside() {
     let mut thread = Thread::new(1);
     thread.enter(1).enter(2).leave().enter(2).leave().leave().enter(2).leave();
-    let mut nest = Nest::new(0);
+    let mut nest = Nest::new(0, usize::MAX);
     thread.events.iter().for_each(|event| nest.take(event, |_| ()));
     let graph: Vec<_> = nest
         .graph()
@@ -145,7 +154,7 @@ fn the_graph_has_a_node_for_each_way_and_what_was_spent_inside() {
 
 #[test]
 fn what_nobody_ends_is_bounded() {
-    let mut nest = Nest::new(0);
+    let mut nest = Nest::new(0, usize::MAX);
     let mut event =
         Event { stamp: 1, place: 0, function: 1, is_exit: false, tid: 1, values: [0; 3], ..Event::default() };
     let mut lines = 0u64;
@@ -157,8 +166,37 @@ fn what_nobody_ends_is_bounded() {
     assert_eq!((nest.open, nest.not_kept), (OPEN_MAX, 10));
     assert_eq!((nest.nodes.len(), nest.no_way), (NODES_MAX, (OPEN_MAX - NODES_MAX + 1) as u64));
     event.tid = 0;
-    let mut nest = Nest::new(0);
+    let mut nest = Nest::new(0, usize::MAX);
     (0..3 * UNKNOWN_MAX).for_each(|_| nest.take(&event, |_| lines += 1));
     assert_eq!(nest.open, UNKNOWN_MAX);
     assert!(lines > OPEN_MAX as u64);
+}
+
+#[test]
+fn no_call_is_given_that_is_inside_of_so_many_others() {
+    let mut thread = Thread::new(7);
+    thread
+        .enter(1)
+        .enter(2)
+        .enter(3)
+        .leave()
+        .enter(3)
+        .enter(4)
+        .leave()
+        .leave()
+        .leave()
+        .enter(5)
+        .leave()
+        .leave();
+    let given = |over: u64, depth: usize| {
+        let mut nest = Nest::new(over, depth);
+        let lines = shown(&mut nest, &thread.events);
+        (lines.join(" "), nest.deeper)
+    };
+    assert_eq!(given(0, 1), ("0:1;".into(), 5));
+    assert_eq!(given(0, 2), ("0:1{ 1:2; 1:5; 0:1}".into(), 3));
+    assert_eq!(given(0, 3).1, 1);
+    assert_eq!(given(0, 4), given(0, usize::MAX));
+    // What took long enough further inside has made those around it long enough.
+    assert_eq!(given(30, 2), ("0:1{ 1:2; 0:1}".into(), 3));
 }
