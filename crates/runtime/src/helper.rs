@@ -14,6 +14,7 @@ use crate::handler::PtRegs;
 use crate::helpers::quick::{self, Quick};
 use crate::helpers::vectors;
 use core::sync::atomic::Ordering::Relaxed;
+use wire::maps::NearAdd;
 use wire::{HELPERS_LEN, Hit, SiteDesc, needs};
 
 /// What a helper is.
@@ -165,29 +166,8 @@ unsafe extern "C" fn near_set(version: u64, seen: u64, is_asleep: u64, _: u64, _
 ///
 /// # Safety
 /// As for [`near_set`].
-unsafe extern "C" fn near_add<A: Adder>(
-    first: u64,
-    value: u64,
-    how: u64,
-    stride: u64,
-    cpus: u64,
-    hit: *mut Hit,
-) -> u64 {
-    // A histogram needs registers that others would save for it.
-    if wire::maps::NearAdd::hist_of(how).is_some() {
-        // SAFETY: passed on from the caller.
-        return unsafe { near_hist::<A>(first, value, how, stride, cpus, hit) };
-    }
-    // SAFETY: passed on from the caller; known, so that what is for histograms goes.
-    unsafe { near_words::<A>(first, value, wire::maps::NearAdd::Sum.to_word(), (stride, cpus as u32), hit) }
-}
-
-/// As [`near_add`], of a histogram.
-///
-/// # Safety
-/// As for [`near_add`].
 #[inline(never)]
-unsafe extern "C" fn near_hist<A: Adder>(
+unsafe extern "C" fn near_add<A: Adder, const IS_HIST: bool>(
     first: u64,
     value: u64,
     how: u64,
@@ -195,21 +175,19 @@ unsafe extern "C" fn near_hist<A: Adder>(
     cpus: u64,
     hit: *mut Hit,
 ) -> u64 {
-    // SAFETY: passed on from the caller.
-    unsafe { near_words::<A>(first, value, how, (stride, cpus as u32), hit) }
-}
-
-/// # Safety
-/// As for [`near_add`].
-#[inline(always)]
-unsafe fn near_words<A: Adder>(first: u64, value: u64, how: u64, copies: (u64, u32), hit: *mut Hit) -> u64 {
+    // A histogram needs registers that others would save for it: by itself.
+    if !IS_HIST && NearAdd::hist_of(how).is_some() {
+        // SAFETY: passed on from the caller.
+        return unsafe { near_add::<A, true>(first, value, how, stride, cpus, hit) };
+    }
+    let how = if IS_HIST { how } else { NearAdd::Sum.to_word() };
     // SAFETY: the run's own (contract of all: `table`).
     let hit = unsafe { &*hit };
     // SAFETY: a site's description lives as long as its trampoline can be run (contract).
     let site = unsafe { &*(hit.site as *const SiteDesc) };
     let way = A::way(hit.copy, site);
     // SAFETY: a key's words in a table in the arena, and as many copies (contract).
-    u64::from(!unsafe { map::add_to_copies(first, value, how, copies, way) })
+    u64::from(!unsafe { map::add_to_copies(first, value, how, (stride, cpus as u32), way) })
 }
 
 unsafe extern "C" fn pid_tgid<A: Adder>(r1: u64, r2: u64, r3: u64, r4: u64, r5: u64, hit: *mut Hit) -> u64 {
@@ -268,7 +246,7 @@ pub const fn table<A: Adder>() -> [Function; HELPERS_LEN] {
         word_delete::<A>,
         word_aggregate::<A>,
         near_set,
-        near_add::<A>,
+        near_add::<A, false>,
     ]
 }
 

@@ -12,10 +12,10 @@ fn probe(target: &Target, kind: &str, function: &str) -> String {
     format!("{kind}:{}:{function}", target.path().display())
 }
 
-/// The number behind `name: ` in what a script printed.
 /// What is told of changes that were not done.
 const BUSY: &str = " changes of a map at a place that somebody else was changing.";
 
+/// The number behind `name: ` in what a script printed.
 fn scalar(outcome: &Outcome, name: &str) -> u64 {
     let prefix = format!("{name}: ");
     let line = outcome.stdout.lines().find_map(|line| line.strip_prefix(&prefix));

@@ -5,7 +5,23 @@
 //!          invented; a sandboxed process is never killed.
 
 use std::time::Duration;
-use testkit::{Link, Nanoprobe, Program, Result, Snapshot, Target, number, wait_until};
+use testkit::{Link, Nanoprobe, Program, Result, Running, Snapshot, Target, number, wait_until};
+
+/// What the target says of itself when more than so many alarms have come.
+fn after_alarms(running: &mut Running, count: u64) -> Result<String> {
+    let mut check = || {
+        running.command("check")?;
+        running.expect("handlers ")
+    };
+    let before = number(&check()?, "alarms")?;
+    let mut line = Ok(String::new());
+    let came = || {
+        line = check();
+        line.as_ref().is_ok_and(|line| number(line, "alarms").is_ok_and(|now| now > before + count))
+    };
+    wait_until(&format!("{count} alarms"), Duration::from_secs(60), came)?;
+    line
+}
 
 #[test]
 fn own_handlers_of_a_process_work_on_while_it_is_probed() -> Result<()> {
@@ -35,19 +51,8 @@ fn handlers_run_while_signals_arrive_all_the_time() -> Result<()> {
     let mut running = target.spawn()?;
     let mut tracing = Nanoprobe::find()?.start(["count", &target.spec("work"), "-p", &running.pid_text()])?;
     tracing.attached()?;
-    let mut check = || {
-        running.command("check")?;
-        running.expect("handlers ")
-    };
-    let before = number(&check()?, "alarms")?;
-    let mut line = Ok(String::new());
-    let came = || {
-        line = check();
-        line.as_ref().is_ok_and(|line| number(line, "alarms").is_ok_and(|now| now > before + 500))
-    };
-    wait_until("500 alarms", Duration::from_secs(60), came)?;
+    let line = after_alarms(&mut running, 500)?;
     tracing.interrupt_and_finish()?.success()?;
-    let line = line?;
     assert!(line.contains("intact"), "{line}");
     Ok(())
 }
@@ -63,19 +68,9 @@ fn a_hit_inside_a_hit_of_the_same_program_is_skipped_and_both_are_counted() -> R
         let script = format!("{probe} {{ @by[tid] = count(); }} {probe} {{ @last = arg0; {body} }}");
         let mut tracing = Nanoprobe::find()?.start(["-e", &script, "-p", &running.pid_text()])?;
         tracing.attached()?;
-        let mut check = || {
-            running.command("check")?;
-            running.expect("handlers ")
-        };
-        let before = number(&check()?, "alarms")?;
-        let mut line = Ok(String::new());
-        let came = || {
-            line = check();
-            line.as_ref().is_ok_and(|line| number(line, "alarms").is_ok_and(|now| now > before + 2000))
-        };
-        wait_until("2,000 alarms", Duration::from_secs(60), came)?;
+        let line = after_alarms(&mut running, 2000)?;
         let outcome = tracing.interrupt_and_finish()?.success()?;
-        assert!(line?.ends_with(" intact") && outcome.says_detach_verified(), "{outcome}");
+        assert!(line.ends_with(" intact") && outcome.says_detach_verified(), "{outcome}");
         let by = outcome.stdout.lines().filter(|line| line.starts_with("@by["));
         let counted: u64 = by.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum();
         let told = outcome.stderr.lines().find(|line| line.starts_with("Hits ")).unwrap_or_default();
