@@ -151,6 +151,7 @@ pub(crate) mod place {
     pub const SITE: i32 = offset_of!(Hit, site) as i32;
     pub const COPY: i32 = offset_of!(Hit, copy) as i32;
     pub const PROCESS: i32 = offset_of!(SiteDesc, process) as i32;
+    pub const FUNCTION: i32 = offset_of!(SiteDesc, function) as i32;
     pub const THREAD_AT: i32 = offset_of!(SiteDesc, tid_offset) as i32;
     pub const POINTER: i32 = offset_of!(Inside, owner) as i32;
 

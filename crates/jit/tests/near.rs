@@ -28,7 +28,7 @@ const PLAIN: NearTable = NearTable {
     unit: UNIT as u32,
     limit: LIMIT,
     stay: STAY,
-    is_half_key: false,
+    key_len: 8,
     value: NearValue::Plain { at: 24, word: Some(8) },
 };
 
@@ -202,8 +202,9 @@ fn chain_of(key: u64, len: u64) -> usize {
 #[test]
 fn a_key_that_is_another_one_all_the_time_is_looked_for_where_its_chain_begins() {
     let text = format!("ldxdw %r2, [%r1+0]\nlddw %r1, map 0\ncall {}\nexit", helper::WORD_LOOKUP);
-    for is_half_key in [false, true] {
-        let code = load(&text, NearTable { is_half_key, ..PLAIN }, Level::Own, Effort::Speed);
+    for key_len in [8, 4] {
+        let is_half_key = key_len == 4;
+        let code = load(&text, NearTable { key_len, ..PLAIN }, Level::Own, Effort::Speed);
         for key in [7, KEY, u64::MAX, 1 << 40] {
             let cut = if is_half_key { key & 0xffff_ffff } else { key };
             let chain = chain_of(cut, if is_half_key { 4 } else { 8 });
@@ -232,41 +233,104 @@ fn a_key_that_is_another_one_all_the_time_is_looked_for_where_its_chain_begins()
 #[test]
 fn keys_of_a_table_are_found_where_it_has_them() {
     let spec = |key, agg| map::Spec { kind: map::Kind::Hash, key, value: 8, limit: 100, agg };
-    let tables = vec![spec(8, None), spec(4, None), spec(8, Some(map::Agg::Count))];
+    let lens = [8, 4, 16, 64];
+    let tables = [spec(8, Some(map::Agg::Count)), spec(12, None), spec(72, None)];
+    let tables = lens.map(|len| spec(len, None)).into_iter().chain(tables).collect();
     let maps = map::Maps::new(&map::Plan { tables, first_table: 1, ..map::Plan::default() }).unwrap();
     let keys: Vec<u64> = (0..40u64).map(|n| n.wrapping_mul(0x1_0003_0005_0007)).collect();
-    for (number, len) in [(0, 8), (1, 4)] {
+    // Each word of a long key is another one.
+    let words = |key: u64| -> [u64; 8] { std::array::from_fn(|n| key.rotate_left(7 * n as u32)) };
+    let bytes = |key: u64, len: usize| words(key).map(u64::to_ne_bytes).concat()[..len].to_vec();
+    for (number, len) in lens.into_iter().enumerate() {
         for key in &keys {
             let value = (key ^ 5).to_ne_bytes();
-            let bytes = &key.to_ne_bytes()[..len];
-            maps.table(number).update(bytes, &value, map::Flag::Any, map::Outside).unwrap();
+            maps.table(number).update(&bytes(*key, len), &value, map::Flag::Any, map::Outside).unwrap();
         }
     }
     let image: Vec<u64> =
         maps.image().as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
-    let text = format!("ldxdw %r2, [%r1+0]\nlddw %r1, map 0\ncall {}\nexit", helper::WORD_LOOKUP);
-    for number in [0, 1] {
-        let code = load(&text, maps.near(1 + number, 0).unwrap(), Level::Own, Effort::Speed);
-        let mut found = 0;
+    let given = format!("ldxdw %r2, [%r1+0]\nlddw %r1, map 0\ncall {}\nexit", helper::WORD_LOOKUP);
+    let there = format!("mov %r2, %r1\nlddw %r1, map 0\ncall {}\nexit", helper::MAP_LOOKUP);
+    for (number, text) in [(0, &given), (1, &given), (0, &there), (1, &there), (2, &there), (3, &there)] {
+        let code = load(text, maps.near(1 + number, 0).unwrap(), Level::Own, Effort::Speed);
+        let (mut found, mut found_another) = (0, 0);
         for key in &keys {
-            let mut run = Run::new(FUEL, 0, &[]);
             let arena = image.as_ptr() as u64;
-            // SAFETY: it reads the image, which is this function's.
-            let at = unsafe { code.run([&raw const *key as u64, 0, 0, 0, 0], arena, &mut run) }.unwrap();
+            let look = |key: &[u64; 8]| {
+                let mut run = Run::new(FUEL, 0, &[]);
+                // SAFETY: it reads the image and the key, which are this function's.
+                unsafe { code.run([key.as_ptr() as u64, 0, 0, 0, 0], arena, &mut run) }.unwrap()
+            };
+            let at = look(&words(*key));
             if at != ASKED {
                 assert_eq!(image[(at - arena) as usize / 8], key ^ 5);
                 found += 1;
             }
+            // A key of which one word is another one is not found: this chain is another's, or its key is.
+            for n in 0..lens[number] / 8 {
+                let mut another = words(*key);
+                another[n] ^= 1 << 31;
+                found_another += usize::from(look(&another) != ASKED);
+            }
         }
         // Few stand behind another one: 40 of 128 chains.
         assert!(found >= 25, "table {number}: {found} of 40");
+        assert_eq!(found_another, 0, "table {number}");
     }
-    assert_eq!(maps.near(0, 0), None);
+    // Long keys are asked for by what leads to them alone.
+    let asks = load(&given, maps.near(3, 0).unwrap(), Level::Own, Effort::Speed);
+    let mut run = Run::new(FUEL, 0, &[]);
+    // SAFETY: it reads the keys, which are this function's.
+    assert_eq!(
+        unsafe { asks.run([keys.as_ptr() as u64, 0, 0, 0, 0], image.as_ptr() as u64, &mut run) },
+        Ok(ASKED)
+    );
+    assert_eq!([0, 6, 7].map(|number| maps.near(number, 0)), [None; 3]);
     let how = |number| match maps.near(number, 0).unwrap().value {
         NearValue::Aggregate { how, .. } => Some(how),
         NearValue::Plain { .. } => None,
     };
-    assert_eq!([how(1), how(3)], [None, Some(NearAdd::Count)]);
+    assert_eq!([how(1), how(5)], [None, Some(NearAdd::Count)]);
+}
+
+/// An element whose chain begins with it, and of whose key one word at a time is another one.
+#[test]
+fn a_long_key_is_the_elements_in_each_of_its_words() {
+    const WORDS: usize = 3;
+    let key: [u64; WORDS] = [KEY, 7, u64::MAX];
+    let text = format!("mov %r2, %r1\nlddw %r1, map 0\ncall {}\nexit", helper::LOOKUP_OR_INIT);
+    let table = NearTable {
+        key_len: 8 * WORDS as u32,
+        unit: 48,
+        value: NearValue::Plain { at: 40, word: Some(8) },
+        ..PLAIN
+    };
+    let code = load(&text, table, Level::Own, Effort::Speed);
+    for wrong in 0..=WORDS {
+        let arena = Arena::new();
+        let at = ELEMENTS / 8;
+        arena.0[at].store(u64::from(AWAKE) << 32, Relaxed);
+        arena.0[at + 1].store(u64::from(element::IS_LIVE) << 32, Relaxed);
+        (0..WORDS).for_each(|n| arena.0[at + 2 + n].store(key[n] ^ u64::from(n == wrong), Relaxed));
+        (0..BUCKETS as usize).for_each(|chain| arena.0[CHAINS / 8 + chain].store(1 << 32, Relaxed));
+        let mut run = Run::new(FUEL, 0, &[]);
+        // SAFETY: it reads the arena and the key, which are this function's.
+        let r0 = unsafe { code.run([key.as_ptr() as u64, 0, 0, 0, 0], arena.base(), &mut run) };
+        let value = &raw const arena.0[at + 5] as u64;
+        assert_eq!(r0, Ok(if wrong == WORDS { value } else { ASKED }), "{wrong}");
+    }
+}
+
+#[test]
+fn the_function_is_the_sites_and_without_a_site_the_helper_is_asked() {
+    let code = load(&format!("call {}\nexit", helper::FUNC_IP), PLAIN, Level::Own, Effort::Speed);
+    let site = SiteDesc { function: 0x1234_5678_9abc, ..SiteDesc::default() };
+    let mut run = Run::new(FUEL, 0, &[]);
+    // SAFETY: it reads its run.
+    assert_eq!(unsafe { code.run([0; 5], 0, &mut run) }, Ok(ASKED));
+    let mut run = Run::new(FUEL, 0, &[]).at(&site, wire::COPY_NONE);
+    // SAFETY: it reads its run and the site.
+    assert_eq!(unsafe { code.run([0; 5], 0, &mut run) }, Ok(0x1234_5678_9abc));
 }
 
 #[test]
@@ -300,7 +364,7 @@ fn a_thread_is_known_by_its_place_and_else_the_helper_is_asked() {
 fn half_a_key_and_half_a_value_are_cut_and_a_long_value_is_not_set() {
     let arena = Arena::new();
     arena.put(1, AWAKE, element::IS_LIVE, KEY & 0xffff_ffff, 5);
-    let half = |word| NearTable { is_half_key: true, value: NearValue::Plain { at: 24, word }, ..PLAIN };
+    let half = |word| NearTable { key_len: 4, value: NearValue::Plain { at: 24, word }, ..PLAIN };
     let text = format!("lddw %r1, map 0\nlddw %r2, {KEY}\nlddw %r3, -2\ncall {}\nexit", helper::WORD_UPDATE);
     let set = load(&text, half(Some(4)), Level::Own, Effort::Speed);
     assert_eq!((arena.run(&set, 1), arena.value(1)), (0, 0xffff_fffe));

@@ -174,8 +174,9 @@ pub mod element {
 /// What a helper answers of a key that is not there: -ENOENT.
 pub const NOT_THERE: i64 = -2;
 
-/// How a key of a word leads to its chain: the word, exclusive or its length, exclusive or [`SALT`](chain::SALT), times
-/// [`SPREAD`](chain::SPREAD); the product's halves, and then theirs, by exclusive or; the lowest bits are the chain's number.
+/// How a key leads to its chain: its length, and with each word the sum so far, exclusive or the word, exclusive or
+/// [`SALT`](chain::SALT), times [`SPREAD`](chain::SPREAD), the product's halves by exclusive or; of the last sum the halves so too. The
+/// lowest bits are the chain's number.
 pub mod chain {
     /// See above.
     pub const SALT: u64 = 0x8bb8_4b93_962e_acc9;
@@ -187,8 +188,8 @@ pub mod chain {
     pub const HEAD: usize = 4;
 }
 
-/// What code that is compiled for a table has to know, to look for a key of a word where its thread has found one before, or where its
-/// chain begins.
+/// What code that is compiled for a table has to know, to look for a key where its thread has found one before, or where its chain
+/// begins.
 ///
 /// None of it changes while a program may run. Places of the table are counted from the arena's beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,8 +209,8 @@ pub struct NearTable {
     pub limit: u32,
     /// The elements of the first so many indexes stay with their keys.
     pub stay: u32,
-    /// A key is half a word.
-    pub is_half_key: bool,
+    /// Bytes of a key: half a word, or whole ones.
+    pub key_len: u32,
     /// What a key has.
     pub value: NearValue,
 }

@@ -11,7 +11,7 @@
 use super::{Body, HELPERS, OWN, PARAMS, signature, trusted};
 use crate::Refusal;
 use crate::run::{FaultKind, place};
-use bpf::{Callee, helper};
+use bpf::Callee;
 use cranelift_codegen::cursor::Cursor;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::I64;
@@ -47,11 +47,6 @@ impl Body<'_> {
     pub(super) fn call_helper(&mut self, callee: Callee) -> Result<(), Refusal> {
         let helpers = self.unit.options.helpers;
         let r0 = match callee {
-            Callee::Helper(helper::PID_TGID)
-                if helpers.contains(&helper::PID_TGID) && !self.unit.is_checked() =>
-            {
-                self.ask_thread()
-            }
             Callee::Helper(number) if helpers.contains(&number) => match self.ask_near(number) {
                 Some(r0) => r0,
                 None => self.call(HELPERS, number, self.args_of_call()),

@@ -1,5 +1,5 @@
-//! Keys of a word that are where the thread found them before or first in their chain, and the thread's number: looked for by the
-//! program itself.
+//! Keys that are where the thread found them before or first in their chain, and the thread's number: looked for by the program
+//! itself.
 //!
 //! For:     [`Body`](super::Body): what nearly every hit asks, in a quarter of the instructions that a call takes.
 //! State:   none of its own.
@@ -15,7 +15,7 @@ use bpf::helper;
 use cranelift_codegen::cursor::Cursor;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I32, I64};
-use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, Opcode, Type, Value};
+use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, MemFlagsData, Opcode, Type, Value};
 use wire::Helper;
 use wire::maps::{NOT_THERE, NearAdd, NearTable, NearValue, chain, element};
 
@@ -55,8 +55,30 @@ impl Asked {
 }
 
 impl Body<'_> {
+    /// What a helper does, as far as it is done here; r0, or `None` and nothing was emitted.
+    pub(super) fn ask_near(&mut self, number: u32) -> Option<Value> {
+        match number {
+            _ if self.unit.is_checked() => None,
+            helper::PID_TGID => Some(self.ask_thread()),
+            helper::FUNC_IP => Some(self.ask_function()),
+            _ => self.ask_for_key(number),
+        }
+    }
+
+    /// The function that the site is in, in a run that has a site; else by the helper. r0.
+    fn ask_function(&mut self) -> Value {
+        let [slow, done] = [0, 1].map(|_| self.to.func.dfg.make_block());
+        let r0 = self.to.func.dfg.append_block_param(done, I64);
+        let site = self.to.ins().load(I64, trusted(), self.run, place::SITE);
+        self.go_on_with(site, slow);
+        let function = self.to.ins().load(I64, trusted(), site, place::FUNCTION);
+        self.jump_with(done, &[function]);
+        self.answer_by_helper(helper::FUNC_IP, slow, done);
+        r0
+    }
+
     /// Process and thread, where both are known without a call, as the thread's place has its pointer; else by the helper. r0.
-    pub(super) fn ask_thread(&mut self) -> Value {
+    fn ask_thread(&mut self) -> Value {
         let [slow, done] = [0, 1].map(|_| self.to.func.dfg.make_block());
         let r0 = self.to.func.dfg.append_block_param(done, I64);
         let inside = self.inside(slow);
@@ -80,19 +102,34 @@ impl Body<'_> {
         r0
     }
 
-    /// What a helper does that is asked for a key of a word, as far as it is done here; r0, or `None` and nothing was emitted.
-    pub(super) fn ask_near(&mut self, number: u32) -> Option<Value> {
+    /// What a helper does that is asked for a key: as [`Body::ask_near`].
+    fn ask_for_key(&mut self, number: u32) -> Option<Value> {
         let (table, _) = *self.tables.get(&self.regs[1])?;
-        let asked = match table.value {
-            NearValue::Aggregate { .. } if number == helper::WORD_AGGREGATE => None,
-            NearValue::Aggregate { .. } => return None,
-            NearValue::Plain { word, .. } => Some(Asked::of(number, &table, word)?),
+        let is_given = match helper::by_word(number) {
+            // Its value lies elsewhere too.
+            Some(helper::WORD_UPDATE) => return None,
+            by_word => by_word.is_none(),
         };
+        let by_word = helper::by_word(number).unwrap_or(number);
+        let asked = match table.value {
+            NearValue::Aggregate { .. } if by_word == helper::WORD_AGGREGATE => None,
+            NearValue::Aggregate { .. } => return None,
+            NearValue::Plain { word, .. } => Some(Asked::of(by_word, &table, word)?),
+        };
+        if is_given && table.key_len > 8 {
+            return None;
+        }
         let [slow, done] = [0, 1].map(|_| self.to.func.dfg.make_block());
         let r0 = self.to.func.dfg.append_block_param(done, I64);
+        let key =
+            if is_given { vec![self.cut(self.regs[2], table.key_len == 4)] } else { self.key_there(&table) };
+        let index = match is_given && self.is_steady(self.regs[2]) {
+            true => self.found_before(&table, slow),
+            false => self.first_in_chain(&table, &key),
+        };
         // One that sleeps takes no value.
         let refused = if asked.is_none() { element::CHANGES | element::ASLEEP } else { element::CHANGES };
-        let met = self.meet(&table, refused, slow);
+        let met = self.meet(&table, (&key, index), refused, slow);
         match asked {
             Some(asked) => self.ask_for_value(asked, &table, met, (done, slow)),
             None => self.ask_to_add(&table, met, (done, slow)),
@@ -132,18 +169,33 @@ impl Body<'_> {
         false
     }
 
-    /// The index of the element to look at first: where the thread found a key before, or where this one's chain begins. Any number.
-    fn index(&mut self, table: &NearTable, key: Value, slow: Block) -> Value {
-        if self.is_steady(self.regs[2]) {
-            let inside = self.inside(slow);
-            return self.to.ins().uload32(trusted(), inside, table.near.cast_signed());
+    /// The words of the key that r2 leads to.
+    fn key_there(&mut self, table: &NearTable) -> Vec<Value> {
+        let (at, there) = (self.regs[2], MemFlagsData::new().with_notrap());
+        match table.key_len {
+            4 => vec![self.to.ins().uload32(there, at, 0)],
+            len => (0..len / 8).map(|n| self.to.ins().load(I64, there, at, 8 * n.cast_signed())).collect(),
         }
-        let len = if table.is_half_key { 4 } else { 8 };
-        let salt = self.constant((chain::SALT ^ len).cast_signed());
+    }
+
+    /// The index of the element where the thread found a key before. Any number.
+    fn found_before(&mut self, table: &NearTable, slow: Block) -> Value {
+        let inside = self.inside(slow);
+        self.to.ins().uload32(trusted(), inside, table.near.cast_signed())
+    }
+
+    /// The index of the element where the key's chain begins. Any number.
+    fn first_in_chain(&mut self, table: &NearTable, key: &[Value]) -> Value {
         let spread = self.constant(chain::SPREAD.cast_signed());
-        let salted = self.to.ins().bxor(key, salt);
-        let [low, high] = [self.to.ins().imul(salted, spread), self.to.ins().umulhi(salted, spread)];
-        let mixed = self.to.ins().bxor(low, high);
+        let mut mixed = self.constant(0);
+        for (n, word) in key.iter().enumerate() {
+            let begin = if n == 0 { u64::from(table.key_len) } else { 0 };
+            let salt = self.constant((chain::SALT ^ begin).cast_signed());
+            let salted = self.to.ins().bxor(*word, salt);
+            let salted = self.to.ins().bxor(mixed, salted);
+            let [low, high] = [self.to.ins().imul(salted, spread), self.to.ins().umulhi(salted, spread)];
+            mixed = self.to.ins().bxor(low, high);
+        }
         let upper = self.to.ins().ushr_imm_u(mixed, 32);
         let hash = self.to.ins().bxor(mixed, upper);
         let number = self.to.ins().band_imm_u(hash, i64::from(table.buckets - 1));
@@ -167,8 +219,8 @@ impl Body<'_> {
     /// it does not take.
     fn args_taken(&mut self, number: u32) -> [Value; PARAMS - 1] {
         let mut args = [self.run; PARAMS - 1];
-        let taken = match number {
-            helper::PID_TGID => 0,
+        let taken = match helper::by_word(number).unwrap_or(number) {
+            helper::PID_TGID | helper::FUNC_IP => 0,
             helper::WORD_LOOKUP | helper::WORD_LOOKUP_OR_INIT | helper::WORD_DELETE => 2,
             helper::WORD_UPDATE => 3,
             helper::WORD_AGGREGATE => 4,
@@ -240,10 +292,8 @@ impl Body<'_> {
         self.to.ins().uextend(I64, half)
     }
 
-    /// The element that is looked at first, if it is this key's, which r2 has, and none of these bits is in its version; else `slow`.
-    fn meet(&mut self, table: &NearTable, refused: u32, slow: Block) -> Met {
-        let key = self.cut(self.regs[2], table.is_half_key);
-        let index = self.index(table, key, slow);
+    /// The element of this index, if it is this key's, and none of these bits is in its version; else `slow`.
+    fn meet(&mut self, table: &NearTable, (key, index): (&[Value], Value), refused: u32, slow: Block) -> Met {
         let number = self.to.ins().iadd_imm_s(index, -1);
         let is_beyond =
             self.to.ins().icmp_imm_u(IntCC::UnsignedGreaterThanOrEqual, number, i64::from(table.limit));
@@ -254,9 +304,11 @@ impl Body<'_> {
         let version = self.seen(I32, element, table, element::VERSION);
         let is_refused = self.to.ins().band_imm_u(version, i64::from(refused));
         self.leave_to(slow, is_refused);
-        let found = self.seen(I64, element, table, element::DATA);
-        let is_another = self.to.ins().icmp(IntCC::NotEqual, found, key);
-        self.leave_to(slow, is_another);
+        for (n, word) in key.iter().enumerate() {
+            let found = self.seen(I64, element, table, element::DATA + 8 * n);
+            let is_another = self.to.ins().icmp(IntCC::NotEqual, found, *word);
+            self.leave_to(slow, is_another);
+        }
         let used = self.seen(I32, element, table, element::USED);
         let is_live = self.to.ins().band_imm_u(used, i64::from(element::IS_LIVE));
         self.go_on_with(is_live, slow);

@@ -21,6 +21,9 @@ use {
 /// An element's head: next, version, hash, use.
 #[cfg(feature = "std")]
 const ELEMENT: usize = 16;
+/// Of longer keys none is looked for by programs themselves, bytes: they are compared word by word, in code of their own.
+#[cfg(feature = "std")]
+const KEY_NEAR_MAX: u32 = 64;
 /// Between what different CPUs write.
 #[cfg(feature = "std")]
 const LINES: usize = 128;
@@ -214,8 +217,9 @@ impl Form {
     pub fn near(&self, at: usize, near: u32) -> Option<NearTable> {
         let from = |part: usize| u32::try_from(at + part).ok().filter(|at| i32::try_from(*at).is_ok());
         let is_word = |len: u32| matches!(len, 4 | 8);
+        let is_short = self.key == 4 || self.key.is_multiple_of(8) && self.key <= KEY_NEAR_MAX;
         // Who forgets keys wants to know which were used.
-        if !is_word(self.key) || self.kind & LRU != 0 {
+        if !is_short || self.kind & LRU != 0 {
             return None;
         }
         let value = match self.agg() {
@@ -245,7 +249,7 @@ impl Form {
             unit: self.unit,
             limit: self.limit,
             stay: u32::try_from(self.stay).ok()?,
-            is_half_key: self.key == 4,
+            key_len: self.key,
             value,
         })
     }
