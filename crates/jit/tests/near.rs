@@ -281,10 +281,8 @@ fn keys_of_a_table_are_found_where_it_has_them() {
     let asks = load(&given, maps.near(3, 0).unwrap(), Level::Own, Effort::Speed);
     let mut run = Run::new(FUEL, 0, &[]);
     // SAFETY: it reads the keys, which are this function's.
-    assert_eq!(
-        unsafe { asks.run([keys.as_ptr() as u64, 0, 0, 0, 0], image.as_ptr() as u64, &mut run) },
-        Ok(ASKED)
-    );
+    let r0 = unsafe { asks.run([keys.as_ptr() as u64, 0, 0, 0, 0], image.as_ptr() as u64, &mut run) };
+    assert_eq!(r0, Ok(ASKED));
     assert_eq!([0, 6, 7].map(|number| maps.near(number, 0)), [None; 3]);
     let how = |number| match maps.near(number, 0).unwrap().value {
         NearValue::Aggregate { how, .. } => Some(how),
