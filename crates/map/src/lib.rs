@@ -55,7 +55,7 @@ pub use place::Checked;
 pub use queue::{Order, Queue};
 pub use ring::{Cursor, Next, Reader, Reservation, Ring};
 #[cfg(not(loom))]
-pub use stacks::{StackTable, Stacks};
+pub use stacks::{Mixed, StackTable, Stacks};
 #[cfg(not(loom))]
 pub use table::{Form, Glance, Kind, Near, Slot, Spec, Table, add_to_copies, set_key_asleep};
 #[cfg(not(loom))]

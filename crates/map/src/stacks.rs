@@ -40,6 +40,22 @@ pub struct Stacks {
     home: Option<(objcache::Arena, usize)>,
 }
 
+/// Addresses of a stack, one mixed with the other in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mixed(u64);
+
+impl Mixed {
+    /// Of no address.
+    pub const NONE: Mixed = Mixed(0);
+
+    /// With the next one.
+    #[inline(always)]
+    #[must_use]
+    pub fn and(self, frame: u64) -> Mixed {
+        Mixed((self.0 ^ frame).wrapping_mul(K).rotate_left(29))
+    }
+}
+
 /// Stacks as their readers see them.
 pub struct StackTable<M: Access = Place> {
     place: M,
@@ -117,8 +133,25 @@ impl Stacks {
     #[inline(always)]
     pub fn id(&self, frames: &[u64]) -> Result<u32, Error> {
         let frames = frames.get(..self.depth as usize).unwrap_or(frames);
-        let hash = frames.iter().fold(frames.len() as u64, |h, f| (h ^ f).wrapping_mul(K).rotate_left(29));
-        let hash = mix(hash);
+        self.find(frames, frames.iter().fold(Mixed::NONE, |mixed, frame| mixed.and(*frame)))
+    }
+
+    /// The same where the addresses were mixed as they were found: a chain of multiplications beside the finder's chain of reads takes no
+    /// time of its own. `mixed` must be of just these addresses, or the stack may have two numbers.
+    ///
+    /// # Errors
+    /// As of [`id`](Self::id).
+    #[inline(always)]
+    pub fn id_of_mixed(&self, frames: &[u64], mixed: Mixed) -> Result<u32, Error> {
+        match frames.len() <= self.depth as usize {
+            true => self.find(frames, mixed),
+            false => self.id(frames),
+        }
+    }
+
+    #[inline(always)]
+    fn find(&self, frames: &[u64], mixed: Mixed) -> Result<u32, Error> {
+        let hash = mix(mixed.0 ^ frames.len() as u64);
         let tag = hash & TAG;
         let mut own = 0;
         for probe in 0..PROBES.min(self.slots) {

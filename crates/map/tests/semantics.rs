@@ -1,6 +1,6 @@
 //! What each map does, in one process (A1, A2, U1, T1, H3, I1, I2, R1, R2).
 
-use map::{Array, Buckets, Error, Flag, Hash, Histogram, PercpuArray, Stacks};
+use map::{Array, Buckets, Error, Flag, Hash, Histogram, Mixed, PercpuArray, Stacks};
 use objcache::{Arena, CHUNK};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -291,6 +291,8 @@ fn a_stack_has_one_number_and_none_is_lost_to_another_before_the_map_is_full() {
     let mut out = [0; 32];
     for (id, n) in &ids {
         assert_eq!(stacks.id(&stack(*n)), Ok(*id), "it keeps its number");
+        let mixed = stack(*n).iter().fold(Mixed::NONE, |mixed, frame| mixed.and(*frame));
+        assert_eq!(stacks.id_of_mixed(&stack(*n), mixed), Ok(*id), "also if it was mixed before");
         let len = stacks.get(*id, &mut out).unwrap();
         assert_eq!(out[..len], stack(*n));
     }
@@ -299,6 +301,8 @@ fn a_stack_has_one_number_and_none_is_lost_to_another_before_the_map_is_full() {
     let deep = Stacks::create(&arena, 16, 32).unwrap();
     let id = deep.id(&long).unwrap();
     assert_eq!((deep.get(id, &mut out), out.as_slice()), (Ok(32), &long[..32]));
+    let mixed = long.iter().fold(Mixed::NONE, |mixed, frame| mixed.and(*frame));
+    assert_eq!(deep.id_of_mixed(&long, mixed), Ok(id), "too deep a stack is the one that is left of it");
     assert_eq!(deep.get(id, &mut out[..5]), Err(Error::Length { given: 5, wanted: 32 }));
 }
 

@@ -23,7 +23,7 @@ use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
-use map::Stacks;
+use map::{Mixed, Stacks};
 use memo::{Key, Record};
 use unwind::{KEPT_IN_PT_REGS, Reg, Registers, Stop, Tables, Way, walk};
 use wire::{
@@ -142,13 +142,20 @@ impl<A: Adder> Walker<'_, A> {
         // SAFETY: the same.
         let ways = unsafe { space.ways() };
         let mut own = Own { hit: self, start, end, record: Record::of(memo, sp), ways };
-        let (len, stop) = self.walk(sp, tables, &mut own, space.frames, most);
+        let mut mixed = Mixed::NONE;
+        let (len, stop) = self.walk(sp, tables, &mut own, most, |number, pc| {
+            // SAFETY: below `STACK_FRAMES`, for as many of which there is room.
+            let to = unsafe { space.frames.add(number) };
+            // SAFETY: the same; the space is ours.
+            unsafe { to.write(pc) };
+            mixed = mixed.and(pc);
+        });
         // SAFETY: so many were written, and nobody else has the space.
         let frames = unsafe { core::slice::from_raw_parts(space.frames, len) };
         let stacks = NonNull::new(self.desc.stacks.load(Relaxed) as *mut u8);
         // SAFETY: the arena has the map there for as long as a trampoline can be run (contract).
         let stacks = stacks.map(|at| unsafe { Stacks::attach(at, 0) });
-        let number = stacks.and_then(|stacks| stacks.id(frames).ok()).ok_or(walk_cell::FULL);
+        let number = stacks.and_then(|stacks| stacks.id_of_mixed(frames, mixed).ok()).ok_or(walk_cell::FULL);
         if let Ok(number) = number {
             own.record.keep(&key, number, len, stop);
         }
@@ -164,27 +171,22 @@ impl<A: Adder> Walker<'_, A> {
         Tables::of(area)
     }
 
-    /// Writes the frames; how many, and why no more.
+    /// Gives the frames with their numbers; how many, and why no more.
     #[inline(always)]
     fn walk(
         &self,
         sp: u64,
         tables: Tables<'_>,
         own: &mut Own<'_, A>,
-        frames: *mut u64,
         most: usize,
+        take: impl FnMut(usize, u64),
     ) -> (usize, Stop) {
         let mut registers = Registers::new(self.site.addr, sp);
         for (reg, at) in KEPT_IN_PT_REGS {
             registers = registers.with(reg, self.regs.at(at.into()));
         }
         let is_entry = self.flags & WALK_AT_ENTRY != 0;
-        walk(tables, registers, own, is_entry, most, |number, pc| {
-            // SAFETY: below `STACK_FRAMES`, for as many of which there is room.
-            let to = unsafe { frames.add(number) };
-            // SAFETY: the same; the space is ours.
-            unsafe { to.write(pc) };
-        })
+        walk(tables, registers, own, is_entry, most, take)
     }
 
     /// What of the running thread's stack is above this pointer, which is one that it has now, or had when a signal came.
@@ -273,6 +275,17 @@ impl<A: Adder> unwind::Stack for Own<'_, A> {
     }
 
     #[inline(always)]
+    fn two_words(&mut self, addr: u64) -> Option<[u64; 2]> {
+        let last = self.end.checked_sub(16)?;
+        if addr < self.start || addr > last {
+            return None;
+        }
+        let at = addr as *const [u64; 2];
+        // SAFETY: both inside the thread's stack (S2), above where it runs.
+        Some(unsafe { at.read_unaligned() })
+    }
+
+    #[inline(always)]
     fn switch(&mut self, sp: u64) {
         (self.start, self.end) = self.hit.stack(sp);
         // What is behind a signal's frame is in another place each time.
@@ -293,6 +306,11 @@ impl<A: Adder> unwind::Stack for Own<'_, A> {
     #[inline(always)]
     fn hangs_on(&mut self, addr: u64, value: u64) {
         self.record.word(addr, value);
+    }
+
+    #[inline(always)]
+    fn hangs_on_two(&mut self, first: [u64; 2], second: [u64; 2]) {
+        self.record.two_words(first, second);
     }
 
     #[inline(always)]

@@ -23,6 +23,12 @@ pub trait Stack {
     /// The word at this address, `None` if it cannot be said that reading it is safe.
     fn word(&mut self, addr: u64) -> Option<u64>;
 
+    /// This word and the next one.
+    #[inline(always)]
+    fn two_words(&mut self, addr: u64) -> Option<[u64; 2]> {
+        Some([self.word(addr)?, self.word(addr.wrapping_add(8))?])
+    }
+
     /// The walk goes on here, where a signal has interrupted: this may be another stack.
     fn switch(&mut self, sp: u64) {
         let _ = sp;
@@ -49,6 +55,13 @@ pub trait Stack {
     /// they were, and the tables too, and the stack reaches as far, then so is what it finds. Not told behind a [`switch`](Self::switch).
     fn hangs_on(&mut self, addr: u64, value: u64) {
         let _ = (addr, value);
+    }
+
+    /// The same of two words.
+    #[inline(always)]
+    fn hangs_on_two(&mut self, first: [u64; 2], second: [u64; 2]) {
+        self.hangs_on(first[0], first[1]);
+        self.hangs_on(second[0], second[1]);
     }
 
     /// The same of what a register had where the walk began.
@@ -263,7 +276,7 @@ fn climb(
     while pc != 0 && given < most && origin != 0 && base >= sp && base & 7 == 0 {
         let at = pc.wrapping_sub(1);
         let Some(way) = stack.way(at, generation).filter(|way| way.is_framed()) else { break };
-        let (Some(caller), Some(next)) = (stack.word(base), stack.word(base.wrapping_add(8))) else { break };
+        let Some([caller, next]) = stack.two_words(base) else { break };
         take(given, pc);
         given += 1;
         if way != Way::FRAMED {
@@ -272,8 +285,7 @@ fn climb(
                 stack.unknown(at);
             }
         }
-        stack.hangs_on(origin, base);
-        stack.hangs_on(base.wrapping_add(8), next);
+        stack.hangs_on_two([origin, base], [base.wrapping_add(8), next]);
         (origin, sp, base, pc) = (base, base.wrapping_add(16), caller, next);
     }
     if given > from {

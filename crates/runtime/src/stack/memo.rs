@@ -110,6 +110,19 @@ impl<'a> Record<'a> {
         }
     }
 
+    /// Two of them, each an address and what stands there.
+    #[inline(always)]
+    pub fn two_words(&mut self, first: [u64; 2], second: [u64; 2]) {
+        match self.memo.checks.get_mut(self.words..self.words.wrapping_add(2)) {
+            Some([to, next]) => {
+                *to = [first[0].wrapping_sub(self.sp), first[1]];
+                *next = [second[0].wrapping_sub(self.sp), second[1]];
+                self.words += 2;
+            }
+            _ => self.give_up(),
+        }
+    }
+
     #[inline(always)]
     pub fn register(&mut self, reg: Reg, value: u64) {
         if let Some(to) = self.memo.values.get_mut(reg as usize) {
@@ -200,5 +213,20 @@ mod tests {
         (0..=WALK_CHECKS).for_each(|_| record.word(key(&stack).sp, 7));
         record.keep(&key(&stack), 1, 1, Stop::Outermost);
         assert!(key(&stack).recall(&memo, &regs).is_none());
+        for (words, is_kept) in [(WALK_CHECKS - 1, false), (WALK_CHECKS - 2, true)] {
+            let sp = key(&stack).sp;
+            let mut record = Record::of(&mut memo, sp);
+            (0..words).for_each(|_| record.word(sp, 7));
+            record.two_words([sp, 7], [sp + 8, 7]);
+            record.keep(&key(&stack), 1, 1, Stop::Outermost);
+            assert_eq!(key(&stack).recall(&memo, &regs).is_some(), is_kept, "two words behind {words}");
+        }
+        for (n, others) in [[8, 7], [7, 8]].into_iter().enumerate() {
+            let sp = key(&stack).sp;
+            let mut record = Record::of(&mut memo, sp);
+            record.two_words([sp, others[0]], [sp + 8, others[1]]);
+            record.keep(&key(&stack), 1, 1, Stop::Outermost);
+            assert!(key(&stack).recall(&memo, &regs).is_none(), "word {n} is another");
+        }
     }
 }
