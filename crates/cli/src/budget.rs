@@ -25,6 +25,8 @@ const LOOK: Duration = Duration::from_millis(5);
 const AT_A_LOOK: usize = 50;
 /// So far the processor time that the kernel tells may be behind, of a thread that runs: its hits are seen before its time.
 const BEHIND_NS: f64 = 10e6;
+/// Of so much processor time it can be told how many processors the process has.
+const TELLS_NS: f64 = 50e6;
 /// The processor time of a moment.
 const MOMENT_NS: f64 = 1e6;
 /// A part of what is spent that stops may be.
@@ -60,6 +62,9 @@ pub struct Budget {
     /// Of hits, and of stops.
     spent: [f64; 2],
     stops: u32,
+    /// How long the process stood still, and how much of that was paid before it was known what it would have used.
+    stood: f64,
+    presumed: f64,
     /// What a stop cost last, and how much is saved before the next turn.
     stop_ns: f64,
     wanted: f64,
@@ -177,6 +182,8 @@ impl Budget {
             cpus: std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64),
             spent: [0.0; 2],
             stops: 0,
+            stood: 0.0,
+            presumed: 0.0,
             stop_ns: 0.0,
             wanted: SAVED_NS,
             failures: 0,
@@ -268,6 +275,7 @@ impl Budget {
         }
         self.spent[0] += cost;
         self.earn(step, cost);
+        self.settle();
     }
 
     /// How long until what was saved is spent by what came back, as it has spent before.
@@ -279,13 +287,26 @@ impl Budget {
         Duration::from_nanos(lasts.min(LOOK.as_nanos() as f64) as u64).max(FIRST_LOOK)
     }
 
-    /// Processors that the process uses.
+    /// Processors that the process uses while it does not stand still.
     fn busy(&self) -> f64 {
-        let elapsed = self.began.elapsed().as_nanos() as f64;
-        // Too early to tell, and nothing is cheap then.
-        match self.used > BEHIND_NS && elapsed > BEHIND_NS {
-            true => self.used / elapsed,
-            false => self.cpus,
+        // Nothing is cheap as long as it is not known.
+        self.known_busy().unwrap_or(self.cpus)
+    }
+
+    /// The same; `None` while it is too early to tell.
+    fn known_busy(&self) -> Option<f64> {
+        let elapsed = self.began.elapsed().as_nanos() as f64 - self.stood;
+        (self.used > BEHIND_NS && elapsed > BEHIND_NS).then(|| self.used / elapsed)
+    }
+
+    /// Gives back what the first stops were paid too much: on a busy machine they are long, and the process would have had few of the
+    /// processors meanwhile.
+    fn settle(&mut self) {
+        if self.presumed > 0.0 && self.used > TELLS_NS {
+            let too_much = self.presumed * (self.cpus - self.busy()).max(0.0);
+            self.presumed = 0.0;
+            self.spent[1] -= too_much;
+            self.left += too_much;
         }
     }
 
@@ -357,7 +378,12 @@ impl Budget {
 
     fn pay_stop(&mut self, stall: Duration) {
         // Who stands still loses the processors that it would have had.
-        let cost = stall.as_nanos() as f64 * self.busy();
+        let (stall, known) = (stall.as_nanos() as f64, self.known_busy());
+        let cost = stall * known.unwrap_or(self.cpus);
+        if known.is_none() {
+            self.presumed += stall;
+        }
+        self.stood += stall;
         self.spent[1] += cost;
         self.earn(0.0, cost);
         // Both ways, and as much again for those that are sometimes longer.
@@ -685,6 +711,28 @@ mod tests {
         (some.cpus, some.used) = (2.0, 0.0);
         some.pay_stop(Duration::from_millis(3));
         assert_eq!(some.spent, [0.0, 6e6]);
+    }
+
+    #[test]
+    fn what_the_first_stop_was_paid_too_much_is_given_back_when_it_is_known() {
+        let mut some = budget(&[]);
+        (some.cpus, some.used) = (2.0, 0.0);
+        some.pay_stop(Duration::from_millis(30));
+        assert_eq!((some.spent, some.left), ([0.0, 6e7], -6e7));
+        // 60 milliseconds of 630, of which it stood still for 30: a tenth of a processor.
+        some.began = Instant::now().checked_sub(Duration::from_millis(630)).unwrap();
+        some.used = 4e7;
+        some.settle();
+        assert_eq!(some.spent, [0.0, 6e7], "not known yet");
+        some.used = 6e7;
+        for _ in 0..2 {
+            some.settle();
+            assert!((some.spent[1] - 3e6).abs() < 1e5, "{:?}", some.spent);
+            assert!((some.left + 3e6).abs() < 1e5, "{}", some.left);
+        }
+        // From then on stops are paid as they are.
+        some.pay_stop(Duration::from_millis(10));
+        assert!((some.spent[1] - 4e6).abs() < 1e5, "{:?}", some.spent);
     }
 
     #[test]

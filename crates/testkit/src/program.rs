@@ -76,6 +76,8 @@ pub enum Program {
     Tight,
     /// The same calls in every run, in one thread: `targets/same.c`.
     Same,
+    /// A cheap function called all the time, and its control beside it: `targets/beside.c`.
+    Beside,
 }
 
 /// How a C program is linked. Go, Rust and C++ programs have their own way and ignore it.
@@ -106,7 +108,7 @@ pub(crate) struct Compiler {
 
 impl Program {
     /// Every program.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 33] = [
         Self::Made,
         Self::Tight,
         Self::Scribbler,
@@ -139,6 +141,7 @@ impl Program {
         Self::Prefork,
         Self::Parting,
         Self::Same,
+        Self::Beside,
     ];
 
     /// Files under `targets/`, the ones to compile first.
@@ -174,6 +177,7 @@ impl Program {
             Self::Prefork => &["prefork.c"],
             Self::Parting => &["parting.c"],
             Self::Same => &["same.c", "mark.h"],
+            Self::Beside => &["beside.c"],
         }
     }
 

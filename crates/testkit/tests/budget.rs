@@ -229,3 +229,86 @@ fn what_keeps_no_budget_says_so() -> Result<()> {
     }
     Ok(())
 }
+
+/// What a stretch of `beside` took: since the moment before.
+struct Stretch {
+    wall: f64,
+    cpu: f64,
+    cheap: f64,
+    control: f64,
+    calls: f64,
+}
+
+impl Stretch {
+    fn since(running: &mut Running, before: &[f64]) -> Result<(Self, Vec<f64>)> {
+        running.command("took")?;
+        let line = running.expect("took ")?;
+        let now: Vec<f64> =
+            line.split(' ').skip(1).map(|word| word.parse().expect("took has numbers")).collect();
+        let of = |i: usize| now[i] - before.get(i).copied().unwrap_or_default();
+        Ok((Self { wall: of(0), cpu: of(1), cheap: of(2), control: of(3), calls: of(4) }, now))
+    }
+
+    /// Processor time of a call beside one of the control, in percent of both.
+    fn beside_control(&self) -> f64 {
+        (self.cheap - self.control) / (2.0 * self.control) * 100.0
+    }
+}
+
+/// The middle and the quarters, in words.
+fn middle(mut of: Vec<f64>) -> (f64, String) {
+    of.sort_by(f64::total_cmp);
+    let at = |quarter: usize| of[(of.len() - 1) * quarter / 4];
+    (at(2), format!("{:+.2} ({:+.2} {:+.2})", at(2), at(1), at(3)))
+}
+
+/// By hand: the bar of `--budget 2%`. Each round is a stretch without and one with, of the same process, whose processor time for a call of
+/// the probed function is beside that of a function of the same instructions.
+#[test]
+#[ignore = "measures for three minutes"]
+fn a_cheap_function_that_is_called_all_the_time_is_slowed_down_by_the_budget_at_most() -> Result<()> {
+    const ROUNDS: usize = 20;
+    let target = Target::build(Program::Beside, Link::Pie)?;
+    let mut running = target.spawn()?;
+    let (spec, pid) = (target.spec("cheap"), running.pid_text());
+    let (mut beside, mut alone, mut a_call, mut wall, mut said, mut stood, mut rate) =
+        (vec![], vec![], vec![], vec![], vec![], vec![], vec![]);
+    for _ in 0..ROUNDS {
+        let (_, now) = Stretch::since(&mut running, &[])?;
+        std::thread::sleep(std::time::Duration::from_secs(3));
+        let (without, _) = Stretch::since(&mut running, &now)?;
+        let words = ["count", &spec, "--budget", "2%", "-p", &pid, "-f", "json"];
+        let mut tracing = Nanoprobe::find()?.start(words)?;
+        tracing.attached()?;
+        let (_, now) = Stretch::since(&mut running, &[])?;
+        std::thread::sleep(std::time::Duration::from_secs(3));
+        let (with, _) = Stretch::since(&mut running, &now)?;
+        let outcome = tracing.interrupt_and_finish()?.success()?;
+        let lines: Vec<Value> =
+            outcome.stdout.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+        let budget = line(&lines, "budget");
+        let number = |name: &str| budget[name].as_f64().expect("a number");
+        alone.push(without.beside_control());
+        beside.push(with.beside_control());
+        a_call.push((with.cpu / with.calls / (without.cpu / without.calls) - 1.0) * 100.0);
+        wall.push((with.wall / with.calls / (without.wall / without.calls) - 1.0) * 100.0);
+        rate.push(without.calls / without.cpu * 1e9);
+        said.push(number("used_percent"));
+        stood.push(number("stood_ms") / number("process_cpu_ms") * 100.0);
+    }
+    println!("calls of the function a second of processor time {:.3e}", middle(rate).0);
+    println!("in percent, of {ROUNDS} rounds the middle and the quarters:");
+    println!(
+        "  said             {}, most {:.2}",
+        middle(said.clone()).1,
+        said.iter().fold(0.0, |a: f64, b| a.max(*b))
+    );
+    println!("  of that, stops   {}", middle(stood.clone()).1);
+    println!("  beside control   {}, without nanoprobe {}", middle(beside.clone()).1, middle(alone).1);
+    println!("  processor time   {}", middle(a_call.clone()).1);
+    println!("  wall             {}", middle(wall).1);
+    let slowed = middle(beside).0.max(middle(a_call).0) + middle(stood).0;
+    assert!(slowed <= 3.0 && middle(said.clone()).0 <= 3.0, "{slowed} {said:?}");
+    assert_eq!(running.end()?.code(), Some(7));
+    Ok(())
+}
