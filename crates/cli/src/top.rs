@@ -6,7 +6,7 @@
 //! Keeps:   T1 looking stops nobody in the target: only `t` does, which says so.
 //!          T2 without a terminal the same numbers are printed, at the same places.
 //!          T3 however it ends, the terminal is given back and the closing report is printed: `tty`.
-//! Checked: tests of the parts; testkit `view`.
+//! Checked: tests below and of the parts; testkit `view`.
 //!
 //! - [`numbers`] what the functions have done
 //! - [`heat`] latency of one function over time
@@ -57,8 +57,10 @@ use view::{Tab, View, Wish};
 /// How often the screen is drawn anew, and the plain print made.
 pub const DRAWN: Duration = Duration::from_millis(250);
 pub const PRINTED: Duration = Duration::from_secs(1);
-/// The health tab's sums are of all buckets of all functions: read this often.
+/// The health tab's sums are of all buckets of all functions: made this often, and less often if they would take more than a part
+/// of our time.
 const REPORTED: Duration = Duration::from_secs(1);
+const REPORTING: u32 = 200;
 
 /// `nanoprobe top`.
 pub fn top(args: TopArgs) -> i32 {
@@ -122,7 +124,8 @@ pub struct Top {
     tail: Option<Tail>,
     flame: Option<Flame>,
     shot: Shot,
-    report: Option<(Instant, Report)>,
+    /// Until when what was told of health is new enough.
+    told: Option<(Instant, health::Rows)>,
     began: Instant,
     every: Duration,
     next: Instant,
@@ -154,7 +157,7 @@ impl Top {
             tail: None,
             flame: None,
             shot: Shot::default(),
-            report: None,
+            told: None,
             began: now,
             every,
             // A plain print has something to say after an interval only.
@@ -226,11 +229,6 @@ impl Top {
     fn take_shot(&mut self, probes: &Probes, job: &Job, now: Instant) {
         let sessions = probes.sessions();
         let is_reported = self.screen.is_none() || self.view.tab == Tab::Health;
-        let is_old =
-            self.report.as_ref().is_none_or(|(at, _)| now.saturating_duration_since(*at) >= REPORTED);
-        if is_reported && is_old {
-            self.report = Some((now, Report::of(sessions, job)));
-        }
         let wanted = self.view.on_screen().to_vec();
         let is_by_detail = self.view.sort.is_detail() || self.screen.is_none();
         let lines = self.functions.lines(sessions, &wanted, is_by_detail);
@@ -241,7 +239,7 @@ impl Top {
         }
         // What nobody sees is not looked for: it is at all sites.
         let health = match is_reported {
-            true => self.health_rows(probes, &lines),
+            true => self.recent_health(probes, job, &lines, now),
             false => self.health.overhead_row(&lines),
         };
         self.shot = Shot {
@@ -257,9 +255,24 @@ impl Top {
         };
     }
 
-    fn health_rows(&self, probes: &Probes, lines: &[Line]) -> health::Rows {
-        let report = self.report.as_ref().map(|(_, report)| report);
-        let mut rows = self.health.rows(probes, &self.functions, report, lines);
+    /// What is known of the tracing, some of it from a while ago.
+    fn recent_health(&mut self, probes: &Probes, job: &Job, lines: &[Line], now: Instant) -> health::Rows {
+        if let Some((_, told)) = self.told.as_ref().filter(|(until, _)| now < *until) {
+            // These were found out for the picture anyway.
+            let new: health::Rows =
+                self.health.overhead_row(lines).into_iter().chain(self.health.processor()).collect();
+            let is_new = |what: &str| new.iter().find(|(name, _)| *name == what).cloned();
+            return told.iter().map(|row| is_new(row.0).unwrap_or_else(|| row.clone())).collect();
+        }
+        let began = Instant::now();
+        let told = self.health_rows(probes, job, lines);
+        self.told = Some((now + rests(began.elapsed(), self.screen.is_some()), told.clone()));
+        told
+    }
+
+    fn health_rows(&self, probes: &Probes, job: &Job, lines: &[Line]) -> health::Rows {
+        let report = Report::of(probes.sessions(), job);
+        let mut rows = self.health.rows(probes, &self.functions, &report, lines);
         if let Some(tail) = &self.tail {
             let (written, lost) = tail.events();
             rows.push(("events", format!("of {}: {written} written, {lost} lost", tail.name)));
@@ -290,7 +303,7 @@ impl Top {
                 self.view.note = "counts begin at 0 here; the closing report has all".into();
             }
             Wish::Snapshot => {
-                self.shot.health = self.health_rows(probes, &self.shot.lines);
+                self.shot.health = self.health_rows(probes, job, &self.shot.lines);
                 self.view.note = snapshot(&self.shot, &self.view);
             }
             Wish::Trace => self.view.note = self.trace(probes, job),
@@ -396,6 +409,12 @@ impl Top {
     }
 }
 
+/// How long what has taken so long to find out is new enough: what is printed, for one print at most.
+fn rests(took: Duration, is_drawn: bool) -> Duration {
+    let rests = took * REPORTING;
+    if is_drawn { rests.max(REPORTED) } else { rests.min(REPORTED) }
+}
+
 /// Whether the terminal shows characters beyond ASCII.
 pub fn is_utf8() -> bool {
     ["LC_ALL", "LC_CTYPE", "LANG"]
@@ -420,4 +439,17 @@ pub fn snapshot(shot: &Shot, view: &View) -> String {
         }
     }
     format!("not written: there are {MAX} of these files already")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_long_to_find_out_is_found_out_less_often() {
+        let drawn = [1, 5, 20].map(|ms| rests(Duration::from_millis(ms), true).as_millis());
+        assert_eq!(drawn, [1000, 1000, 4000]);
+        let printed = [0, 1, 20].map(|ms| rests(Duration::from_millis(ms), false).as_millis());
+        assert_eq!(printed, [0, 200, 1000]);
+    }
 }

@@ -8,7 +8,7 @@
 //! Checked: testkit `view`.
 
 use super::numbers::{Functions, Line};
-use super::shot::{count, rate};
+use super::shot::rate;
 use crate::args::Format;
 use crate::probes::Probes;
 use crate::render::{self, Report};
@@ -69,18 +69,12 @@ impl Health {
         Some(("processor", text))
     }
 
-    /// `report`: what takes longer to find out.
-    pub fn rows(
-        &self,
-        probes: &Probes,
-        functions: &Functions,
-        report: Option<&Report>,
-        lines: &[Line],
-    ) -> Rows {
+    /// All that is known; `report` takes longer to find out.
+    pub fn rows(&self, probes: &Probes, functions: &Functions, report: &Report, lines: &[Line]) -> Rows {
         let sessions = probes.sessions();
         let mut rows: Rows = vec![("price", self.price_of_a_call()), ("overhead", self.overhead(lines))];
         rows.extend(self.processor());
-        rows.push(("hits", hits(sessions, report)));
+        rows.push(("hits", hits(report)));
         if let Some(calls) = calls(sessions, functions) {
             rows.push(("calls", calls));
         }
@@ -133,11 +127,7 @@ impl Health {
     }
 }
 
-fn hits(sessions: &[Session], report: Option<&Report>) -> String {
-    let Some(report) = report else {
-        let entered = sessions.iter().map(Session::entered).fold(0, u64::saturating_add);
-        return format!("{} of the general path", count(entered));
-    };
+fn hits(report: &Report) -> String {
     let skipped = report.hits.saturating_sub(report.handled);
     // Hits that were over when the sums were read, and those that came meanwhile and are in some of them.
     let hits = report.hits.max(report.handled);
