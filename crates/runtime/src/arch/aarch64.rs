@@ -20,6 +20,8 @@ pub(crate) const ARGUMENTS: [u32; 3] = [0, 8, 16];
 pub(crate) const GO_ARGUMENTS: [u32; 3] = ARGUMENTS;
 /// x0.
 pub(crate) const RESULT: u32 = 0;
+/// The first address that no user memory has: programs and stacks lie in the upper half of what is before it.
+pub(crate) const USER_END: u64 = 1 << 48;
 /// x28.
 const GOROUTINE: u32 = 28 * 8;
 

@@ -19,6 +19,8 @@ pub(crate) const ARGUMENTS: [u32; 3] = [112, 104, 96];
 pub(crate) const GO_ARGUMENTS: [u32; 3] = [80, 40, 88];
 /// rax.
 pub(crate) const RESULT: u32 = 80;
+/// The first address that no user memory has.
+pub(crate) const USER_END: u64 = 1 << 47;
 /// r14.
 const GOROUTINE: u32 = 8;
 

@@ -12,14 +12,13 @@
 //! copied by the kernel, which says EFAULT in the place of a signal. No list of mappings could prove more: the target may unmap
 //! what is in it between the look and the load.
 
+use crate::arch::USER_END;
 use crate::around::{Around, Piece, errno};
 use crate::bytes::{copy, copy_text, text_len, zero};
 use crate::cell::Adder;
 use wire::maps::HelperError::{BadArgument, ReadFault, ReadRefused};
 
 const PAGE: u64 = 4096;
-/// The first address that no user memory has.
-const USER_END: u64 = 1 << 47;
 /// A text is read in pieces that grow from this.
 const FIRST_PIECE: u64 = 64;
 
