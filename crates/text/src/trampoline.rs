@@ -241,7 +241,7 @@ impl Trampoline {
     /// Where in a block with so many hooks, one of them guarded or none, the first instruction stands.
     pub fn entry_offset(hooks: usize, is_count: bool, is_guarded: bool) -> usize {
         match is_count {
-            _ if cfg!(target_arch = "aarch64") => aarch64::trampoline::entry(hooks, is_count),
+            _ if cfg!(target_arch = "aarch64") => aarch64::trampoline::entry(hooks, is_count, is_guarded),
             true => ENTRY,
             false => guard::entry(hooks, is_guarded),
         }
@@ -250,7 +250,7 @@ impl Trampoline {
     /// The most bytes that a block for this placement takes, with or without guards.
     pub fn len_bound(placement: &Placement, is_guarded: bool) -> usize {
         if cfg!(target_arch = "aarch64") {
-            return aarch64::trampoline::len_bound(placement.hooks.len());
+            return aarch64::trampoline::len_bound(placement.hooks.len(), is_guarded);
         }
         let hooks = placement.hooks.len();
         let in_line = if is_guarded { guard::IN_LINE } else { 0 };

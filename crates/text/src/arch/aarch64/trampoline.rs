@@ -12,7 +12,7 @@
 //! Checked: tests below (an abstract run of every step); the machine's test (docs/aarch64.md) runs it.
 //!
 //! A block that counts: the descriptor, four constants, the way of threads that have no copy, the header, the entry. Another one:
-//! such a part for each of its bodies (`hit`), then the same.
+//! such a part for each of its bodies (`hit`), and where they ask first one more (`guard`), then the same.
 
 use crate::trampoline::{Body, Request, Rollback, SavedReg, Trampoline};
 use insn::Unreachable;
@@ -20,6 +20,7 @@ use percpu::emit::TooFar;
 use percpu::emit::aarch64::{Emitted, Places, count, reaches};
 use wire::{NO_CHAIN, TrampolineHeader, table};
 
+mod guard;
 mod hit;
 pub(crate) use hit::ABOVE;
 
@@ -51,13 +52,15 @@ const LOAD_W17: u32 = 0x1800_0011; // ldr w17, constant
 const NOP: u32 = insn::aarch64::NOP;
 
 /// Where in a block with so many bodies the first instruction stands.
-pub(crate) fn entry(bodies: usize, is_count: bool) -> usize {
-    if is_count { ENTRY } else { hit::entry(bodies) }
+pub(crate) fn entry(bodies: usize, is_count: bool, is_guarded: bool) -> usize {
+    if is_count { ENTRY } else { hit::entry(bodies, is_guarded) }
 }
 
 /// The most bytes of a block with so many bodies.
-pub(crate) fn len_bound(bodies: usize) -> usize {
-    (hit::entry(bodies) + bodies * hit::LONGEST.max(LONGEST) + REST).next_multiple_of(64)
+pub(crate) fn len_bound(bodies: usize, is_guarded: bool) -> usize {
+    let in_line = if is_guarded { guard::LONGEST } else { 0 };
+    let bodies_len = bodies * (hit::LONGEST.max(LONGEST) + in_line);
+    (hit::entry(bodies, is_guarded) + bodies_len + REST).next_multiple_of(64)
 }
 
 /// What a region has instead of a routine: the address of the children's copy.
@@ -73,13 +76,14 @@ pub(crate) fn slow_constants(children: u64) -> Vec<u8> {
 /// What the copy of the displaced instruction does not reach.
 pub(crate) fn build(request: &Request<'_>) -> Result<Trampoline, Unreachable> {
     let is_count = matches!(request.bodies, [Body::Count { .. }]);
-    let entry = entry(request.bodies.len(), is_count);
+    let is_guarded = request.bodies.iter().any(|body| matches!(body, Body::Hit { guard: Some(_), .. }));
+    let entry = entry(request.bodies.len(), is_count, is_guarded);
     let mut block = Block { request, bytes: vec![0; entry], steps: vec![(0, None)] };
     for (number, body) in request.bodies.iter().enumerate() {
         match *body {
             Body::Count { cell } => block.count(cell)?,
-            // What asks before it saves is a program's, which the session refuses by name before it comes here.
-            Body::Hit { desc, .. } => block.hit(number, desc)?,
+            Body::Hit { desc, guard: None, .. } => block.hit(number, desc)?,
+            Body::Hit { desc, guard: Some(guarded), .. } => block.guarded(number, desc, &guarded)?,
         }
     }
     let tail = block.bytes.len();
@@ -176,10 +180,23 @@ impl Block<'_> {
         self.step(Some(Rollback::default()));
         self.put(SAVE);
         self.step(Some(saved()));
+        self.count_saved(cell, [0, CONSTANTS, SLOW], counted)
+    }
+
+    /// The same, x16 and x17 being saved; where descriptor, CPU 0's entry of the table and the other way stand.
+    fn count_saved(
+        &mut self,
+        cell: u32,
+        [descriptor, table, slow]: [usize; 3],
+        counted: &Rollback,
+    ) -> Result<usize, Unreachable> {
         match self.threads() {
-            Some(area) => self.add(count(area, cell, &self.places(0, CONSTANTS, SLOW)), (0, SLOW))?,
+            Some(area) => {
+                let places = self.places(descriptor, table, slow);
+                self.add(count(area, cell, &places), (descriptor, slow))?;
+            }
             None => {
-                let word = branch(self.bytes.len(), SLOW);
+                let word = branch(self.bytes.len(), slow);
                 self.put(word);
             }
         }
@@ -192,24 +209,7 @@ impl Block<'_> {
 
     /// The way of a thread that has no copy: it adds to the copy of all, or in a forked child to the children's.
     fn slow(&mut self, done: usize, counted: &Rollback) {
-        let words: [u32; 13] = [
-            SAVE_MORE,
-            near(LOAD_X16, SLOW + 4, CONSTANTS + 8),
-            LOAD,
-            near(CBNZ_X16, SLOW + 12, SLOW + 24),
-            near(LOAD_X16, SLOW + 16, CONSTANTS + 16),
-            LOAD,
-            near(LOAD_W17, SLOW + 24, CONSTANTS + 24),
-            ADD_CELL,
-            LOAD_EXCLUSIVE,
-            ADD_ONE,
-            STORE_EXCLUSIVE,
-            near(CBNZ_W15, SLOW + 44, SLOW + 32),
-            GIVE_MORE_BACK,
-        ];
-        let back = branch(SLOW + 4 * words.len(), done);
-        let code: Vec<u8> = words.iter().chain([&back]).flat_map(|word| word.to_le_bytes()).collect();
-        self.bytes[SLOW..SLOW + code.len()].copy_from_slice(&code);
+        let len = self.slow_way(SLOW, [CONSTANTS + 8, CONSTANTS + 16, CONSTANTS + 24], done);
         let all_counted = Rollback { counted: true, ..all_saved() };
         self.steps.extend([
             (SLOW, Some(saved())),
@@ -218,8 +218,31 @@ impl Block<'_> {
             (SLOW + 44, None),
             (SLOW + 48, Some(all_counted)),
             (SLOW + 52, Some(counted.clone())),
-            (SLOW + code.len(), None),
+            (SLOW + len, None),
         ]);
+    }
+
+    /// Writes that way to `at`; where the addresses of the two copies stand, and the cell's offset. How long it is.
+    fn slow_way(&mut self, at: usize, [alive, children, cell]: [usize; 3], done: usize) -> usize {
+        let words: [u32; 13] = [
+            SAVE_MORE,
+            near(LOAD_X16, at + 4, alive),
+            LOAD,
+            near(CBNZ_X16, at + 12, at + 24),
+            near(LOAD_X16, at + 16, children),
+            LOAD,
+            near(LOAD_W17, at + 24, cell),
+            ADD_CELL,
+            LOAD_EXCLUSIVE,
+            ADD_ONE,
+            STORE_EXCLUSIVE,
+            near(CBNZ_W15, at + 44, at + 32),
+            GIVE_MORE_BACK,
+        ];
+        let back = branch(at + 4 * words.len(), done);
+        let code: Vec<u8> = words.iter().chain([&back]).flat_map(|word| word.to_le_bytes()).collect();
+        self.bytes[at..at + code.len()].copy_from_slice(&code);
+        code.len()
     }
 
     fn header(&mut self, entry: usize, tail: usize) {

@@ -14,19 +14,19 @@
 //!
 //! All of x0 to x30 are stored: one instruction for two of them, and any handler may read any.
 
-use super::{Block, LOAD, LOAD_EXCLUSIVE, LOAD_X16, STORE_EXCLUSIVE, branch, near};
+use super::{Block, LOAD, LOAD_EXCLUSIVE, LOAD_X16, STORE_EXCLUSIVE, branch, guard, near};
 use crate::trampoline::{Flavour, Rollback, SavedReg};
 use insn::Unreachable;
 use percpu::emit::aarch64::{enter, leave};
 use wire::{TrampolineHeader, cell, table};
 
 /// Out of line for each body: two descriptors, four constants, two slow ways.
-const OUT: usize = 256;
+pub(super) const OUT: usize = 256;
 /// No body is longer.
 pub(super) const LONGEST: usize = 4 * 80;
 
 /// In a body's part out of line.
-mod at {
+pub(super) mod at {
     pub const DESCRIPTORS: usize = 0;
     /// CPU 0's entry of the table.
     pub const TABLE: usize = 64;
@@ -69,8 +69,9 @@ const ADD_ONE: u32 = 0x9100_0631; // add x17, x17, #1
 const _: () = assert!(table::RANK == 16 && table::CHILD == 32 && FRAME.is_multiple_of(16));
 
 /// Where in a block with so many bodies the first instruction stands.
-pub(super) const fn entry(bodies: usize) -> usize {
-    (bodies * OUT + TrampolineHeader::LEN).next_multiple_of(64)
+pub(super) const fn entry(bodies: usize, is_guarded: bool) -> usize {
+    let guards = if is_guarded { bodies * guard::OUT } else { 0 };
+    (bodies * OUT + guards + TrampolineHeader::LEN).next_multiple_of(64)
 }
 
 /// str or ldr of an x register at an offset from the stack pointer.

@@ -5,6 +5,7 @@ use crate::trampoline::{Flavour, PcPlace, Threads, Ways};
 use insn::{Asked, Code, Flow, Placement, place};
 use std::collections::BTreeMap;
 
+mod guard;
 mod hit;
 
 const AT: u64 = 0x5555_0000_0000;
@@ -133,6 +134,7 @@ impl Thread {
             }
             _ if word & 0xffc0_0000 == 0xf940_0000 => self.x[rt] = self.load(self.base(rn) + 8 * scaled),
             _ if word & 0xffc0_0000 == 0xf900_0000 => self.store(self.base(rn) + 8 * scaled, self.x[rt]),
+            _ if self.step_of_guard(word) => {}
             _ if self.step_of_hit(word) => {}
             _ if word >> 26 == 5 => next = self.pc.wrapping_add(signed(word, 0, 26) << 2),
             ORIGINAL => self.x[0] += 1,
@@ -261,6 +263,6 @@ fn the_descriptor_says_from_where_to_where_a_thread_is_sent_to_the_other_way() {
 fn an_area_that_one_instruction_does_not_reach_is_not_used_and_a_far_site_is_refused() {
     let far_area = block(Some(Threads { rseq_offset: -4096, self_offset: 0 }));
     assert_eq!(far_area.bytes, block(None).bytes);
-    assert!(far_area.bytes.len() <= len_bound(1));
+    assert!(far_area.bytes.len() <= len_bound(1, false));
     assert_eq!(insn::aarch64::b(SITE, far_area.entry_addr()).map(|word| word >> 26), Some(5));
 }

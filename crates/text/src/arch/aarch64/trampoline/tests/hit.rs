@@ -4,7 +4,7 @@ use super::super::hit::ABOVE;
 use super::*;
 use wire::cell;
 
-const DESC: u64 = 0x6300_0000_0000;
+pub(super) const DESC: u64 = 0x6300_0000_0000;
 const CONSUMERS: [u64; 2] = [0x6400_0000_0000, 0x6400_0000_0040];
 const HANDLER: u64 = 0x6500_0000_0000;
 const REGISTERS_BYTES: u64 = 34 * 8;
@@ -44,14 +44,7 @@ impl Thread {
             0x927c_0271 => self.x[17] = self.x[19] & table::RANK,
             0x927a_f663 => self.x[3] = self.x[19] & !(table::RANK | table::CHILD),
             _ if word & 0xffe0_fc00 == 0xaa00_0000 => self.x[rt] = self.x[rn] | self.x[by],
-            // cmp
-            _ if word & 0xffc0_001f == 0xf100_001f => self.compare(self.x[rn], immediate),
-            _ if word & 0xffe0_fc1f == 0xeb00_001f => self.compare(self.x[rn], self.x[by]),
-            // b.ne, b.ls, tbz
-            _ if word & 0xff00_001f == 0x5400_0001 => self.branch_if(self.flags & 1 << 30 == 0, word, 19),
-            _ if word & 0xff00_001f == 0x5400_0009 => {
-                self.branch_if(self.flags & (1 << 30 | 1 << 29) != 1 << 29, word, 19);
-            }
+            // tbz
             _ if word & 0xfff8_0000 == 0x3628_0000 => self.branch_if(self.x[rt] & 32 == 0, word, 14),
             // ldar, stlr
             _ if word & 0xffff_fc00 == 0xc8df_fc00 => self.x[rt] = self.load(self.x[rn]),
@@ -60,10 +53,6 @@ impl Thread {
             _ => return false,
         }
         true
-    }
-
-    fn compare(&mut self, a: u64, b: u64) {
-        self.flags = u64::from(a == b) << 30 | u64::from(a >= b) << 29;
     }
 
     fn branch_if(&mut self, does: bool, word: u32, len: u32) {
@@ -95,7 +84,7 @@ impl Thread {
 }
 
 /// A thread before a site with two consumers.
-fn before(block: &Trampoline, cpu: u32, alive: u64) -> Thread {
+pub(super) fn before(block: &Trampoline, cpu: u32, alive: u64) -> Thread {
     let mut thread = thread(block, cpu, alive);
     for copy in [COPY, ALL, CHILDREN] {
         let cells = [0, 8, 16, 24].map(|at| (copy + at, 0));
@@ -143,7 +132,7 @@ fn run(block: &Trampoline, mut thread: Thread, meanwhile: impl Fn(&mut Thread)) 
 #[test]
 fn a_hit_calls_each_consumer_once_between_its_two_counts() {
     let block = block_of(THREADS, Flavour::Lite, &[hit()]);
-    assert!(block.bytes.len() <= len_bound(1));
+    assert!(block.bytes.len() <= len_bound(1, false));
     let done = run(&block, before(&block, 1, ALL), |thread| {
         assert_eq!((thread.sum(cell::READERS_ENTERED), thread.sum(cell::READERS_LEFT)), (1, 0));
     });
@@ -187,7 +176,7 @@ fn a_hit_without_a_copy_enters_and_leaves_the_copy_of_all_or_of_the_children() {
 #[test]
 fn a_function_that_begins_with_its_exit_has_two_bodies_before_one_instruction() {
     let block = block_of(THREADS, Flavour::Normal, &[hit(), hit()]);
-    assert!(block.bytes.len() <= len_bound(2));
+    assert!(block.bytes.len() <= len_bound(2, false));
     let mut thread = before(&block, 1, ALL);
     while thread.pc != SITE + 4 {
         thread.step();
