@@ -9,7 +9,7 @@
 //!             write the process's memory any more: its breakpoints would stay ("failed to unregister, leaking uprobe").
 //!          K3 a breakpoint is placed in a stop of ours, where no other nanoprobe writes a jump, and only where none is.
 //!          K4 a function whose calls or returns are wanted is served at its entry and all exits, or at none.
-//! Checked: testkit `kernel`, `crowd`.
+//! Checked: testkit `kernel`, `crowd`; on AArch64 scripts/aarch64-live --kernel.
 //! Source:  the kernel's multi-uprobe links (6.6). A perf event alone counts one thread, and makes clone(2) fail in
 //!          the target if threads inherit it (seen on 6.18).
 //!
@@ -22,6 +22,7 @@
 //! - [`script`] scripts that run there as a whole
 //! - [`stray`] breakpoints that nobody owns
 
+use crate::arch;
 use crate::facts::calls::{Event, OpenCalls};
 use crate::facts::descriptor::owned;
 use crate::facts::site::{Consumer, Missed, SitePlan, Whole};
@@ -107,6 +108,11 @@ impl KernelProbes {
                 Missed::Kernel("the process's first thread has ended, and kernel uprobes go by it".into());
             return (None, sites.into_iter().map(|site| (site, why.clone())).collect());
         }
+        if !sys::bpf::has_uprobe_links() {
+            let why =
+                Missed::Kernel("this kernel has no links of programs to uprobes: they take Linux 6.6".into());
+            return (None, sites.into_iter().map(|site| (site, why.clone())).collect());
+        }
         let entries = FIRST + sites.iter().map(SitePlan::cells).sum::<u32>();
         let made = Tables::make(entries, sites.iter().any(|site| matches!(Kind::of(site), Kind::Trace(_))));
         let Tables { counts, open, records } = match made {
@@ -164,7 +170,7 @@ impl KernelProbes {
     pub fn warm_up(&self) -> Option<[OwnedFd; 2]> {
         let file = owned(sys::memfd(c"nanoprobe-nop", 64)).ok()?;
         let nop = std::fs::File::from(file.try_clone().ok()?);
-        std::os::unix::fs::FileExt::write_all_at(&nop, &[0x90; 64], 0).ok()?;
+        std::os::unix::fs::FileExt::write_all_at(&nop, &arch::NOPS, 0).ok()?;
         let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
         let program = self.groups.first()?.program.as_raw_fd();
         let us = sys::getpid().cast_signed();

@@ -47,6 +47,7 @@ pub use live::readers::{Late, LiveBroken};
 pub use live::session::Session;
 pub use live::site::{Calls, SiteView, Tally};
 pub use live::stacks::{CallStack, StackCount, StackLosses};
+pub use patch::pages::is_under_kernel;
 pub use plan::{
     Amount, Explained, FileCoverage, Images, Listed, Pace, Plan, PlanError, Progress, RefusedSite, Verb,
     coverage, explain, list, misrun_by_kernel, plan, plan_each, plan_with,

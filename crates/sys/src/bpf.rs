@@ -348,6 +348,29 @@ pub fn load_uprobes_program(code: &[u64]) -> Result<i32, Errno> {
     load(PROG_TYPE_KPROBE, code, TRACE_UPROBE_MULTI)
 }
 
+/// Whether this kernel has [`link_uprobes`], which came with Linux 6.6. True where it cannot be told.
+pub fn has_uprobe_links() -> bool {
+    // A kernel that does not know these links refuses the count, before it looks at what the program is.
+    let attr = UprobeLinkAttr {
+        program: u32::MAX,
+        target: 0,
+        attach_type: TRACE_UPROBE_MULTI,
+        flags: 0,
+        path: 0,
+        offsets: 0,
+        ref_ctr_offsets: 0,
+        cookies: 0,
+        count: 1,
+        uprobe_flags: 0,
+        pid: 0,
+        reserved: 0,
+    };
+    // SAFETY: the kernel reads `attr`, borrowed for the call, and no more: no program has that descriptor.
+    let fd =
+        unsafe { syscall(nr::BPF, [LINK_CREATE, (&raw const attr) as usize, size_of_val(&attr), 0, 0, 0]) };
+    check(fd) != Err(Errno::EINVAL)
+}
+
 /// Places of a file; the slices are equally long.
 #[derive(Clone, Copy, Debug)]
 pub struct Places<'a> {

@@ -1,7 +1,7 @@
 /* An AArch64 process whose functions are called a known number of times, by eight threads.
  *
  * More threads call idle() all the time: eight, or as many as the argument says. `run N FUNCTION` has each of eight call
- * FUNCTION N/8 times and prints `calls FUNCTION=HITS`; `values` stores one value after another to `plain`; `quit` ends with status 7. Each call's answer is checked: a wrong one ends the program with 99.
+ * FUNCTION N/8 times and prints `calls FUNCTION=HITS`; `values` stores one value after another to `plain`; `fill` leaves no free memory within 160 MiB of its code; `quit` ends with status 7. Each call's answer is checked: a wrong one ends the program with 99.
  * Each function begins with an instruction that a probe has to write anew, or has a label at one inside.
  */
 #define _GNU_SOURCE
@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define THREADS 8
@@ -42,6 +43,8 @@ FUNCTION(work_literal, "ldr x0, 1f\nret\n1: .quad 0x123456789abcdef0");
 FUNCTION(work_vector, "ldr d0, 1f\nfmov x0, d0\nret\n.balign 8\n1: .quad 0x0123456789abcdef");
 FUNCTION(work_loop, "sub x0, x0, #1\ncbnz x0, work_loop\nret");
 FUNCTION(work_branch, "b 1f\nmov x0, #0\nret\n1: add x0, x0, #5\nret");
+/* Guarded, a branch leads to the instruction behind its landing pad. */
+FUNCTION(work_again, "1: cbz x0, 2f\nsub x0, x0, #1\nb 1b\n2: ret");
 FUNCTION(work_frame, "stp x29, x30, [sp, #-16]!\nbl work\nldp x29, x30, [sp], #16\nret");
 /* At work_flags+4 the flags are in use, at work_below+4 the words below the stack pointer, as in Go. */
 FUNCTION(work_flags, "cmp x0, x1\nmov x2, #40\ncset x0, lo\nadd x0, x0, x2\nret");
@@ -53,6 +56,7 @@ FUNCTION(work_all, "mov x2, #2\nmov x3, #3\nmov x4, #4\nmov x5, #5\nmov x6, #6\n
                    "add x12, x12, x13\nadd x14, x14, x15\nadd x16, x16, x17\nadd x0, x0, x2\nadd x0, x0, x4\nadd x0, x0, x6\n"
                    "add x0, x0, x8\nadd x0, x0, x10\nadd x0, x0, x12\nadd x0, x0, x14\nadd x0, x0, x16\nret");
 /* Accesses to watched words: a store, a load, a pair of exclusives that adds one. */
+const char greeting[] = "read me";
 uint64_t plain[2], shared, other, cells[5];
 FUNCTION(work_store, "adrp x2, plain\nadd x2, x2, :lo12:plain\nstr x0, [x2]\nadd x0, x0, #3\nret");
 FUNCTION(work_load, "adrp x2, plain\nadd x2, x2, :lo12:plain\nldr x3, [x2]\nadd x0, x0, #3\nret");
@@ -86,7 +90,7 @@ static const struct kind {
     {"work_tbnz", work_tbnz}, {"work_literal", work_literal}, {"work_vector", work_vector}, {"work_loop", work_loop},
     {"work_branch", work_branch}, {"work_frame", work_frame}, {"work_flags", work_flags}, {"work_below", work_below},
     {"work_all", work_all},   {"work_store", work_store}, {"work_load", work_load},     {"work_exclusive", work_exclusive},
-    {"work_between", work_between},
+    {"work_between", work_between}, {"work_again", work_again},
 };
 
 static uint64_t answer(work_fn *call, uint64_t i) {
@@ -96,7 +100,7 @@ static uint64_t answer(work_fn *call, uint64_t i) {
     if (call == work_tbnz) return i & 1 ? 3 : 2;
     if (call == work_literal) return 0x123456789abcdef0;
     if (call == work_vector) return 0x0123456789abcdef;
-    if (call == work_loop) return 0;
+    if (call == work_loop || call == work_again) return 0;
     if (call == work_branch) return i + 5;
     if (call == work_flags) return 40 + (i < 3);
     if (call == work_all) return i + (i < 3) + 152;
@@ -124,6 +128,27 @@ static void *worker(void *unused) {
     return unused;
 }
 
+/* Maps all that is free so near, readable by nobody, and prints how many pieces. */
+static void fill(void) {
+    uint64_t near = 160 << 20, code = (uintptr_t)fill, from = code - near, begins, ends;
+    unsigned long pieces = 0;
+    char line[512];
+    FILE *maps = fopen("/proc/self/maps", "r");
+    uint64_t free_from[64], free_to[64];
+    while (maps && fgets(line, sizeof line, maps) && from < code + near && pieces < 64) {
+        if (sscanf(line, "%lx-%lx", (unsigned long *)&begins, (unsigned long *)&ends) != 2 || ends <= from) continue;
+        free_from[pieces] = from, free_to[pieces] = begins < code + near ? begins : code + near;
+        pieces += begins > from;
+        from = ends;
+    }
+    for (unsigned long i = 0; i < pieces; i++) {
+        uint64_t at = (free_from[i] + 0xfff) & ~0xfffULL;
+        if (at < free_to[i] && mmap((void *)at, free_to[i] - at, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+            _exit(97);
+    }
+    printf("filled %lu\n", pieces);
+}
+
 static void *idler(void *number) {
     uint64_t x = (uintptr_t)number;
     for (;;) {
@@ -149,6 +174,10 @@ int main(int argc, char **argv) {
         if (!strcmp(line, "values\n")) {
             work_values(0, 0);
             puts("stored");
+            continue;
+        }
+        if (!strcmp(line, "fill\n")) {
+            fill();
             continue;
         }
         if (sscanf(line, "run %lu %63s", &calls, name) != 2) return 98;

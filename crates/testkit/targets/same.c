@@ -20,25 +20,43 @@ struct point {
 
 #include "mark.h"
 
+/* 16 bytes that do nothing; a mark with two numbers in the registers of the first two arguments. */
+#ifdef __x86_64__
+#define ROOM ".nops 16, 4\n"
+#define PASS(mark, x, y) __asm__ volatile(mark ROOM : : "D"(x), "S"(y))
+#define TURN "-4@%%edi 8@%%rsi -2@$-7"
+#define SELDOM "8@%%rdi"
+#else
+#define ROOM "nop\nnop\nnop\nnop\n"
+#define PASS(mark, x, y)                              \
+    do {                                              \
+        register int64_t first __asm__("x0") = (x);   \
+        register int64_t second __asm__("x1") = (y);  \
+        __asm__ volatile(mark ROOM : : "r"(first), "r"(second)); \
+    } while (0)
+#define TURN "-4@w0 8@x1 -2@-7"
+#define SELDOM "8@x0"
+#endif
+
 #define CALLED __attribute__((noinline, noclone, aligned(16)))
 
 CALLED long work(long a, unsigned long b, const char *text) {
-    __asm__ volatile(".nops 16, 4\n" : "+r"(a) : "r"(b), "r"(text) : "memory");
+    __asm__ volatile(ROOM : "+r"(a) : "r"(b), "r"(text) : "memory");
     return a * 3 + (long)b;
 }
 
 CALLED int less(int a, short b, unsigned char c) {
-    __asm__ volatile(".nops 16, 4\n" : "+r"(a) : "r"(b), "r"(c) : "memory");
+    __asm__ volatile(ROOM : "+r"(a) : "r"(b), "r"(c) : "memory");
     return a - b - c;
 }
 
 CALLED int64_t shape(struct point *p, int scale) {
-    __asm__ volatile(".nops 16, 4\n" : "+r"(p) : "r"(scale) : "memory");
+    __asm__ volatile(ROOM : "+r"(p) : "r"(scale) : "memory");
     return p->x * scale + p->y;
 }
 
 CALLED const char *text(const char *first, const char *second) {
-    __asm__ volatile(".nops 16, 4\n" : "+r"(first), "+r"(second) : : "memory");
+    __asm__ volatile(ROOM : "+r"(first), "+r"(second) : : "memory");
     return second;
 }
 
@@ -60,9 +78,9 @@ int main(void) {
         less((int)(30 - i), (short)(i % 5), (unsigned char)(i * 9));
         shape(p, (int)(i % 3));
         text(TEXTS[i % 6], TEXTS[(i + 1) % 6]);
-        __asm__ volatile(MARK("turn", "0", "-4@%%edi 8@%%rsi -2@$-7") ".nops 16, 4\n" : : "D"((int)(i - 5)), "S"(i * 11));
+        PASS(MARK("turn", "0", TURN), (int)(i - 5), i * 11);
         if (demo_semaphore)
-            __asm__ volatile(MARK("seldom", "demo_semaphore", "8@%%rdi") ".nops 16, 4\n" : : "D"(i));
+            PASS(MARK("seldom", "demo_semaphore", SELDOM), i, i);
     }
     return 3;
 }

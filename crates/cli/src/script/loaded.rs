@@ -233,7 +233,7 @@ fn check(
     let is_read = read(file.path.display().to_string(), offset, &mut wanted)
         && read(format!("/proc/{}/mem", process.pid), at, &mut found);
     // A breakpoint of the kernel's own may be shared.
-    let is_shared = found[0] == 0xcc && found[1..] == wanted[1..];
+    let is_shared = session::is_under_kernel(&found, &wanted);
     match !is_read || found == wanted || is_shared {
         true => Ok(()),
         false => Err(format!(

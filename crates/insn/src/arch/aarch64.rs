@@ -14,6 +14,7 @@ mod decode;
 mod emulate;
 mod encode;
 mod exits;
+mod kernel;
 mod place;
 mod relocate;
 mod store;
@@ -23,6 +24,7 @@ pub use decode::{Auth, By, LINK, Literal, Relative, ZERO, decode};
 pub use emulate::{Regs, emulate};
 pub use encode::{BRANCH_REACH, NOP, b};
 pub(crate) use exits::{Exit, exits};
+pub use kernel::{NotByKernel, kernel_way};
 pub use place::displaced;
 pub(crate) use place::{end_of_code, is_call, may_fault, place, place_exit, tally};
 pub use relocate::{

@@ -34,6 +34,22 @@ pub(crate) const ALIGN: u64 = 4;
 /// A breakpoint, at which a thread stands that has met it.
 pub(crate) const BREAKPOINT: [u8; 4] = 0xd420_0000u32.to_le_bytes();
 pub(crate) const BEHIND_BREAKPOINT: u64 = 0;
+/// What the kernel's uprobes write over an instruction: `brk #5`.
+pub(crate) const KERNEL_BREAKPOINT: [u8; 4] = 0xd420_00a0u32.to_le_bytes();
+/// How far a branch reaches, in words.
+pub(crate) const REACH: &str = "128 MiB";
+/// Bytes of an instruction that does nothing.
+pub(crate) const NOPS: [u8; 4] = insn::aarch64::NOP.to_le_bytes();
+/// Where `struct pt_regs` has the stack pointer, the first arguments and the result.
+pub(crate) const STACK_POINTER: i16 = 8 * 31;
+pub(crate) const ARGUMENTS: [i16; 3] = [0, 8, 16];
+pub(crate) const RESULT: i16 = 0;
+
+/// How the kernel's probe gets a thread past an instruction.
+pub(crate) fn kernel_way(original: &[u8]) -> Option<insn::KernelWay> {
+    insn::aarch64::kernel_way(&insn::Code { base: 0, bytes: original }, 0).ok()
+}
+
 /// Whether a branch of ours may begin at this address.
 pub(crate) fn may_be_jump(at: u64, _: u8) -> bool {
     at.is_multiple_of(4)
@@ -309,8 +325,25 @@ pub(crate) const SAVED_ON_WISH: &[(u8, u32)] = &[];
 pub(crate) const FRAME_OF_SOME: Option<u32> = None;
 /// Of the result of a function: x0.
 pub(crate) const RESULT_WORD: u32 = 0;
-/// No trampoline asks before it saves.
-pub(crate) const GUARDED: &[u8] = &[];
+/// The registers that a trampoline can compare with constants, by their words: x0 to x15, those that hold arguments and results.
+pub(crate) const GUARDED: &[u8] = &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+
+/// The number of a comparison's condition in instructions; that of its opposite is its neighbour.
+pub(crate) fn condition(cond: bpf::Cond) -> u8 {
+    use bpf::Cond::{Eq, Ge, Gt, Le, Lt, Ne, Set, Sge, Sgt, Sle, Slt};
+    match cond {
+        Eq => 0,
+        Ne | Set => 1,
+        Ge => 2,
+        Lt => 3,
+        Gt => 8,
+        Le => 9,
+        Sge => 10,
+        Slt => 11,
+        Sgt => 12,
+        Sle => 13,
+    }
+}
 /// `AUDIT_ARCH_AARCH64`.
 pub(crate) const AUDIT_ARCH: u32 = 0xc000_00b7;
 

@@ -31,6 +31,23 @@ pub(crate) const ALIGN: u64 = 1;
 /// A breakpoint, and how far behind it a thread stands that has met it.
 pub(crate) const BREAKPOINT: [u8; 1] = [0xcc];
 pub(crate) const BEHIND_BREAKPOINT: u64 = 1;
+/// How far a jump reaches, in words.
+pub(crate) const REACH: &str = "2 GiB";
+/// Bytes of an instruction that does nothing, over and over.
+pub(crate) const NOPS: [u8; 4] = [0x90; 4];
+/// Where `struct pt_regs` has the stack pointer, the first arguments and the result.
+pub(crate) const STACK_POINTER: i16 = 152;
+pub(crate) const ARGUMENTS: [i16; 3] = [112, 104, 96];
+pub(crate) const RESULT: i16 = 80;
+
+/// What the kernel's uprobes write over the first bytes of an instruction.
+pub(crate) const KERNEL_BREAKPOINT: [u8; 1] = BREAKPOINT;
+
+/// How the kernel's probe gets a thread past an instruction.
+pub(crate) fn kernel_way(original: &[u8]) -> Option<insn::KernelWay> {
+    insn::kernel_way(original).map(|(_, way)| way)
+}
+
 /// Whether a jump of ours may begin at this address, by the byte there: 5 bytes long, or 2.
 pub(crate) fn may_be_jump(_: u64, first: u8) -> bool {
     matches!(first, LONG_JUMP | SHORT_JUMP)
@@ -298,6 +315,24 @@ pub(crate) const FRAME_OF_SOME: Option<u32> = Some(56);
 pub(crate) const RESULT_WORD: u32 = 80;
 /// The registers that a trampoline can compare with constants, by their words: from r15 up to rdi.
 pub(crate) const GUARDED: &[u8] = &[15, 14, 13, 12, 5, 3, 11, 10, 9, 8, 0, 1, 2, 6, 7];
+
+/// The number of a comparison's condition in instructions; that of its opposite is its neighbour.
+pub(crate) fn condition(cond: bpf::Cond) -> u8 {
+    use bpf::Cond::{Eq, Ge, Gt, Le, Lt, Ne, Set, Sge, Sgt, Sle, Slt};
+    match cond {
+        Lt => 2,
+        Ge => 3,
+        Eq => 4,
+        Ne | Set => 5,
+        Le => 6,
+        Gt => 7,
+        Slt => 12,
+        Sge => 13,
+        Sle => 14,
+        Sgt => 15,
+    }
+}
+
 /// `AUDIT_ARCH_X86_64`.
 pub(crate) const AUDIT_ARCH: u32 = 0xc000_003e;
 

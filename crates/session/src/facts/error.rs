@@ -221,7 +221,7 @@ pub enum Broken {
     },
     /// The target has no `syscall` instruction that we can use.
     NoSyscall,
-    /// No free address range within 2 GiB of a module.
+    /// No free address range within a jump's reach of a module.
     NoRoom {
         /// The module.
         module: String,
@@ -401,7 +401,7 @@ impl fmt::Display for Broken {
             }
             NoSyscall => write!(f, "the target maps no code with a syscall instruction"),
             NoRoom { module, bytes } => {
-                write!(f, "no {bytes} free bytes of address space within 2 GiB of {module}")
+                write!(f, "no {bytes} free bytes of address space within {} of {module}", crate::arch::REACH)
             }
             TooMuchCode { bytes, most } => {
                 write!(

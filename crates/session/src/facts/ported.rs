@@ -10,7 +10,6 @@ use crate::arch;
 use crate::facts::error::Broken;
 use crate::facts::program::Programs;
 use crate::facts::site::SitePlan;
-use insn::Rung;
 
 /// Whether `what`, which is not one of the handlers that exist everywhere, exists here.
 ///
@@ -28,10 +27,6 @@ pub(crate) const STACKS: &str = "a walk of stacks (--stack, ustack)";
 /// # Errors
 /// [`Broken::Unported`].
 pub(crate) fn check_sites(sites: &[SitePlan], programs: &Programs) -> Result<(), Broken> {
-    let is_by_kernel = |site: &SitePlan| site.placement.rung == Rung::Kernel;
-    if sites.iter().any(is_by_kernel) {
-        check("a probe of the kernel's")?;
-    }
     if programs.walk() || sites.iter().any(SitePlan::walks) {
         check(STACKS)?;
     }

@@ -253,25 +253,13 @@ fn guards(program: &bpf::Program) -> [Option<Guard>; GUARDS_MAX] {
 
 fn in_registers(guard: &bpf::Guard) -> Option<Guard> {
     let reg = *arch::GUARDED.get(guard.word as usize / 8)?;
-    let condition = match guard.cond {
-        Cond::Lt => 2,
-        Cond::Ge => 3,
-        Cond::Eq => 4,
-        Cond::Ne | Cond::Set => 5,
-        Cond::Le => 6,
-        Cond::Gt => 7,
-        Cond::Slt => 12,
-        Cond::Sge => 13,
-        Cond::Sle => 14,
-        Cond::Sgt => 15,
-    };
     Some(Guard {
         reg,
         is_wide: guard.width == Width::W64,
         is_masked: guard.cond == Cond::Set,
         constant: guard.constant,
         // Of two that follow one another each is the other's opposite.
-        goes_on: condition ^ u8::from(!guard.goes_on),
+        goes_on: arch::condition(guard.cond) ^ u8::from(!guard.goes_on),
     })
 }
 

@@ -273,7 +273,7 @@ impl SitePlan {
 
     /// It is the kernel's, and each hit traps twice: the kernel steps the instruction.
     pub fn is_stepped(&self) -> bool {
-        let way = insn::kernel_way(&self.original).map(|(_, way)| way);
+        let way = crate::arch::kernel_way(&self.original);
         self.placement.rung == Rung::Kernel && way == Some(insn::KernelWay::Steps)
     }
 

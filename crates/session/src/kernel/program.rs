@@ -8,6 +8,7 @@
 //!             (map::Frames): nobody's return address is touched.
 //! Checked: tests below (the kernel's verifier takes each); testkit `kernel`.
 
+use crate::arch::{ARGUMENTS, RESULT, STACK_POINTER};
 use crate::facts::site::{Consumer, SitePlan};
 use sys::bpf::{add_one, helper, instruction};
 use wire::{Event, latency};
@@ -23,11 +24,6 @@ pub(super) const FIRST: u32 = 3;
 
 /// Bytes of one record in the ring.
 pub(super) const RECORD_LEN: usize = 64;
-
-/// Where `struct pt_regs` has the stack pointer, the first arguments and the result.
-const RSP: i16 = 152;
-const ARGUMENTS: [i16; 3] = [112, 104, 96];
-const RESULT: i16 = 80;
 
 /// Places below r10; the four bytes below it are `add_one`'s.
 const KEY: i16 = -16;
@@ -193,7 +189,7 @@ fn exponent(to: u8) -> Vec<u64> {
 /// The call's key to its place; r8 and the stamp's place = now.
 fn key_and_stamp() -> Vec<u64> {
     vec![
-        instruction(0x79, 1, 6, RSP, 0),  // r1 = rsp
+        instruction(0x79, 1, 6, STACK_POINTER, 0),
         instruction(0x67, 1, 0, 0, 16),   // r1 <<= 16
         instruction(0xbf, 2, 7, 0, 0),    // r2 = r7
         instruction(0x77, 2, 0, 0, 32),   // r2 >>= 32

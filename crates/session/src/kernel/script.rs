@@ -18,7 +18,6 @@ mod translate;
 use super::exec::last_words;
 use super::links::Links;
 use crate::facts::descriptor::owned;
-use crate::facts::ported;
 use bpf::Program;
 use library::{Kept, Library, SLOT_HEAD, SLOTS_EACH};
 use map::{Kind, Spec};
@@ -31,6 +30,8 @@ use sys::bpf::tables::{self, Code, Keeping, Shape, Table, When};
 use sys::ringbuf::Ring;
 use translate::{Descriptors, translate};
 
+/// Of a script all is there since 6.9.
+const TOO_OLD: &str = "this kernel has no links of programs to uprobes: scripts in the kernel take Linux 6.9";
 /// Bytes of the ring.
 const RING_LEN: u32 = 1 << 22;
 /// What the verifier says; more is not read.
@@ -74,6 +75,8 @@ pub struct ScriptPlan<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotByKernel {
+    /// It has no links of programs to uprobes.
+    Old,
     /// It has no such thing.
     Lacks {
         /// Which program asks for it.
@@ -100,6 +103,7 @@ pub enum NotByKernel {
 impl fmt::Display for NotByKernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            NotByKernel::Old => f.write_str(TOO_OLD),
             NotByKernel::Lacks { program, what } => {
                 write!(f, "{program}: the kernel's programs do not have {what}")
             }
@@ -210,8 +214,8 @@ impl KernelScript {
     /// # Errors
     /// Something that the kernel has not, a program that its verifier refuses, or we may not.
     pub fn load(plan: &ScriptPlan<'_>) -> Result<KernelScript, NotByKernel> {
-        if let Err(unported) = ported::check("a program that the kernel runs") {
-            return Err(NotByKernel::Lacks { program: String::new(), what: unported.to_string() });
+        if !sys::bpf::has_uprobe_links() {
+            return Err(NotByKernel::Old);
         }
         let longest = plan.scratch.next_multiple_of(8).max(1024);
         let kept: Vec<Kept> = plan.tables.iter().map(kept).collect();

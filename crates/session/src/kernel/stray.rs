@@ -15,7 +15,7 @@ use crate::enter::footing::Footing;
 use crate::facts::descriptor::owned;
 use crate::find::maps::image_maps;
 use crate::find::memory::Memory;
-use crate::patch::pages::BREAKPOINT;
+use crate::patch::pages::is_under_kernel;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use sys::bpf::instruction;
@@ -59,11 +59,10 @@ fn unowned(memory: &Memory, sites: &[KernelSite]) -> Vec<KernelSite> {
 /// Those whose text is not the file's, where it begins with a breakpoint.
 fn standing(memory: &Memory, sites: &[KernelSite]) -> Vec<KernelSite> {
     let stands = |site: &&KernelSite| {
-        let mut first = [0u8];
         // What cannot be read is not mapped any more.
-        memory.read(site.site, &mut first).is_ok()
-            && first == [BREAKPOINT]
-            && site.instruction().first() != Some(&BREAKPOINT)
+        memory
+            .read_vec(site.site, site.instruction().len())
+            .is_ok_and(|found| is_under_kernel(&found, site.instruction()))
     };
     sites.iter().filter(stands).copied().collect()
 }

@@ -14,7 +14,7 @@ use crate::hold::world::World;
 use crate::kernel::stray;
 use crate::leave::leaving::{Leaving, TRACER_PATIENCE};
 use crate::patch::chain;
-use crate::patch::pages::{BREAKPOINT, Pages};
+use crate::patch::pages::Pages;
 use image::Mapping;
 use std::time::{Duration, Instant};
 
@@ -96,9 +96,11 @@ fn unexplained(left: &Leaving<'_>) -> Option<Restored> {
 /// Whether nothing differs but where other controllers' records say that the kernel's breakpoint stands.
 fn is_under_breakpoints(left: &Leaving<'_>, pages: &mut Pages<'_>, (addr, old): Original<'_>) -> bool {
     let Ok(found) = pages.bytes(addr, old.len()) else { return false };
-    let mut differing = (addr..).zip(found.iter().zip(old)).filter(|(_, (found, old))| found != old);
+    let unit = arch::KERNEL_BREAKPOINT.len();
+    let both = (addr..).step_by(unit).zip(found.chunks(unit).zip(old.chunks(unit)));
+    let mut differing = both.filter(|(_, (found, old))| found != old);
     let sites = stray::others(left.memory);
-    differing.all(|(at, (found, _))| *found == BREAKPOINT && sites.contains(&at))
+    differing.all(|(at, (found, _))| *found == arch::KERNEL_BREAKPOINT && sites.contains(&at))
 }
 
 /// Whether at `addr` lies the part of a file that lay there before: else its module was unmapped, and what lies there now

@@ -24,7 +24,7 @@ use crate::facts::site::{Armed, Link, Missed};
 use crate::find::maps::image_maps;
 use crate::find::memory::Memory;
 use crate::hold::world::World;
-use crate::patch::pages::{BREAKPOINT, Pages};
+use crate::patch::pages::{Pages, is_under_kernel};
 use insn::Unreachable;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -180,7 +180,7 @@ pub(crate) fn check_for_kernel(
     }
     match (found.as_slice(), original) {
         (found, original) if found == original => Ok(Breakpoint::Ours),
-        ([BREAKPOINT, found @ ..], [_, original @ ..]) if found == original => Ok(Breakpoint::Shared),
+        (found, original) if is_under_kernel(found, original) => Ok(Breakpoint::Shared),
         _ => Err(Missed::Changed { found }),
     }
 }

@@ -19,8 +19,14 @@ const PAGE: u64 = 4096;
 /// `jmp` to itself.
 const SPIN: [u8; 2] = [0xeb, 0xfe];
 
-/// First byte of a breakpoint.
-pub(crate) const BREAKPOINT: u8 = 0xcc;
+/// Whether the kernel's breakpoint stands at the start of what is `file` in the file, and nothing else differs.
+pub fn is_under_kernel(found: &[u8], file: &[u8]) -> bool {
+    let len = arch::KERNEL_BREAKPOINT.len();
+    found.len() == file.len()
+        && found.starts_with(&arch::KERNEL_BREAKPOINT)
+        && !file.starts_with(&arch::KERNEL_BREAKPOINT)
+        && found.get(len..) == file.get(len..)
+}
 
 #[derive(Debug)]
 struct Page {
@@ -140,7 +146,7 @@ mod tests {
         let mut buffer = vec![0x90u8; 3 * PAGE as usize];
         let base = (buffer.as_mut_ptr() as u64).next_multiple_of(PAGE);
         let memory = Memory::open(sys::getpid().cast_signed()).unwrap();
-        memory.write(base + 15, &[BREAKPOINT]).unwrap();
+        memory.write(base + 15, &[0xcc]).unwrap();
         let mut pages = Pages::of(&memory);
         pages.set(base + 10, &[1]).unwrap();
         pages.set(base + 20, &[2]).unwrap();

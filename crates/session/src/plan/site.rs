@@ -3,7 +3,7 @@
 //! For:     `Planner::place`.
 //! State:   none.
 //! Context: control.
-//! Keeps:   P1 the kernel gets no site where its uprobe would do harm (`insn::kernel_misruns`).
+//! Keeps:   P1 the kernel gets no site where its uprobe would do harm (`insn::kernel_misruns`, `insn::aarch64::kernel_way`).
 //! Checked: testkit `shapes`, `kernel`, `refusals`.
 
 use super::consumer::{check_faults, check_shadow_stack, check_stack, consumer, is_edge, is_go_code};
@@ -12,9 +12,13 @@ use super::{Match, Placed, Planner, Verb, codes};
 use crate::facts::site::{Action, SitePlan};
 use crate::plan::puns;
 use image::{ElfImage, ImageAddr, Machine, Module, When};
-use insn::{Asked, Code, Flow, KernelWay, Misrun, Placement, Pun, Refusal, place, place_earlier};
+use insn::aarch64::NotByKernel;
+use insn::{Asked, Code, Flow, KernelWay, Placement, Pun, Refusal, place, place_earlier};
 use std::ops::Range;
 use text::JUMP_LEN;
+
+/// Of each instruction.
+const A64_LEN: u8 = 4;
 
 impl Planner<'_> {
     pub(super) fn one(&self, wanted: &Match, verb: Verb, placed: &Placed) -> Result<SitePlan, String> {
@@ -167,15 +171,19 @@ impl Planner<'_> {
     }
 }
 
-/// Only of x86-64 the kernel's probes are known.
-fn is_x86(image: &ElfImage) -> bool {
-    image.machine() == Machine::X86_64
-}
-
 /// The length of the instruction there, and how the kernel gets past it.
 fn kernel_way(image: &ElfImage, addr: u64) -> Option<(u8, KernelWay)> {
     let codes = codes(image);
-    is_x86(image).then(|| codes.iter().find_map(|code| insn::kernel_way(code.from_addr(addr)))).flatten()
+    if image.machine() == Machine::Aarch64 {
+        return a64_way(&codes, addr)?.ok().map(|way| (A64_LEN, way));
+    }
+    codes.iter().find_map(|code| insn::kernel_way(code.from_addr(addr)))
+}
+
+/// The same of A64's; `None` outside of code.
+fn a64_way(codes: &[Code<'_>], addr: u64) -> Option<Result<KernelWay, NotByKernel>> {
+    let code = codes.iter().find(|code| !code.from_addr(addr).is_empty())?;
+    Some(insn::aarch64::kernel_way(code, addr))
 }
 
 /// A probe of the kernel's there, if that does no harm and nobody else is there.
@@ -191,15 +199,17 @@ pub(super) fn kernel_placement(
 
 /// What the kernel's probe would do to the instruction there, in words, if that is not what the processor does.
 pub fn misrun_by_kernel(image: &ElfImage, addr: ImageAddr) -> Option<String> {
-    misrun(image, addr.0).map(|misrun| misrun.to_string())
+    misrun(image, addr.0)
 }
 
-/// What the kernel's probe would do to the instruction there.
-fn misrun(image: &ElfImage, addr: u64) -> Option<Misrun> {
+/// What the kernel's probe would do to the instruction there, or why it may not stand there.
+fn misrun(image: &ElfImage, addr: u64) -> Option<String> {
     let codes = codes(image);
-    is_x86(image)
-        .then(|| codes.iter().find_map(|code| insn::kernel_misruns(code.from_addr(addr)).err()))
-        .flatten()
+    if image.machine() == Machine::Aarch64 {
+        return a64_way(&codes, addr)?.err().map(|why| why.to_string());
+    }
+    let misrun = codes.iter().find_map(|code| insn::kernel_misruns(code.from_addr(addr)).err());
+    misrun.map(|misrun| misrun.to_string())
 }
 
 /// What is left where no jump fits, and its price.
@@ -214,9 +224,6 @@ pub(super) fn by_kernel_alone(image: &ElfImage, site: u64) -> String {
 /// A refusal in words, with what is left.
 pub(super) fn refusal(image: &ElfImage, why: &Refusal) -> String {
     let Refusal::NoRung { site, .. } = why else { return why.to_string() };
-    if !is_x86(image) {
-        return why.to_string();
-    }
     match misrun(image, *site) {
         Some(misrun) => format!("{why}; {misrun}"),
         None => format!("{why} ({})", by_kernel_alone(image, *site)),
