@@ -8,7 +8,7 @@
 //!             beside the instructions that do it.
 //! Checked: by itself. An emulator models no stale cache, and no time that it takes means anything: what this shows is how
 //!          much maintenance each row asks for, and how many instructions a call takes, where the machine counts them
-//!          (qemu -icount). Whether the maintenance is enough is tests/model's.
+//!          (qemu -icount). Whether the maintenance is enough is for tests/model.
 //! Source:  a mail of 14 April 2014 to linux-arm-kernel by Victor Kamensky, for rows and workload. Departs: the traps are
 //!          signals of one process, and there is a row with the flush of whole pages, and one with a look at the slot
 //!          before it is written, as the kernel has had it since.

@@ -34,7 +34,7 @@ impl Thread {
             it if it & 0xffe0_fc1f == 0x6a00_001f => {
                 let both = self.x[rn] & self.x[by] & if is_wide { u64::MAX } else { 0xffff_ffff };
                 let sign = if is_wide { both >> 63 } else { both >> 31 & 1 };
-                self.flags = sign * NEGATIVE | u64::from(both == 0) * ZERO;
+                self.flags = (sign * NEGATIVE) | (u64::from(both == 0) * ZERO);
             }
             _ if word & 0xff00_0010 == 0x5400_0000 => self.branch_on(rt, word),
             _ => return false,
@@ -152,10 +152,13 @@ fn a_hit_that_is_turned_down_is_counted_once_and_calls_nobody() {
     }
 }
 
+/// Of two words, and of the same as signed numbers.
+type Holds = fn(u64, u64, i64, i64) -> bool;
+
 #[test]
 fn every_comparison_answers_as_the_numbers_compare() {
     let constants = [0, 1, 0xfff, 0x1000, 0x1_2345, i32::MAX, -1, -2, -0x1_0000, -0x1_2345, i32::MIN];
-    let ways: [(u8, fn(u64, u64, i64, i64) -> bool); 10] = [
+    let ways: [(u8, Holds); 10] = [
         (0, |a, b, _, _| a == b),
         (1, |a, b, _, _| a != b),
         (2, |a, b, _, _| a >= b),
