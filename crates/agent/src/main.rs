@@ -12,8 +12,8 @@ mod blob {
     use super::whole::stacks;
     use runtime::{
         Adder, Function, Locked, PtRegs, Rseq, count, enter, enter_go, helpers, leave, leave_go,
-        log2_histogram, program_in_space_locked, program_in_space_rseq, program_locked, program_rseq, ring,
-        ring_before_exec, trace_enter, trace_leave,
+        log2_histogram, log2_histograms, program_in_space_locked, program_in_space_rseq, program_locked,
+        program_rseq, ring, ring_before_exec, trace_enter, trace_leave,
     };
     use wire::{AgentExports, AgentTable, ConsumerDesc, HANDLERS_LEN, SiteDesc, VERSION};
 
@@ -52,6 +52,7 @@ mod blob {
             programs[1],
             stacks::<A>()[0],
             stacks::<A>()[1],
+            Some(log2_histograms::<A>),
         ]
     }
 

@@ -45,22 +45,27 @@ impl PtRegs {
     }
 }
 
+/// The consumer behind this one in its run.
+///
+/// # Safety
+/// So many consumers as its `run` says must stand there, and in each how many are left.
+#[inline(always)]
+unsafe fn next_of_run(consumer: &ConsumerDesc) -> Option<&ConsumerDesc> {
+    // SAFETY: the run has one more (contract).
+    (consumer.run > 1).then(|| unsafe { &*core::ptr::from_ref(consumer).add(1) })
+}
+
 /// Handler: adds one to the consumer's cell, and to that of each other of its run.
 ///
 /// # Safety
-/// As for [`Adder::add`]; so many consumers as its `run` says must stand there, and in each how many are left.
+/// As for [`Adder::add`] and [`next_of_run`].
 pub unsafe extern "C" fn count<A: Adder>(_: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc, copy: u64) {
-    let mut at = core::ptr::from_ref(consumer);
-    loop {
-        // SAFETY: one of the run (contract).
-        let one = unsafe { &*at };
+    let mut at = Some(consumer);
+    while let Some(one) = at {
         // SAFETY: passed on from the caller.
         unsafe { A::count(copy, site, one) };
-        if one.run <= 1 {
-            return;
-        }
-        // SAFETY: the run has one more (contract).
-        at = unsafe { at.add(1) };
+        // SAFETY: passed on from the caller.
+        at = unsafe { next_of_run(one) };
     }
 }
 
@@ -74,8 +79,36 @@ pub unsafe extern "C" fn log2_histogram<A: Adder>(
     consumer: &ConsumerDesc,
     copy: u64,
 ) {
-    let value = regs.at(consumer.arg & wire::ARG_OFFSET) & u64::MAX >> (consumer.arg >> wire::ARG_SHIFT);
-    let bucket = map::Buckets::Log2.of(value);
-    // SAFETY: passed on from the caller; `bucket` is at most 64.
-    unsafe { A::add(copy, site, consumer.cell + 8 * bucket, 1) };
+    // SAFETY: passed on from the caller; a bucket is at most 64.
+    unsafe { A::add(copy, site, consumer.cell + 8 * bucket_of(regs, consumer), 1) };
+}
+
+/// Handler: the same for each consumer of the run, whose arguments may be others. By itself: one that stands alone has no time for it.
+///
+/// # Safety
+/// As for [`log2_histogram`] and [`next_of_run`].
+pub unsafe extern "C" fn log2_histograms<A: Adder>(
+    regs: &PtRegs,
+    site: &SiteDesc,
+    consumer: &ConsumerDesc,
+    copy: u64,
+) {
+    let (mut one, mut bucket) = (consumer, bucket_of(regs, consumer));
+    loop {
+        // SAFETY: passed on from the caller; a bucket is at most 64.
+        unsafe { A::add(copy, site, one.cell + 8 * bucket, 1) };
+        // SAFETY: passed on from the caller.
+        let Some(next) = (unsafe { next_of_run(one) }) else { return };
+        if next.arg != one.arg {
+            bucket = bucket_of(regs, next);
+        }
+        one = next;
+    }
+}
+
+/// Which of a histogram's cells a hit belongs to.
+#[inline(always)]
+fn bucket_of(regs: &PtRegs, consumer: &ConsumerDesc) -> u32 {
+    let arg = consumer.arg;
+    map::Buckets::Log2.of(regs.at(arg & wire::ARG_OFFSET) & u64::MAX >> (arg >> wire::ARG_SHIFT))
 }

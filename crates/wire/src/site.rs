@@ -119,6 +119,8 @@ pub enum HandlerKind {
     CountStack = 12,
     /// Reports a call's beginning with the stack that led to it.
     TraceEnterStack = 13,
+    /// As a histogram, for a run of them.
+    Log2Histograms = 14,
 }
 
 /// The part of a histogram's [`ConsumerDesc::arg`] that is the byte offset.
@@ -134,7 +136,7 @@ pub const TRACE_JUMP: u32 = 1 << 30;
 pub const TRACE_LOST: u32 = 1;
 
 /// How many handlers there are.
-pub const HANDLERS_LEN: usize = 14;
+pub const HANDLERS_LEN: usize = 15;
 
 /// Entry points of one build of the handlers.
 #[repr(C)]

@@ -416,7 +416,7 @@ impl Session {
         // Who may come later, and want to see any register that an argument is passed in.
         let is_open = self.places.is_open && list.iter().all(|c| may_come_alone(*c));
         let later: &[Consumer] = if is_open { &LATER } else { &[] };
-        let uses = list.iter().chain(later).fold(0, |uses, c| uses | site.uses(*c));
+        let uses = later.iter().fold(site.uses_of(list), |uses, c| uses | site.uses(*c));
         site.saved = uses.into();
         (site, members)
     }

@@ -9,7 +9,7 @@
 //! Checked: the book's model and mutants in crate `probe`; torture `tests/live.rs`; `torture live --broken in-place` (L1), `no-wait`,
 //!          `wrong-rank` (L2).
 
-use super::runs::run_of;
+use super::runs::{run_handler, sorted};
 use super::slots::Slots;
 use crate::enter::agent_image::Clobbers;
 use crate::enter::arena::Arena;
@@ -126,9 +126,19 @@ impl HookSite {
         self.clobbers.handler(consumer.handler().0).bits() | consumer.reads()
     }
 
+    /// What the handlers of a list write or read of them.
+    pub fn uses_of(&self, list: &[Consumer]) -> u16 {
+        let in_order = sorted(list, |c| *c);
+        let each = in_order.iter().fold(0, |uses, c| uses | self.uses(*c));
+        (0..in_order.len())
+            .filter_map(|i| run_handler(&in_order[i..]))
+            .fold(each, |uses, (_, kind)| uses | self.clobbers.handler(kind).bits())
+    }
+
     /// Writes a list, from one descriptor on.
     pub fn write<'m>(&self, arena: &Arena, first: u32, members: impl IntoIterator<Item = &'m Member>) {
         let members: Vec<&Member> = members.into_iter().collect();
+        let members = sorted(&members, |member| member.consumer);
         let consumers: Vec<Consumer> = members.iter().map(|m| m.consumer).collect();
         let address = |number: u32| arena.remote + arena.layout.consumer(number as usize) as u64;
         for (i, member) in members.iter().enumerate() {
@@ -142,7 +152,12 @@ impl HookSite {
                 arena.publish(at + offset_of!(ConsumerDesc, program), program.desc);
                 arena.publish(at + offset_of!(ConsumerDesc, cookie), cookie);
             }
-            let run = run_of(&consumers[i..]);
+            // Of a run that came later, the trampoline may not save what its handler writes: each is called by itself then.
+            let is_saved = |by: HandlerKind| self.clobbers.handler(by).bits() & !self.saved.bits() == 0;
+            let mut run = 1;
+            if let Some((len, by)) = run_handler(&consumers[i..]).filter(|(_, by)| is_saved(*by)) {
+                (run, kind) = (len, by);
+            }
             let next = if i + run < members.len() { address(number + run as u32) } else { 0 };
             arena.publish(at + offset_of!(ConsumerDesc, next), next);
             arena.publish(at + offset_of!(ConsumerDesc, handler), self.handlers[kind as usize]);
