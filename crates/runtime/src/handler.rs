@@ -51,8 +51,13 @@ impl PtRegs {
 /// So many consumers as its `run` says must stand there, and in each how many are left.
 #[inline(always)]
 unsafe fn next_of_run(consumer: &ConsumerDesc) -> Option<&ConsumerDesc> {
+    if consumer.run <= 1 {
+        return None;
+    }
     // SAFETY: the run has one more (contract).
-    (consumer.run > 1).then(|| unsafe { &*core::ptr::from_ref(consumer).add(1) })
+    let next = unsafe { core::ptr::from_ref(consumer).add(1) };
+    // SAFETY: as above.
+    Some(unsafe { &*next })
 }
 
 /// Handler: adds one to the consumer's cell, and to that of each other of its run.
