@@ -2,7 +2,8 @@
 //!
 //! For:     the promise that nanoprobe leaves no trace.
 //! State:   a copy of what /proc told at one moment, with every byte of executable memory.
-//! Context: control; the process is not stopped, so its own changes show too.
+//! Context: control; the process is not stopped, so its own changes show too. A libc blocks all signals of both threads while
+//!          one makes the other: a snapshot waits until none does.
 //! Keeps:   G1 equal snapshots mean: same threads, file descriptors, mappings, signal state and
 //!          code; G2 a difference names its place.
 //! Checked: tests/targets.rs changes one byte, opens a descriptor, and sees both.
@@ -37,6 +38,12 @@ const STATUS: &[&str] = &[
     "CoreDumping",
 ];
 
+/// SIGKILL and SIGSTOP, which nobody blocks, and 32 to 34, which musl leaves to itself.
+const NOT_BLOCKED: u64 = 1 << 8 | 1 << 18 | 0b111 << 31;
+
+/// How long a thread may take to come to be.
+const SETTLED: Duration = Duration::from_secs(60);
+
 const NO_DIFFERENCE: &str = "no difference";
 
 /// A process as /proc shows it.
@@ -55,13 +62,14 @@ pub struct Difference {
 }
 
 impl Snapshot {
-    /// The process as it is now.
+    /// The process as it is now, or as soon as none of its threads is making another.
     pub fn take(pid: u32) -> Result<Self> {
-        let mut facts = BTreeMap::new();
-        status_facts(&format!("/proc/{pid}/status"), "process", &mut facts)?;
-        for tid in names(&format!("/proc/{pid}/task"))? {
-            status_facts(&format!("/proc/{pid}/task/{tid}/status"), &format!("thread {tid}"), &mut facts)?;
-        }
+        let mut facts = Ok(BTreeMap::new());
+        wait_until(&format!("process {pid} to have no thread that blocks all signals"), SETTLED, || {
+            facts = threads_of(pid);
+            !facts.as_ref().is_ok_and(makes_a_thread)
+        })?;
+        let mut facts = facts?;
         for fd in names(&format!("/proc/{pid}/fd"))? {
             // One that is closed between the two calls was never ours to compare.
             if let Ok(file) = fs::read_link(format!("/proc/{pid}/fd/{fd}")) {
@@ -159,6 +167,22 @@ fn names(directory: &str) -> Result<Vec<String>> {
     Ok(entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
 }
 
+/// What /proc tells of a process and of each of its threads.
+fn threads_of(pid: u32) -> Result<BTreeMap<String, String>> {
+    let mut facts = BTreeMap::new();
+    status_facts(&format!("/proc/{pid}/status"), "process", &mut facts)?;
+    for tid in names(&format!("/proc/{pid}/task"))? {
+        status_facts(&format!("/proc/{pid}/task/{tid}/status"), &format!("thread {tid}"), &mut facts)?;
+    }
+    Ok(facts)
+}
+
+/// Whether a thread blocks all signals that can be blocked, as a libc has it for a moment. No target does.
+fn makes_a_thread(facts: &BTreeMap<String, String>) -> bool {
+    let all = |mask: &str| u64::from_str_radix(mask, 16).is_ok_and(|mask| mask | NOT_BLOCKED == u64::MAX);
+    facts.iter().any(|(key, mask)| key.ends_with("SigBlk") && all(mask))
+}
+
 fn status_facts(path: &str, owner: &str, facts: &mut BTreeMap<String, String>) -> Result<()> {
     let text = fs::read_to_string(path).map_err(Error::io(path))?;
     let known = text.lines().filter_map(|line| line.split_once(':')).filter(|(key, _)| STATUS.contains(key));
@@ -221,4 +245,18 @@ fn changed_bytes(mapping: &Mapping, before: &[u8], after: &[u8]) -> Vec<String> 
         at = end;
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_libc_that_makes_a_thread_is_told_by_its_mask() {
+        let blocked = |mask: &str| makes_a_thread(&BTreeMap::from([("thread 7 SigBlk".into(), mask.into())]));
+        assert!(blocked("fffffffffffbfeff"), "glibc's");
+        assert!(blocked("fffffffc7ffbfeff"), "musl's");
+        assert!(!blocked("fffffffffffbfefe"), "all but one");
+        assert!(!blocked("0000000000000000"));
+    }
 }
