@@ -416,6 +416,20 @@ fn what_is_returned_is_not_made_up_where_a_function_is_left_by_a_jump() -> Resul
     assert!(!outcome.stdout.contains("@tails") && !outcome.stdout.contains("@hist"), "{outcome}");
     assert!(outcome.stdout.contains("@tiny[") && scalar(&outcome, "@left") > 0, "{outcome}");
     assert!(outcome.stderr.contains("--backend kernel sees them whole"), "{outcome}");
+    // Beside the entry, whose window holds the jump too: there nothing runs.
+    let begun = format!("{} {{ @begun = count(); }}", probe(&target, "uprobe", "tails"));
+    for script in
+        [format!("{begun} {wanted}"), format!("{begun} {wanted} {tiny} {{ @tiny[retval] = count(); }}")]
+    {
+        let mut tracing =
+            Nanoprobe::find()?.start(["--backend", "inproc", "-e", &script, "-p", &running.pid_text()])?;
+        tracing.attached()?;
+        running.command("run 20")?;
+        running.expect("rounds ")?;
+        let outcome = tracing.interrupt_and_finish()?.success()?;
+        assert_eq!(scalar(&outcome, "@begun"), 160, "{outcome}");
+        assert!(!outcome.stdout.contains("@tails"), "{outcome}");
+    }
     assert_eq!(running.end()?.code(), Some(7));
     Ok(())
 }

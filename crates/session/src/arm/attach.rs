@@ -366,7 +366,8 @@ impl Session {
         arena.publish(at + offset_of!(SiteDesc, rings), in_target(layout.ring(0)));
         arena.publish(at + offset_of!(SiteDesc, tid_offset), self.tid_offset);
         arena.publish(at + offset_of!(SiteDesc, has_fsgsbase), threads::has_fsgsbase().into());
-        publish(arena, id, Some(site.place.start));
+        // Without consumers the next descriptor is another hook's, or none.
+        publish(arena, id, (!members.is_empty()).then_some(site.place.start));
         let (desc, uses) = (arena.remote + at as u64, site.saved);
         self.places.book.open(id, site, members);
         Body::Hit { desc, uses, guard }
