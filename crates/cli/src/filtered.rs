@@ -57,6 +57,13 @@ pub fn run(specs: &[String], of: &Of<'_>, filter: &Filter, args: &RunArgs) -> i3
         let what = format!("{name} does not go with --if, --by and expressions");
         return advice::fail(&what, &[], &[format!("without {name}")]);
     }
+    let backend = match (args.no_kernel, filter.backend) {
+        (true, Some(Backend::Kernel)) => {
+            return advice::fail(&"--no-kernel: --backend kernel takes the kernel's probes alone", &[], &[]);
+        }
+        (true, _) => Backend::InProc,
+        (false, backend) => backend.unwrap_or_default(),
+    };
     session::set_patience(args.patience);
     let program = match program(&parsed, of, filter, args) {
         Ok(program) => program,
@@ -73,7 +80,8 @@ pub fn run(specs: &[String], of: &Of<'_>, filter: &Filter, args: &RunArgs) -> i3
         is_verbose: args.verbose,
         is_verb: true,
         budget: args.budget,
-        backend: filter.backend.unwrap_or_default(),
+        backend,
+        takes_patterns: args.kernel,
         ..Options::default()
     })
 }
@@ -82,8 +90,6 @@ pub fn run(specs: &[String], of: &Of<'_>, filter: &Filter, args: &RunArgs) -> i3
 pub fn unkept(args: &RunArgs) -> Option<&'static str> {
     let all = [
         (args.strict, "--strict"),
-        (args.kernel, "--kernel"),
-        (args.no_kernel, "--no-kernel"),
         (args.wait, "--wait"),
         (args.hit_only, "--hit-only"),
         (args.deltas, "--deltas"),

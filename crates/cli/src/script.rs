@@ -28,7 +28,7 @@ use lang::ast::Provider;
 use lang::program::{Event, Named, Script};
 use lang::run::{Buffering, Ended, Format, Machine, Mode, Out, Settings, Untraced, out_error};
 use lang::{Checked, Disk, Opt, OptValue, Request, Targets};
-use live::{How, Live, Which};
+use live::{How, Live, Patterns, Which};
 use names::Names;
 use options::{Backend, Options};
 use std::fs::File;
@@ -91,6 +91,8 @@ pub fn watched(file: &str, args: &RunArgs, watch: Watch) -> i32 {
         output: args.output.clone(),
         is_quiet: args.quiet,
         is_verbose: args.verbose,
+        backend: if args.no_kernel { Backend::InProc } else { Backend::Auto },
+        takes_patterns: args.kernel,
         watch: Some(watch),
         ..Options::default()
     })
@@ -98,7 +100,7 @@ pub fn watched(file: &str, args: &RunArgs, watch: Watch) -> i32 {
 
 /// Does what the options ask for; the exit code, with everything said.
 pub fn told(options: &Options) -> i32 {
-    match run(options) {
+    match options.check().map_err(|why| format!("ERROR: {why}")).and_then(|()| run(options)) {
         Ok(code) => code,
         Err(why) => {
             why.trim_end().lines().for_each(|line| eprintln!("{line}"));
@@ -204,15 +206,17 @@ fn run(options: &Options) -> Result<i32, String> {
     };
     let trailer = settings.trailer.clone();
     let may_fall = options.backend == Backend::Auto && asked.is_none() && !sampled::has_any(&script);
+    let patterns = if options.takes_patterns { Patterns::Taken } else { Patterns::Left };
     let how = How {
         follows: options.follows,
         says,
         is_verbose: options.is_verbose,
         falls: may_fall && !options.follows && options.watch.is_none(),
+        divides: (may_fall && !options.follows).then_some(patterns),
         cure: may_fall.then_some(match (options.watch.is_some(), options.follows) {
-            (true, _) => "nanoprobe run --backend kernel",
             (_, true) => "--backend kernel without --follow",
-            _ => "--backend kernel",
+            (true, _) if options.takes_patterns => "nanoprobe run --backend kernel",
+            _ => "--kernel",
         }),
     };
     let watch = options.watch;

@@ -27,7 +27,7 @@ mod traced;
 
 pub use look::{clear, lengths, printed};
 pub use machine::{Ended, Machine, Mode, Settings};
-pub use maps::{Shared, image_of, shared, specs};
+pub use maps::{Full, Shared, image_of, merge, replace, shared, specs};
 pub use names::signal_number;
 pub use out::{Buffering, Format, Kept, Out};
 pub use sample::Sample;

@@ -113,21 +113,23 @@ fn an_idle_cpu_has_no_memory_and_gets_no_signal() {
 struct Flood(usize);
 
 impl Engine for Flood {
+    fn has_program(&self, _: usize) -> bool {
+        true
+    }
+
     fn run(&mut self, _: usize) -> Result<(), String> {
         Ok(())
     }
 
-    fn take_records(&mut self) -> Vec<Vec<u8>> {
-        vec![vec![0; 8]; std::mem::take(&mut self.0)]
+    fn take_records(&mut self, _: u64) -> Vec<(u64, Vec<u8>)> {
+        vec![(0, vec![0; 8]); std::mem::take(&mut self.0)]
     }
 
     fn lost(&self) -> u64 {
         0
     }
 
-    fn elements(&self, _: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
-        Vec::new()
-    }
+    fn bring(&mut self, _: usize, _: &Shared) {}
 
     fn clear(&mut self, _: usize) {}
 

@@ -50,6 +50,6 @@ pub use live::stacks::{CallStack, StackCount, StackLosses};
 pub use patch::pages::is_under_kernel;
 pub use plan::{
     Amount, Explained, FileCoverage, Images, Listed, Pace, Plan, PlanError, Progress, RefusedSite, Verb,
-    coverage, explain, list, misrun_by_kernel, plan, plan_each, plan_with,
+    coverage, explain, len_under_kernel, list, misrun_by_kernel, plan, plan_each, plan_with,
 };
 pub use text::Flavour;

@@ -33,7 +33,7 @@ pub use coverage::{FileCoverage, coverage};
 pub use explain::{Explained, explain};
 pub use images::Images;
 pub use pace::{Amount, Pace, Progress};
-pub use site::misrun_by_kernel;
+pub use site::{len_under_kernel, misrun_by_kernel};
 
 use crate::facts::error::Broken;
 use crate::facts::ported;
@@ -97,7 +97,8 @@ pub enum Verb {
     /// Hits, by a handler of the general path.
     CountByHandler,
     /// Programs, which the caller puts where this plan has counts: at each hook of a site, which may have several, and at
-    /// another address than its jump (`SitePlan::hook_addr`).
+    /// another address than its jump (`SitePlan::hook_addr`). A session runs none at sites of [`Rung::Kernel`](crate::Rung): these
+    /// say where the kernel's own programs can.
     Program,
     /// Hits by stack.
     CountStack,

@@ -161,17 +161,21 @@ impl Family {
         }
     }
 
-    /// How many hits were handled and skipped and that memory is as before; and whether that is so. Nothing if nobody was entered.
-    pub fn receipt(&self, left_out: usize) -> (Vec<String>, bool) {
-        if self.receipts.is_empty() {
+    /// How many hits were handled and skipped, those that somebody else had beside included, and that memory is as before; and whether
+    /// that is so. Nothing if nobody was entered, and nobody had any.
+    pub fn receipt(&self, left_out: usize, beside: Option<Runs>) -> (Vec<String>, bool) {
+        if self.receipts.is_empty() && beside.is_none() {
             return (Vec::new(), true);
         }
-        let runs = self.runs;
+        let runs = beside.map_or(self.runs, |beside| add(self.runs, beside));
         let is_clean = self.receipts.iter().all(Receipt::is_verified);
         let causes = causes(runs);
         let (hits, ran, skipped) = (runs.hits(), runs.ran, runs.skipped());
         let hits =
             format!("Hits {hits}: {ran} handled, {skipped} skipped{causes}; {left_out} places left out.");
+        if self.receipts.is_empty() {
+            return (vec![hits], true);
+        }
         let verified = match (self.receipts.iter().all(Receipt::was_gone), is_clean) {
             (true, _) => "Detach verified: yes: nothing to restore, the process ended.",
             (_, true) => "Detach verified: yes.",
@@ -207,7 +211,8 @@ pub fn causes(runs: Runs) -> String {
     if causes.is_empty() { String::new() } else { format!(" ({})", causes.join(", ")) }
 }
 
-fn add(a: Runs, b: Runs) -> Runs {
+/// Of both.
+pub fn add(a: Runs, b: Runs) -> Runs {
     Runs {
         ran: a.ran.saturating_add(b.ran),
         nested: a.nested.saturating_add(b.nested),

@@ -43,7 +43,7 @@ pub fn prepare(
     // The programs know the command's number: it is started, and held, before they are loaded.
     let launched = command::start(&which, &mut stop, guard)?;
     let began = sys::clock_ns(sys::BOOTTIME);
-    match Loaded::load(script, child(launched.as_ref()), began, names) {
+    match Loaded::load(script, (child(launched.as_ref()), began), names, None) {
         Ok(loaded) => {
             let engine = loaded.engine();
             Ok((InKernel { which, targets, loaded, launched, how, stop }, engine))

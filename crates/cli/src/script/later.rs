@@ -52,6 +52,11 @@ impl Later {
         heard.map(|heard| std::mem::replace(&mut heard.seen, now)).unwrap_or_default()
     }
 
+    /// What processes had is not known any more: all of it is new.
+    pub fn forget(&mut self) {
+        self.heard.iter_mut().for_each(|heard| heard.seen.clear());
+    }
+
     /// Processes of which a thread waits for [`answer`](Self::answer), with what to answer.
     pub fn rung(&self) -> Vec<(i32, u32)> {
         let rings = |heard: &Heard| Some((heard.pid, heard.loads.wait(Duration::ZERO)?));

@@ -7,15 +7,18 @@
 //!          V2 all processes write to the same maps, where there can be more than one.
 //!          V3 if nothing is in a process, and the kernel's probes can be where no jump can, the kernel has it all: only with
 //!             everything taken out again, and with what is in the maps by then.
-//! Checked: testkit `scripts`, `together`, `backends` (V3).
+//!          V4 each place is one side's, in all processes: the processes' or the kernel's ([`sides`]).
+//! Checked: testkit `scripts`, `together`, `backends` (V3), `sides` (V4).
+
+mod sides;
 
 use super::budgeted::Asked;
 use super::command;
-use super::family::{Family, PROCESSES_MAX};
+use super::family::{self, Family, PROCESSES_MAX};
 use super::later::Later;
-use super::loaded::Loaded;
+use super::loaded::{self, Loaded};
 use super::names::Names;
-use super::place::{Placing, UNKNOWN, missing, names_in, wanted};
+use super::place::{LeftOut, Placing, missing, names_in, wanted};
 use super::sampled::{Sampled, has_any};
 use crate::budget::Budget;
 use crate::guard::Guard;
@@ -30,10 +33,10 @@ use lang::program::{Event, Script};
 use lang::run::{Engine, Look, Shared, Told, Traced};
 use session::watch::Whom;
 use session::{
-    Attach, Births, FamilyMaps, Images, Launched, Missed, NotProgram, Program, Programs, Session, SitePlan,
+    Attach, Births, FamilyMaps, Images, Launched, Missed, NotProgram, Program, Programs, Runs, Session,
     Wanted, check_process, plan_each,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem::offset_of;
 use std::path::Path;
 use std::rc::Rc;
@@ -64,6 +67,15 @@ pub enum Which {
     All,
 }
 
+/// What becomes of places that a pattern fits, where the kernel has those that are named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patterns {
+    /// They are left out.
+    Left,
+    /// The kernel has them too.
+    Taken,
+}
+
 /// How they are traced.
 #[derive(Clone, Copy)]
 pub struct How {
@@ -75,6 +87,9 @@ pub struct How {
     pub is_verbose: bool,
     /// The kernel may have it all if nothing can be in a process.
     pub falls: bool,
+    /// The kernel may have places that are named where no jump can be, beside those in processes; with those that a pattern fits, if
+    /// that is asked for.
+    pub divides: Option<Patterns>,
     /// What is told where the kernel's probes could be, if that is told.
     pub cure: Option<&'static str>,
 }
@@ -98,17 +113,17 @@ pub struct Live<'g> {
     /// When it was looked last whether anybody is there, and whether nobody was.
     looked: (Instant, bool),
     sampled: Sampled,
-    /// Places without a probe, and why.
-    left_out: Vec<(String, String)>,
-    /// Those of them where the kernel's probes can be.
-    curable: BTreeSet<String>,
-    /// A process that was named in which there is nothing.
-    nothing: Option<String>,
+    /// Places without a probe.
+    left_out: Vec<LeftOut>,
+    /// Places that are the kernel's beside those in processes.
+    apart: BTreeSet<u32>,
+    /// A process that was named in which there is nothing: what is said of it, and where something was to be.
+    nothing: Option<(String, BTreeSet<u32>)>,
     /// The kernel, once it has it all; and for the machine, when that begins.
     by_kernel: Option<Loaded>,
     successor: Option<Box<dyn Engine>>,
-    /// Names of places that some process has.
-    placed: BTreeSet<String>,
+    /// Places that some process has, with their names.
+    placed: BTreeMap<u32, String>,
     names: Rc<Names>,
     /// What may be spent: as it was asked for, and once prices are known.
     asked: Option<Asked>,
@@ -149,11 +164,11 @@ impl<'g> Live<'g> {
             looked: (Instant::now(), false),
             sampled: Sampled::default(),
             left_out: Vec::new(),
-            curable: BTreeSet::new(),
+            apart: BTreeSet::new(),
             nothing: None,
             by_kernel: None,
             successor: None,
-            placed: BTreeSet::new(),
+            placed: BTreeMap::new(),
             names,
             asked,
             budget: None,
@@ -212,15 +227,15 @@ impl<'g> Live<'g> {
         let programs = self.programs.as_ref();
         let reads = |number| programs.and_then(|all| all.get(number)).is_some_and(Program::reads_result);
         let left_by_jumps = tail_calls(&plan.sites);
-        let (sites, natives, left_out) = placing.put(plan, &reads);
-        self.left_out.extend(left_out.iter().cloned());
-        let is_unknown = |(_, why): &&(String, String)| why == UNKNOWN;
-        self.curable.extend(left_out.iter().filter(is_unknown).map(|(name, _)| name.clone()));
+        let mut put = placing.put(plan, &reads, &self.apart);
+        let mut left_out = std::mem::take(&mut put.left_out);
         if let Some(names) = left_by_jumps.filter(|_| self.how.says) {
             eprintln!("WARNING: {names}: {LEFT_BY_JUMP}");
         }
+        let sites = std::mem::take(&mut put.sites);
         if sites.is_empty() {
-            return Err(NOTHING.into());
+            self.left_out.extend(left_out);
+            return if placing.has_any_of(&self.apart) { Ok(()) } else { Err(NOTHING.into()) };
         }
         self.tell(maps);
         let programs = self.compile(script, maps)?;
@@ -238,15 +253,13 @@ impl<'g> Live<'g> {
         if let Some(ground) = session.ground().filter(|_| self.together.is_none()) {
             maps.borrow_mut().go_on_in(Arc::new(ground)).map_err(|why| why.to_string())?;
         }
-        let name = |site: &SitePlan| placing.name(site).unwrap_or(&site.name).to_owned();
-        let cured = session.missed().iter().filter(|(_, why)| is_curable(why));
-        self.curable.extend(cured.map(|(site, _)| name(site)));
-        let missed = |(site, why): &(SitePlan, Missed)| (name(site), why.to_string());
-        let missed: Vec<(String, String)> = session.missed().iter().map(missed).collect();
-        self.placed.extend(placing.placed(left_out.iter().chain(&missed).map(|(name, _)| name.as_str())));
-        self.left_out.extend(missed);
+        for (site, why) in session.missed() {
+            left_out.extend(placing.missed(&put, site, &why.to_string(), is_curable(why)));
+        }
+        self.placed.extend(placing.placed(&left_out, &self.apart));
+        self.left_out.extend(left_out);
         self.names.add(pid, session.family(), session.seen_stacks());
-        self.family.add(session, natives, maps);
+        self.family.add(session, put.natives, maps);
         Ok(())
     }
 
@@ -271,7 +284,12 @@ impl<'g> Live<'g> {
             Err(why) => {
                 let why = format!("process {pid} has not loaded {files}, and cannot be waited for: {why}");
                 let names = names_in(script, &self.targets, &missing);
-                self.left_out.extend(names.map(|name| (name, why.clone())));
+                self.left_out.extend(names.map(|(number, name)| LeftOut {
+                    name,
+                    why: why.clone(),
+                    places: BTreeSet::from([number]),
+                    is_curable: false,
+                }));
             }
         }
         // What it has loaded in between is not missed.
@@ -312,7 +330,7 @@ impl<'g> Live<'g> {
         let mut maps = maps.borrow_mut();
         maps.keep_clock();
         maps.tell(offset_of!(MapsHead, began), self.began);
-        maps.tell(offset_of!(MapsHead, child), self.launched.as_ref().map_or(0, |l| l.pid() as u64));
+        maps.tell(offset_of!(MapsHead, child), self.child().into());
     }
 
     /// Every process that runs one of the files, and those to come.
@@ -350,9 +368,13 @@ impl<'g> Live<'g> {
         for (pid, name) in pids.iter().zip(names) {
             // Before it is entered, so that nothing is started unheard.
             self.listen(*pid);
+            let before = self.left_out.len();
             match self.enter(*pid, script, maps) {
                 Err(why) if why == NOTHING => {
-                    self.nothing.get_or_insert(format!("ERROR: {name}: {why}"));
+                    let out = &self.left_out[before..];
+                    let places = out.iter().flat_map(|out| out.places.iter().copied()).collect();
+                    let said = format!("ERROR: {name}: {why}: {}", causes(out));
+                    self.nothing.get_or_insert((said, places));
                 }
                 other => other.map_err(|why| format!("ERROR: {name}: {why}"))?,
             }
@@ -416,11 +438,17 @@ impl<'g> Live<'g> {
         }
     }
 
+    /// Names of places without a probe that the kernel's probes can have.
+    fn curable(&self) -> BTreeSet<&str> {
+        self.left_out.iter().filter(|out| out.is_curable).map(|out| out.name.as_str()).collect()
+    }
+
     /// What has no probe, and who can have one there.
     fn say_left_out(&self) {
-        say_left_out(&self.left_out.iter().collect::<Vec<_>>(), self.how.is_verbose);
-        if let Some(cure) = self.how.cure.filter(|_| !self.curable.is_empty() && self.by_kernel.is_none()) {
-            let n = self.curable.len();
+        let all: Vec<_> = self.left_out.iter().map(|out| (out.name.clone(), out.why.clone())).collect();
+        say_left_out(&all.iter().collect::<Vec<_>>(), self.how.is_verbose);
+        let n = self.curable().len();
+        if let Some(cure) = self.how.cure.filter(|_| n > 0) {
             let them = if n == 1 { "one of them" } else { "of them" };
             let n = if n == 1 { String::new() } else { format!("{n} ") };
             eprintln!("WARNING: {cure} has {n}{them}, for a trap at each hit, about {KERNEL_PRICE}x dearer");
@@ -432,16 +460,12 @@ impl<'g> Live<'g> {
     /// # Errors
     /// Nor can the kernel: both causes.
     fn fall(&mut self, script: &Script, maps: &Shared) -> Result<(), String> {
-        let nothing = self.nothing.take();
-        let has_none = self.placed.is_empty() && !self.curable.is_empty() && self.later.is_empty();
+        let has_none = self.placed.is_empty() && !self.curable().is_empty() && self.later.is_empty();
         if !self.how.falls || !has_none || self.by_kernel.is_some() {
-            // Several were named, and others have something: as if it had been said at once.
-            return nothing.map_or(Ok(()), Err);
+            return Ok(());
         }
-        let all: Vec<&(String, String)> = self.left_out.iter().collect();
-        let causes = || all.iter().map(|(_, why)| why.as_str()).collect::<BTreeSet<_>>();
-        let causes = render::in_short(&all, false)
-            .unwrap_or_else(|| causes().into_iter().collect::<Vec<_>>().join("; and "));
+        self.nothing = None;
+        let causes = causes(&self.left_out);
         self.births = None;
         self.family.leave_all();
         self.load(script, maps).map_err(|why| {
@@ -456,25 +480,80 @@ impl<'g> Live<'g> {
         Ok(())
     }
 
+    /// # Errors
+    /// A process was named of which nobody has anything.
+    fn check_all(&mut self) -> Result<(), String> {
+        match self.nothing.take() {
+            Some((said, places)) if places.is_disjoint(&self.apart) => Err(said),
+            _ => Ok(()),
+        }
+    }
+
     /// Puts the kernel's probes where no jump can be, on maps that hold what ours do.
     fn load(&mut self, script: &Script, maps: &Shared) -> Result<(), String> {
-        if !self.family.receipt(0).1 {
-            return Err("what was put into the process for a jump is not out again".into());
+        self.check_out()?;
+        let loaded = Loaded::load(script, (self.child(), self.began), self.names.clone(), None)?;
+        let curable = self.left_out.iter().filter(|out| out.is_curable);
+        let places: BTreeSet<u32> = curable.flat_map(|out| out.places.iter().copied()).collect();
+        self.left_out.retain(|out| !out.is_curable);
+        self.hand_over(loaded, places, script, maps)
+    }
+
+    /// # Errors
+    /// Something of ours is in a process.
+    fn check_out(&self) -> Result<(), String> {
+        match self.family.receipt(0, None).1 {
+            true => Ok(()),
+            false => Err("what was put into the process for a jump is not out again".into()),
         }
-        let child = self.launched.as_ref().map_or(0, |launched| launched.pid() as u32);
-        let mut loaded = Loaded::load(script, child, self.began, self.names.clone())?;
+    }
+
+    /// The command's number, 0 without one.
+    fn child(&self) -> u32 {
+        self.launched.as_ref().map_or(0, |launched| launched.pid() as u32)
+    }
+
+    /// Has the kernel's programs run at these places, on maps that hold what ours do.
+    fn hand_over(
+        &mut self,
+        mut loaded: Loaded,
+        places: BTreeSet<u32>,
+        script: &Script,
+        maps: &Shared,
+    ) -> Result<(), String> {
         loaded.take_over(script, maps)?;
         let pids = if matches!(self.which, Which::All) { vec![0] } else { self.named() };
-        loaded.only(self.curable.iter().cloned().collect());
+        loaded.only(places);
         for pid in pids {
             loaded.link(script, &self.targets, pid)?;
         }
         loaded.check()?;
-        self.left_out.retain(|(name, _)| !self.curable.contains(name));
-        self.left_out.extend(loaded.left_out());
+        let left_out = loaded.left_out();
+        self.left_out.extend(left_out.map(|(name, why)| LeftOut {
+            name,
+            why,
+            places: BTreeSet::new(),
+            is_curable: false,
+        }));
         self.successor = Some(loaded.engine());
         self.by_kernel = Some(loaded);
         Ok(())
+    }
+
+    /// Brings the maps up to date of which the kernel has a part.
+    pub fn bring_all(&self, maps: &Shared) {
+        self.by_kernel.iter().for_each(|loaded| loaded.bring_all(maps));
+    }
+
+    /// Empties what the kernel has of the maps.
+    pub fn clear_aside(&self) {
+        self.by_kernel.iter().for_each(Loaded::clear_all);
+    }
+
+    /// What has become of hits so far, by whoever had them.
+    pub fn so_far(&self) -> Runs {
+        let by_kernel = self.by_kernel.as_ref().map(Loaded::runs).unwrap_or_default();
+        family::add(self.family.so_far(), by_kernel)
     }
 
     /// Whether a followed process is there, or a child of one that is traced.
@@ -550,7 +629,11 @@ impl Traced for Live<'_> {
                 self.enter_named(&[pid], script, maps)
             }
         };
-        let entered = entered.and_then(|()| self.fall(script, maps)).and_then(|()| self.sample(script));
+        let entered = entered
+            .and_then(|()| self.fall(script, maps))
+            .and_then(|()| self.divide(script, maps))
+            .and_then(|()| self.check_all())
+            .and_then(|()| self.sample(script));
         if let Err(why) = entered {
             if let Some(launched) = self.launched.take() {
                 launched.abandon();
@@ -575,8 +658,13 @@ impl Traced for Live<'_> {
     }
 
     fn left_out(&self) -> BTreeSet<String> {
-        let names = self.left_out.iter().map(|(name, _)| name);
-        names.filter(|name| !self.placed.contains(*name)).cloned().collect()
+        let placed: BTreeSet<&String> = self.placed.values().collect();
+        let names = self.left_out.iter().map(|out| &out.name);
+        names.filter(|name| !placed.contains(name)).cloned().collect()
+    }
+
+    fn aside(&self) -> BTreeSet<u32> {
+        self.apart.clone()
     }
 
     fn is_any(&self) -> bool {
@@ -668,9 +756,15 @@ impl Traced for Live<'_> {
     }
 
     fn receipt(&mut self) -> (Vec<String>, bool) {
+        let n = self.left_out.len();
         match &self.by_kernel {
-            Some(loaded) => (loaded.receipt(self.left_out.len()), self.family.receipt(0).1),
-            None => self.family.receipt(self.left_out.len()),
+            Some(loaded) if self.apart.is_empty() => (loaded.receipt(n), self.family.receipt(0, None).1),
+            Some(loaded) => {
+                let (mut lines, is_clean) = self.family.receipt(n, Some(loaded.runs()));
+                lines.push(loaded::OUT.to_owned());
+                (lines, is_clean)
+            }
+            None => self.family.receipt(n, None),
         }
     }
 }
@@ -709,6 +803,14 @@ pub fn compile(script: &Script, maps: &Shared) -> Result<Vec<Program>, String> {
         programs.push(program.map_err(|why| format!("ERROR: {}: {}", probe.name, in_words(&why)))?);
     }
     Ok(programs)
+}
+
+/// Why places have no probe, in short.
+fn causes(all: &[LeftOut]) -> String {
+    let pairs: Vec<_> = all.iter().map(|out| (out.name.clone(), out.why.clone())).collect();
+    let whys = || pairs.iter().map(|(_, why)| why.as_str()).collect::<BTreeSet<_>>();
+    let in_short = render::in_short(&pairs.iter().collect::<Vec<_>>(), false);
+    in_short.unwrap_or_else(|| whys().into_iter().collect::<Vec<_>>().join("; and "))
 }
 
 /// What has no probe, by causes if it is much.

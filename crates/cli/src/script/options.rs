@@ -30,6 +30,7 @@ OPTIONS:
     -I DIR, --include FILE    headers
     --info         what this build can do
     -k             tell failed reads and lookups
+    --kernel       the kernel's probes where no jump fits, also at what a pattern fits
     -l [search|filename]      list probes
     -o FILE        write output to FILE
     -p PID         the process to trace, or several of them; tracing ends when they do
@@ -92,6 +93,8 @@ pub struct Options {
     pub output: Option<PathBuf>,
     pub buffering: Option<String>,
     pub backend: Backend,
+    /// Where no jump fits the kernel's probes are wanted at what a pattern fits too.
+    pub takes_patterns: bool,
     /// What tracing may cost the process, in percent of its processor time.
     pub budget: Option<f64>,
     /// Processes that run.
@@ -161,6 +164,7 @@ pub fn parse(words: &[String]) -> Result<Options, String> {
             "-f" | "--format" => options.format = Some(next(name)?),
             "-o" | "--output" => options.output = Some(next(name)?.into()),
             "--backend" => options.backend = Backend::read(&next(name)?)?,
+            "--kernel" => options.takes_patterns = true,
             "-B" => options.buffering = Some(next(name)?),
             "--follow" => options.follows = true,
             "-p" | "--pid" => options.pids.push(next(name)?),
@@ -197,6 +201,7 @@ pub fn parse(words: &[String]) -> Result<Options, String> {
             _ => options.word(word),
         }
     }
+    options.check()?;
     Ok(options)
 }
 
@@ -216,6 +221,19 @@ fn split(word: &str) -> (&str, Option<String>) {
 }
 
 impl Options {
+    /// # Errors
+    /// Two options that contradict each other.
+    pub fn check(&self) -> Result<(), String> {
+        let other = match (self.backend, self.budget, self.follows) {
+            _ if !self.takes_patterns => return Ok(()),
+            (Backend::InProc, ..) => "--backend inproc takes none of the kernel's probes",
+            (_, Some(_), _) => "--budget keeps none with the kernel's probes",
+            (_, _, true) => "the kernel's probes do not follow",
+            _ => return Ok(()),
+        };
+        Err(format!("--kernel: {other}"))
+    }
+
     /// A word that is no option: the file or what is searched, then parameters.
     fn word(&mut self, word: &str) {
         if self.is_list && self.program.is_none() && self.search.is_none() {
@@ -292,6 +310,11 @@ mod tests {
         assert!(read("-e P --budget 200%").is_err() && read("-e P --budget").is_err());
         assert_eq!(read("-e P --budget 2%").unwrap().budget, Some(2.0));
         assert_eq!(read("-e"), Err("option -e takes a value".into()));
+        assert!(read("-e P --kernel").unwrap().takes_patterns);
+        for other in ["--backend inproc", "--budget 2%", "--follow"] {
+            let why = read(&format!("-e P --kernel {other}")).unwrap_err();
+            assert!(why.starts_with("--kernel: "), "{why}");
+        }
         assert!(read("-d ast,nothing -e P").is_err_and(|why| why.starts_with("no stage nothing of -d")));
         assert_eq!(read("-d ast,dis -e P").unwrap().stages, ["ast", "dis"]);
     }

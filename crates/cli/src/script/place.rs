@@ -13,7 +13,7 @@ use image::spec::{Library, Place as At};
 use image::{Process, Spec, When};
 use lang::program::{Event, Native, Script};
 use lang::{ProbedPlace, Targets};
-use session::{Action, Consumer, Plan, SitePlan, Verb};
+use session::{Action, Consumer, Plan, Rung, SitePlan, Verb};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -25,11 +25,46 @@ const UNCHOSEN: &str = "the loader chose another implementation of this function
 /// Address in the process; true where the function is left.
 type Key = (u64, bool);
 
+/// What is wanted at one address.
+#[derive(Default)]
+struct Wanted {
+    /// What the script calls the place.
+    name: String,
+    /// Programs and their cookies, in the order of the script.
+    programs: Vec<(u32, u64)>,
+    /// Numbers of the place, one for each of them.
+    places: BTreeSet<u32>,
+}
+
+/// A place that has no probe in a process.
+#[derive(Clone, Debug)]
+pub struct LeftOut {
+    /// What the script calls it.
+    pub name: String,
+    /// Why.
+    pub why: String,
+    /// Its numbers.
+    pub places: BTreeSet<u32>,
+    /// The kernel's probes can be there.
+    pub is_curable: bool,
+}
+
+/// What is put where.
+pub struct Put {
+    /// Sites with the programs at their hooks.
+    pub sites: Vec<SitePlan>,
+    /// Those of them that need no program.
+    pub natives: Natives,
+    /// Places without a site.
+    pub left_out: Vec<LeftOut>,
+    /// What each site is for, by its address.
+    keys: BTreeMap<u64, Vec<Key>>,
+}
+
 /// What is wanted in one process.
 pub struct Placing<'a> {
     targets: &'a Targets,
-    /// By key: programs and their cookies, in the order of the script, and the name of the place.
-    wanted: BTreeMap<Key, (Vec<(u32, u64)>, String)>,
+    wanted: BTreeMap<Key, Wanted>,
     /// Programs that are a count or a histogram, by number.
     natives: BTreeMap<u32, Native>,
     /// What was asked for, of modules that are mapped.
@@ -66,12 +101,16 @@ impl<'a> Placing<'a> {
         });
         for (program, (target, native)) in (0u32..).zip(at_hits) {
             placing.natives.extend(native.map(|native| (program, native)));
-            for (place, cookie) in &target.sites {
-                let Some(place) = targets.places().get(*place as usize) else { continue };
+            for (number, cookie) in &target.sites {
+                let Some(place) = targets.places().get(*number as usize) else { continue };
                 let Some((_, bias)) = &files[place.file] else { continue };
                 let key = (place.addr.0.wrapping_add(*bias), place.is_return);
-                let name = script.names.get(*cookie as usize).map_or(String::new(), |name| name.to_string());
-                placing.wanted.entry(key).or_insert_with(|| (Vec::new(), name)).0.push((program, *cookie));
+                let name =
+                    || script.names.get(*cookie as usize).map_or(String::new(), |name| name.to_string());
+                let wanted =
+                    placing.wanted.entry(key).or_insert_with(|| Wanted { name: name(), ..Wanted::default() });
+                wanted.programs.push((program, *cookie));
+                wanted.places.insert(*number);
                 placing.specs.insert(place.spec);
             }
         }
@@ -87,21 +126,24 @@ impl<'a> Placing<'a> {
         placing
     }
 
-    /// What the script calls the place of a site; of one that a function is left at, that function's.
-    pub fn name(&self, site: &SitePlan) -> Option<&String> {
-        let addr = site.exit_of.unwrap_or(site.hook_addr(0));
-        let own = self.wanted.get(&(addr, site.exit_of.is_some()));
-        own.or_else(|| self.wanted.get(&(addr, false))).map(|(_, name)| name)
+    /// The places of a site that was not armed, for this reason.
+    pub fn missed(&self, put: &Put, site: &SitePlan, why: &str, is_curable: bool) -> Vec<LeftOut> {
+        let keys = put.keys.get(&site.addr()).map_or(&[][..], Vec::as_slice);
+        let of = |key: &Key| Some(self.wanted.get(key)?.left_out(why.to_owned(), is_curable));
+        keys.iter().filter_map(of).collect()
     }
 
-    /// Names of places that are in the process, given those of the places that are not: a mark may be at several.
-    pub fn placed<'n>(&self, left_out: impl Iterator<Item = &'n str>) -> BTreeSet<String> {
-        let mut places: BTreeMap<&str, usize> = BTreeMap::new();
-        self.wanted.values().for_each(|(_, name)| *places.entry(name).or_default() += 1);
-        for name in left_out {
-            places.entry(name).and_modify(|n| *n = n.saturating_sub(1));
-        }
-        places.into_iter().filter(|(_, n)| *n > 0).map(|(name, _)| name.to_owned()).collect()
+    /// The places that are in the process, with their names, given those that are not and those that are not wanted there.
+    pub fn placed(&self, left_out: &[LeftOut], apart: &BTreeSet<u32>) -> BTreeMap<u32, String> {
+        let is_out =
+            |number: &u32| left_out.iter().any(|out| out.places.contains(number)) || apart.contains(number);
+        let all = self.wanted.values().flat_map(|wanted| wanted.places.iter().map(|n| (*n, &wanted.name)));
+        all.filter(|(number, _)| !is_out(number)).map(|(number, name)| (number, name.clone())).collect()
+    }
+
+    /// Some of it is not wanted there.
+    pub fn has_any_of(&self, apart: &BTreeSet<u32>) -> bool {
+        self.wanted.values().any(|wanted| !wanted.places.is_disjoint(apart))
     }
 
     /// Nothing of it is in the process.
@@ -138,33 +180,44 @@ impl<'a> Placing<'a> {
         Some((native, action))
     }
 
-    /// The sites with the programs at their hooks, and those of them that need none; and the places that have none, with the cause.
+    /// The sites with the programs at their hooks, and the places that have none, with the cause; but for those that are `apart`, which
+    /// are not this process's to have.
     ///
     /// Where a function is left by a jump to another one, its result is not known: programs that read it do not run there.
-    pub fn put(
-        &self,
-        plan: Plan,
-        reads_result: &dyn Fn(u32) -> bool,
-    ) -> (Vec<SitePlan>, Natives, Vec<(String, String)>) {
+    pub fn put(&self, plan: Plan, reads_result: &dyn Fn(u32) -> bool, apart: &BTreeSet<u32>) -> Put {
         let mut natives = Natives::default();
-        let (mut placed, mut unknown) = (BTreeSet::new(), BTreeSet::new());
+        let (mut placed, mut unknown) = (BTreeSet::<Key>::new(), BTreeSet::<Key>::new());
         let opened: BTreeMap<u32, u64> =
             plan.sites.iter().filter_map(|site| Some((site.opens()?, site.hook_addr(0)))).collect();
-        let mut sites = Vec::new();
+        let is_here = |wanted: &&Wanted| wanted.places.is_disjoint(apart);
+        let (mut sites, mut keys) = (Vec::new(), BTreeMap::new());
+        let mut by_kernel: BTreeMap<Key, String> = BTreeMap::new();
         for mut site in plan.sites {
             let exit_of = site.exit_of;
+            let key_of = |addr: u64, consumer: Option<&Consumer>| match consumer {
+                Some(Consumer::Leave { function, .. }) => opened.get(function).map(|start| (*start, true)),
+                Some(Consumer::Enter { .. }) => Some((addr, false)),
+                _ => Some(exit_of.map_or((addr, false), |start| (start, true))),
+            };
+            if site.placement.rung == Rung::Kernel {
+                let why = site.placement.why_not.last();
+                let why = why.map_or(String::new(), |(rung, why)| format!(" ({rung}: {why})"));
+                let addr = site.hook_addr(0);
+                let consumers = site.actions.iter().flat_map(|action| match action {
+                    Action::Consumers(list) => list.iter().map(Some).collect(),
+                    Action::Count => vec![None],
+                });
+                let keys = consumers.filter_map(|consumer| key_of(addr, consumer));
+                by_kernel.extend(keys.map(|key| (key, format!("no jump fits{why}"))));
+                continue;
+            }
+            let mut own: Vec<Key> = Vec::new();
             for number in 0..site.actions.len() {
                 let addr = site.hook_addr(number);
                 let Action::Consumers(list) = &mut site.actions[number] else { continue };
-                let key = match list.first() {
-                    Some(Consumer::Leave { function, .. }) => {
-                        opened.get(function).map(|start| (*start, true))
-                    }
-                    Some(Consumer::Enter { .. }) => Some((addr, false)),
-                    _ => Some(exit_of.map_or((addr, false), |start| (start, true))),
-                };
-                let wanted = key.and_then(|key| self.wanted.get(&key));
-                let programs = wanted.map_or(&[][..], |(programs, _)| programs);
+                let key = key_of(addr, list.first());
+                let wanted = key.and_then(|key| self.wanted.get(&key)).filter(is_here);
+                let programs = wanted.map_or(&[][..], |wanted| &wanted.programs);
                 let hook = site.placement.hooks.get(number);
                 let is_unknown = hook.is_some_and(|hook| hook.is_tail_call);
                 let runs = |(program, _): &&(u32, u64)| !(is_unknown && reads_result(*program));
@@ -175,8 +228,9 @@ impl<'a> Placing<'a> {
                 if let Some((start, true)) = key {
                     site.exit_of = Some(start);
                 }
-                placed.extend(key.filter(|_| !list.is_empty()));
+                own.extend(key.filter(|_| !list.is_empty()));
             }
+            placed.extend(&own);
             let has_any = |action: &Action| !matches!(action, Action::Consumers(list) if list.is_empty());
             let alone = match site.actions.as_slice() {
                 [Action::Consumers(list)] => list.iter().filter_map(|consumer| consumer.program()).collect(),
@@ -187,6 +241,7 @@ impl<'a> Placing<'a> {
                 site.actions = vec![action];
             }
             if site.actions.iter().any(has_any) {
+                keys.insert(site.addr(), own);
                 sites.push(site);
             }
         }
@@ -203,9 +258,22 @@ impl<'a> Placing<'a> {
             None if plan.unchosen.contains(addr) => UNCHOSEN.to_owned(),
             None => "no probe can stand there".to_owned(),
         };
-        let missing = self.wanted.iter().filter(|(key, _)| !placed.contains(key));
-        let left_out = missing.map(|((addr, _), (_, name))| (name.clone(), why(addr))).collect();
-        (sites, natives, left_out)
+        let is_missing = |(key, wanted): &(&Key, &Wanted)| !placed.contains(*key) && is_here(wanted);
+        let left_out = self.wanted.iter().filter(is_missing).map(|(key, wanted)| match by_kernel.get(key) {
+            Some(why) => wanted.left_out(why.clone(), true),
+            None => {
+                let why = why(&key.0);
+                let is_curable = why == UNKNOWN;
+                wanted.left_out(why, is_curable)
+            }
+        });
+        Put { left_out: left_out.collect(), sites, natives, keys }
+    }
+}
+
+impl Wanted {
+    fn left_out(&self, why: String, is_curable: bool) -> LeftOut {
+        LeftOut { name: self.name.clone(), why, places: self.places.clone(), is_curable }
     }
 }
 
@@ -221,12 +289,12 @@ pub fn missing(script: &Script, targets: &Targets, process: &Process) -> Vec<Pat
     wanted
 }
 
-/// Names of the places that a script has in some files.
+/// The places that a script has in some files: numbers and names.
 pub fn names_in<'a>(
     script: &'a Script,
     targets: &'a Targets,
     files: &'a [PathBuf],
-) -> impl Iterator<Item = String> + 'a {
+) -> impl Iterator<Item = (u32, String)> + 'a {
     let sites = script.probes.iter().filter_map(|probe| match &probe.event {
         Event::Target(target) => Some(&target.sites),
         _ => None,
@@ -236,7 +304,7 @@ pub fn names_in<'a>(
         place.is_some_and(|place| files.contains(&targets.files()[place.file].path))
     };
     let names = sites.flatten().filter(is_there);
-    names.filter_map(|(_, cookie)| script.names.get(*cookie as usize).map(ToString::to_string))
+    names.filter_map(|(place, cookie)| Some((*place, script.names.get(*cookie as usize)?.to_string())))
 }
 
 /// The files that a script has places in.

@@ -20,8 +20,8 @@ use crate::top::shot::{Maps, Shot};
 use crate::top::view::{Tab, View, Wish};
 use crate::top::{self, Tty};
 use lang::program::Script;
-use lang::run::{self, Format, Look, Sample, Shared, Traced, out_error};
-use session::Session;
+use lang::run::{self, Engine, Format, Look, Sample, Shared, Traced, out_error};
+use session::{Rung, Session};
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::File;
@@ -256,13 +256,14 @@ impl<'g> Watched<'g> {
         let (before, then, _) = self.hits;
         let took = before.map(|before| now.saturating_duration_since(before));
         if took.is_none_or(|took| took >= SUMMED.min(self.every())) {
-            let hits = self.live.family().so_far().hits();
+            let hits = self.live.so_far().hits();
             let rate = took.map_or(0.0, |took| hits.saturating_sub(then) as f64 / took.as_secs_f64());
             self.hits = (Some(now), hits, rate);
         }
     }
 
     fn take_shot(&mut self, script: &Script, maps: &Shared, elements: usize) {
+        self.live.bring_all(maps);
         let text = run::printed(script, maps, Format::Text, elements, &self.trailer);
         let lengths = run::lengths(script, maps);
         let heads: Vec<String> = lengths.iter().map(|(name, n)| format!("{name}: {n}")).collect();
@@ -288,12 +289,17 @@ impl<'g> Watched<'g> {
             ("overhead", "not known".to_owned()),
         ];
         rows.extend(self.health.processor());
-        let runs = family.so_far();
+        let runs = self.live.so_far();
         let (hits, ran, skipped) = (runs.hits(), runs.ran, runs.skipped());
         rows.push(("hits", format!("{hits} = {ran} handled + {skipped} skipped{}", causes(runs))));
-        let rungs: Vec<String> =
+        let mut rungs: Vec<String> =
             render::by_rung(family.sessions()).values().map(|(rung, n)| format!("{n} {rung}")).collect();
-        let sites: usize = family.sessions().map(|session| session.sites().count()).sum();
+        let mut sites: usize = family.sessions().map(|session| session.sites().count()).sum();
+        let by_kernel = self.live.aside().len();
+        if by_kernel > 0 {
+            rungs.push(format!("{by_kernel} {}", Rung::Kernel));
+            sites += by_kernel;
+        }
         let missed = self.live.left_out().len();
         rows.push(("probes", format!("{sites} sites: {}; {missed} places left out", rungs.join(", "))));
         let longest = family.sessions().map(Session::longest_stall).max().unwrap_or_default();
@@ -307,6 +313,7 @@ impl<'g> Watched<'g> {
     }
 
     fn print(&mut self, script: &Script, maps: &Shared) {
+        self.live.bring_all(maps);
         let mut text = run::printed(script, maps, self.format, self.watch.rows, &self.trailer);
         let (target, seconds) = (&self.shot.target, self.shot.seconds);
         if self.format == Format::Json {
@@ -335,6 +342,7 @@ impl<'g> Watched<'g> {
         match wish {
             Wish::Quit => {}
             Wish::Zero => {
+                self.live.clear_aside();
                 run::clear(script, maps);
                 self.view.note = "the maps are empty; the closing report has what comes from now on".into();
                 self.next = Instant::now();
@@ -375,6 +383,14 @@ impl Traced for Watched<'_> {
 
     fn left_out(&self) -> BTreeSet<String> {
         self.live.left_out()
+    }
+
+    fn aside(&self) -> BTreeSet<u32> {
+        self.live.aside()
+    }
+
+    fn successor(&mut self) -> Option<Box<dyn Engine>> {
+        self.live.successor()
     }
 
     fn is_any(&self) -> bool {

@@ -32,38 +32,36 @@ const AT_ONCE: usize = 256;
 const SETTLED: u64 = 1_000_000;
 
 impl Machine {
-    /// Reads all records that wait: those of traced processes as far as no older one can come, then our own.
+    /// Reads all records that wait: those of traced processes and of another engine as far as no older one can come, then our own.
     pub(super) fn drain(&mut self, traced: &mut dyn Traced) {
-        self.drain_engine(traced);
-        self.drain_traced(os::clock(os::MONOTONIC).saturating_sub(SETTLED), traced);
+        self.drain_hits(os::clock(os::MONOTONIC).saturating_sub(SETTLED), traced);
         self.drain_own();
     }
 
     /// Reads all records; no hit leaves one any more.
     pub(super) fn drain_all(&mut self) {
-        self.drain_engine(&mut Untraced);
-        self.drain_traced(u64::MAX, &mut Untraced);
+        self.drain_hits(u64::MAX, &mut Untraced);
         self.drain_own();
     }
 
-    /// Records that hits left before a time, in one order over all CPUs.
-    fn drain_traced(&mut self, until: u64, traced: &mut dyn Traced) {
+    /// Records that hits left before a time, in one order over all CPUs and both engines.
+    fn drain_hits(&mut self, until: u64, traced: &mut dyn Traced) {
         let records = self.shared.borrow_mut().take_records(until);
-        self.show_all(records.into_iter().map(|record| record.bytes), traced);
+        let mut records: Vec<(u64, Vec<u8>)> =
+            records.into_iter().map(|record| (record.stamp, record.bytes)).collect();
+        if let Some(engine) = &mut self.engine {
+            records.extend(engine.take_records(until));
+            records.sort_by_key(|(stamp, _)| *stamp);
+            let lost = engine.lost();
+            self.memory.lost += lost.saturating_sub(std::mem::replace(&mut self.lost_in_engine, lost));
+        }
+        self.show_all(records.into_iter().map(|(_, bytes)| bytes), traced);
         let maps = self.shared.borrow();
         let lost = maps.errors(HelperError::RingFull).saturating_add(maps.errors(HelperError::RecordTooLong));
         // Of who was killed while he wrote one.
         let lost = lost.saturating_add(maps.abandoned());
         drop(maps);
         self.memory.lost += lost.saturating_sub(std::mem::replace(&mut self.lost_in_rings, lost));
-    }
-
-    /// Records of another engine, which are in order.
-    fn drain_engine(&mut self, traced: &mut dyn Traced) {
-        let Some(engine) = &mut self.engine else { return };
-        let (records, lost) = (engine.take_records(), engine.lost());
-        self.show_all(records, traced);
-        self.memory.lost += lost.saturating_sub(std::mem::replace(&mut self.lost_in_engine, lost));
     }
 
     /// Shows some and others; there may be more than is shown in a second.

@@ -16,6 +16,7 @@ use super::out::{Format, Out};
 use super::report::{self, How};
 use super::traced::{Engine, Look, Told, Traced, Untraced};
 use crate::program::{Event, Probe, Script, Trouble};
+use crate::sides;
 use bpf::{Fault, Program};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{PipeReader, Read, Write};
@@ -109,7 +110,7 @@ pub struct Machine {
     pub(super) trailer: String,
     pub(super) cat_max: u64,
     pub(super) is_real: bool,
-    /// Who runs the programs, if it is not this machine.
+    /// Who runs programs beside this machine, or all of them.
     pub(super) engine: Option<Box<dyn Engine>>,
     settings: Settings,
 }
@@ -157,10 +158,10 @@ impl Machine {
         self.engine = Some(engine);
     }
 
-    /// Brings a map up to date, where it is another engine's.
-    pub(super) fn fetch(&self, map: usize) {
-        if let (Some(engine), Some(map_here)) = (&self.engine, self.memory.maps.get(map)) {
-            map_here.become_like(&engine.elements(map));
+    /// Brings a map up to date, where another engine has some of it.
+    pub(super) fn fetch(&mut self, map: usize) {
+        if let Some(engine) = self.engine.as_mut().filter(|_| map < self.memory.maps.len()) {
+            engine.bring(map, &self.shared);
         }
     }
 
@@ -173,11 +174,16 @@ impl Machine {
 
     /// Runs one program.
     fn run_program(&mut self, probe: usize) -> Result<u64, Fault> {
-        if let Some(engine) = &mut self.engine {
+        if let Some(engine) = self.engine.as_mut().filter(|engine| engine.has_program(probe)) {
             if let Err(why) = engine.run(probe) {
                 *self.faults.entry((probe, why)).or_default() += 1;
             }
             return Ok(0);
+        }
+        if self.engine.is_some() {
+            // It goes by what is in them.
+            let named: Vec<usize> = sides::named(&self.script.probes[probe].program).collect();
+            named.into_iter().for_each(|map| self.fetch(map));
         }
         let program: &Program = &self.script.probes[probe].program;
         let result = bpf::run(program, &mut self.memory, [CONTEXT_AT, 0, 0, 0, 0], FUEL);
@@ -218,7 +224,7 @@ impl Machine {
             return self.refused(&why);
         }
         self.engine = traced.successor().or(self.engine.take());
-        self.attached(&traced.left_out());
+        self.attached(&traced.left_out(), &traced.aside());
         self.drain(traced);
         if !self.settings.is_dry && self.exit.is_none() {
             self.wait_for_events(signals.as_ref(), traced);
@@ -231,7 +237,7 @@ impl Machine {
         self.run_samples(traced);
         self.drain_all();
         self.fire(|event| *event == Event::End);
-        self.drain(&mut Untraced);
+        self.drain_all();
         self.print_maps();
         self.tell(traced.told());
         let (lines, is_clean) = traced.receipt();
@@ -261,24 +267,35 @@ impl Machine {
         self.end(1)
     }
 
-    fn attached(&mut self, left_out: &BTreeSet<String>) {
+    /// How many probes there are; of those in processes also who has them, if that is not one for all.
+    fn attached(&mut self, left_out: &BTreeSet<String>, aside: &BTreeSet<u32>) {
+        // A mark at several places is one probe.
+        let names = |probe: &Probe, is_of: &dyn Fn(u32) -> bool| {
+            let Event::Target(target) = &probe.event else { return 0 };
+            let sites = target.sites.iter().filter(|(place, _)| is_of(*place));
+            let names = sites.filter_map(|(_, cookie)| self.script.names.get(*cookie as usize));
+            let names: BTreeSet<&str> = names.map(|name| &**name).collect();
+            names.into_iter().filter(|name| !left_out.contains(*name)).count()
+        };
         let of = |probe: &Probe| match &probe.event {
             Event::Test(_) | Event::Bench(_) => 0,
-            // A mark at several places is one probe.
-            Event::Target(target) => {
-                let names =
-                    target.sites.iter().filter_map(|(_, cookie)| self.script.names.get(*cookie as usize));
-                let names: BTreeSet<&str> = names.map(|name| &**name).collect();
-                names.iter().filter(|name| !left_out.contains(**name)).count()
-            }
+            Event::Target(_) => names(probe, &|_| true),
             _ => 1,
         };
         let n: usize = self.script.probes.iter().map(of).sum();
+        let [by_jump, by_kernel] = [false, true].map(|is_aside| -> usize {
+            let is_of = |place: u32| aside.contains(&place) == is_aside;
+            self.script.probes.iter().map(|probe| names(probe, &is_of)).sum()
+        });
+        let of_both = match by_kernel {
+            0 => String::new(),
+            _ => format!(" ({by_jump} jump, {by_kernel} kernel)"),
+        };
         if !self.settings.is_quiet {
             match self.out.format {
                 Format::Text => {
                     let s = if n == 1 { "" } else { "s" };
-                    self.say(&format!("Attached {n} probe{s}\n"));
+                    self.say(&format!("Attached {n} probe{s}{of_both}\n"));
                 }
                 Format::Json => {
                     let line = format!(
@@ -408,6 +425,12 @@ impl Machine {
             return;
         }
         (0..self.memory.maps.len()).for_each(|map| self.fetch(map));
+        for (name, keys) in self.engine.iter().flat_map(|engine| engine.missing()).collect::<Vec<_>>() {
+            let keys = if keys == 1 { "a key".to_owned() } else { format!("{keys} keys") };
+            self.say(&format!(
+                "WARNING: {name} is full: of {keys} what the kernel's probes took in is missing\n"
+            ));
+        }
         let how = How { top: 0, div: 1, trailer: &self.trailer, is_real: self.is_real, is_falling: false };
         let mut maps: Vec<&Map> = self.memory.maps.iter().filter(|map| map.len() > 0).collect();
         maps.sort_by(|a, b| a.decl.name.cmp(&b.decl.name));

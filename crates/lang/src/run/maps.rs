@@ -44,9 +44,22 @@ pub fn shared(decls: &[MapDecl], constants: Vec<u8>) -> Result<Shared, String> {
     Ok(Rc::new(RefCell::new(maps)))
 }
 
-/// Keys and values of a map as another engine has them: see [`Engine::elements`](super::Engine::elements).
+/// Keys and values of a map as another engine has them: of an aggregate the words over all CPUs.
 pub fn image_of(decl: &MapDecl, number: usize, maps: &Shared) -> Vec<(Vec<u8>, Vec<u8>)> {
     Map::new(decl.clone(), number, maps).image()
+}
+
+/// Makes a map what another engine's is, which [`image_of`] would give.
+pub fn replace(decl: &MapDecl, number: usize, maps: &Shared, elements: &[(Vec<u8>, Vec<u8>)]) {
+    Map::new(decl.clone(), number, maps).become_like(elements);
+}
+
+/// Takes words that were aggregated elsewhere into a key of a map.
+///
+/// # Errors
+/// The map takes no further key.
+pub fn merge(decl: &MapDecl, number: usize, maps: &Shared, key: &[u8], words: &[u64]) -> Result<(), Full> {
+    Map::new(decl.clone(), number, maps).merge(key, words)
 }
 
 fn spec(decl: &MapDecl) -> Spec {
@@ -236,11 +249,15 @@ impl Map {
                 Some(_) => {
                     let words: Vec<u64> =
                         value.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
-                    let key = self.key(key);
-                    self.maps().table(self.number).merge(&key, &words, Outside).map_err(|_| Full)
+                    self.merge(key, &words)
                 }
             };
         }
+    }
+
+    /// Takes words of another engine's aggregate into a key's.
+    pub fn merge(&self, key: &[u8], words: &[u64]) -> Result<(), Full> {
+        self.maps().table(self.number).merge(&self.key(key), words, Outside).map_err(|_| Full)
     }
 
     /// Keys and values as another engine's map has them: of an aggregate the words over all CPUs.

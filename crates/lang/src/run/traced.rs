@@ -54,13 +54,19 @@ pub trait Traced {
         Ok(())
     }
 
-    /// Who runs all programs and has all maps from now on, if that has changed by an attach or a look; with what was in the maps.
+    /// Who runs programs and has maps beside this machine from now on, or all of them, if that has changed by an attach or a look;
+    /// with what was in the maps.
     fn successor(&mut self) -> Option<Box<dyn Engine>> {
         None
     }
 
     /// Names of places that are in no process, though their file is in one.
     fn left_out(&self) -> BTreeSet<String> {
+        BTreeSet::new()
+    }
+
+    /// Numbers of the places where the kernel runs the programs, while processes have others.
+    fn aside(&self) -> BTreeSet<u32> {
         BTreeSet::new()
     }
 
@@ -113,28 +119,37 @@ pub trait Traced {
     }
 }
 
-/// Another engine than this machine's, which has all programs and maps of a script.
+/// Another engine beside this machine's, for some programs and maps of a script or for all of them.
 pub trait Engine {
-    /// Runs a program that is not run at hits.
+    /// Whether it has this program, which is not run at hits.
+    fn has_program(&self, probe: usize) -> bool;
+
+    /// Runs a program that it has.
     ///
     /// # Errors
     /// Why not, as it is told.
     fn run(&mut self, probe: usize) -> Result<(), String>;
 
-    /// The records that programs left since, in their order.
-    fn take_records(&mut self) -> Vec<Vec<u8>>;
+    /// The records that programs left since, in their order, with their times: those before `until` at the least.
+    fn take_records(&mut self, until: u64) -> Vec<(u64, Vec<u8>)>;
 
     /// Records that found no room, so far.
     fn lost(&self) -> u64;
 
-    /// Keys and values of a map as they are now; of an aggregate the words over all CPUs.
-    fn elements(&self, map: usize) -> Vec<(Vec<u8>, Vec<u8>)>;
+    /// Brings up to date what the machine has of a map: makes it what the engine has of one that is its own, and takes in what has come
+    /// there since of one that is on both sides.
+    fn bring(&mut self, map: usize, maps: &Shared);
 
     /// Removes all keys of a map.
     fn clear(&mut self, map: usize);
 
     /// Makes all values of a map zeros.
     fn zero(&mut self, map: usize);
+
+    /// Names of maps that had no room for what came from here, with how many keys that were.
+    fn missing(&self) -> Vec<(String, u64)> {
+        Vec::new()
+    }
 }
 
 /// No process.

@@ -380,7 +380,7 @@ pub enum Missed {
     UnderJump,
     /// A thread that is still in the trampoline of another nanoprobe, which has left, will come out inside the window.
     Leaving,
-    /// No jump fits, and what is to be done there is a program, which the kernel does not run yet.
+    /// No jump fits, and what is to be done there is a program, which a session has no kernel's probe run.
     ProgramByKernel,
     /// A goroutine has too little stack for the helpers that the program calls.
     LittleStack,
@@ -436,10 +436,9 @@ impl std::fmt::Display for Missed {
                 f,
                 "it is Go code, whose stack may have some hundred bytes left, and the program calls helpers, which need more"
             ),
-            Missed::ProgramByKernel => write!(
-                f,
-                "no jump fits, and a program runs in the process only: at a kernel uprobe (rung 7) it is not run"
-            ),
+            Missed::ProgramByKernel => {
+                write!(f, "no jump fits, and in the process there is nothing else that runs a program")
+            }
             Missed::Kernel(why) => write!(f, "no jump fits, and {why}"),
             Missed::TooFar(e) => write!(f, "{e}"),
         }

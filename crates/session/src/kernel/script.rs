@@ -50,6 +50,8 @@ pub struct Scripted<'a> {
     pub program: &'a Program,
     /// It runs at hits; else when [`KernelScript::run`] says.
     pub is_at_hits: bool,
+    /// The kernel is to have it; one that is not wanted is not loaded.
+    pub is_wanted: bool,
     /// The first and last cookie of its places.
     pub cookies: (u64, u64),
 }
@@ -197,7 +199,8 @@ fn failed(call: &'static str) -> impl Fn(Errno) -> NotByKernel {
 /// A script in the kernel.
 #[derive(Debug)]
 pub struct KernelScript {
-    programs: Vec<OwnedFd>,
+    /// Those that are wanted, at their places.
+    programs: Vec<Option<OwnedFd>>,
     tables: Vec<Held>,
     counts: Held,
     lost_at: usize,
@@ -252,7 +255,8 @@ impl KernelScript {
             let cookies = scripted.cookies;
             let may_wait = scripted.is_at_hits;
             let library = Library { tables: &kept, longest, zeros, number, cookies, may_wait, lost: lost_at };
-            load(scripted, &descriptors, &library, types.as_raw_fd())
+            let load = || load(scripted, &descriptors, &library, types.as_raw_fd());
+            scripted.is_wanted.then(load).transpose()
         };
         let programs = plan.programs.iter().enumerate().map(load).collect::<Result<_, _>>()?;
         let (links, _others) = (Links::new(), [constants, world, slots]);
@@ -264,8 +268,8 @@ impl KernelScript {
     /// # Errors
     /// The kernel does not.
     pub fn run(&self, program: usize) -> Result<(), NotByKernel> {
-        let fd = self.programs.get(program).ok_or(Errno::EINVAL).map_err(failed("run of a program"))?;
-        tables::run_once(fd.as_raw_fd()).map_err(failed("run of a program")).map(drop)
+        let fd = self.program(program).map_err(failed("run of a program"))?;
+        tables::run_once(fd).map_err(failed("run of a program")).map(drop)
     }
 
     /// Has a program run at hits of these places, in one process or, for 0, in all.
@@ -273,13 +277,17 @@ impl KernelScript {
     /// # Errors
     /// The kernel cannot probe one of them.
     pub fn link(&mut self, program: usize, places: &KernelPlaces, pid: i32) -> Result<(), NotByKernel> {
-        let fd = self.programs.get(program).ok_or(Errno::EINVAL).map_err(failed("link"))?;
+        let fd = self.program(program).map_err(failed("link"))?;
         let path = CString::new(places.path.as_str()).map_err(|_| failed("link")(Errno::EINVAL))?;
         let KernelPlaces { offsets, cookies, semaphores, is_return, .. } = places;
         let places = Places { offsets, cookies, semaphores };
-        let link = sys::bpf::link_uprobes(fd.as_raw_fd(), &path, &places, pid, *is_return);
+        let link = sys::bpf::link_uprobes(fd, &path, &places, pid, *is_return);
         self.links.add(owned(link).map_err(failed("uprobe"))?);
         Ok(())
+    }
+
+    fn program(&self, number: usize) -> Result<i32, Errno> {
+        self.programs.get(number).and_then(Option::as_ref).map(AsRawFd::as_raw_fd).ok_or(Errno::EINVAL)
     }
 
     /// Takes all places out again.
@@ -318,22 +326,26 @@ impl KernelScript {
         held.table.set(&sized(key, shape.key), &sized(value, shape.value)).map_err(failed("map update"))
     }
 
-    /// Removes all keys of a table.
-    pub fn clear(&self, table: usize) {
-        let Some(held) = self.tables.get(table) else { return };
-        for (key, _) in held.elements() {
+    /// Removes all keys of a table; those that were there.
+    pub fn clear(&self, table: usize) -> Vec<Vec<u8>> {
+        let Some(held) = self.tables.get(table) else { return Vec::new() };
+        let removed = |(key, _): (Vec<u8>, Vec<u8>)| {
             // One that has gone meanwhile is not there any more either.
             let _ = held.table.remove(&key);
-        }
+            key
+        };
+        held.elements().into_iter().map(removed).collect()
     }
 
-    /// Makes all values of a table zeros.
-    pub fn zero(&self, table: usize) {
-        let Some(held) = self.tables.get(table) else { return };
-        for (key, value) in held.elements() {
+    /// Makes all values of a table zeros; the keys that were there.
+    pub fn zero(&self, table: usize) -> Vec<Vec<u8>> {
+        let Some(held) = self.tables.get(table) else { return Vec::new() };
+        let zeroed = |(key, value): (Vec<u8>, Vec<u8>)| {
             // As for `clear`.
             let _ = held.table.set(&key, &vec![0; value.len()]);
-        }
+            key
+        };
+        held.elements().into_iter().map(zeroed).collect()
     }
 
     /// What became of a program's runs.
@@ -421,7 +433,13 @@ mod tests {
             h::RINGBUF_OUTPUT
         );
         let program = Program::new(bpf::assemble(&(body.to_owned() + &record)).unwrap()).unwrap();
-        let of = |is_at_hits| Scripted { name: "one", program: &program, is_at_hits, cookies: (3, 5) };
+        let of = |is_at_hits| Scripted {
+            name: "one",
+            program: &program,
+            is_at_hits,
+            is_wanted: true,
+            cookies: (3, 5),
+        };
         let (programs, tables) = ([of(false), of(true)], tables());
         let plan = ScriptPlan {
             programs: &programs,
@@ -550,7 +568,13 @@ mod tests {
                     h::AGGREGATE
                 );
                 let program = Program::new(bpf::assemble(&text).unwrap()).unwrap();
-                let one = Scripted { name: "one", program: &program, is_at_hits: false, cookies: (0, 0) };
+                let one = Scripted {
+                    name: "one",
+                    program: &program,
+                    is_at_hits: false,
+                    is_wanted: true,
+                    cookies: (0, 0),
+                };
                 let table = Spec { kind: Kind::Hash, key: 8, value: 8, limit: 4, agg: Some(agg) };
                 let plan = ScriptPlan {
                     programs: &[one],

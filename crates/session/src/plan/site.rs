@@ -34,22 +34,31 @@ impl Planner<'_> {
             // Others say where a site is by where its jump is.
             Err(NoJump::Refused(why @ Refusal::NoRung { .. })) if verb == Verb::Program => {
                 let earlier = self.earlier(wanted, placed, why);
-                earlier.map_err(|why| self.in_words(wanted, &why))?
+                earlier.or_else(|why| self.by_kernel(wanted, verb, placed, why))?
             }
-            Err(why) if action.suits_kernel() => self.by_kernel(wanted, placed, why)?,
+            Err(why) if action.suits_kernel() => self.by_kernel(wanted, verb, placed, why)?,
             other => other.map_err(|why| self.in_words(wanted, &why))?,
         };
         self.site_plan(wanted, wanted.name.clone(), placement, vec![action])
     }
 
-    /// The probe placed by the kernel, if that is what `why` leaves.
-    fn by_kernel(&self, wanted: &Match, placed: &Placed, why: NoJump) -> Result<Placement, String> {
+    /// The probe placed by the kernel, if that is what `why` leaves. Of a program that is no site of a session's, but the caller may know
+    /// what to do with it.
+    fn by_kernel(
+        &self,
+        wanted: &Match,
+        verb: Verb,
+        placed: &Placed,
+        why: NoJump,
+    ) -> Result<Placement, String> {
         let (bias, image) = (self.module(wanted.module).bias.0, &self.images[&wanted.module].image);
         let Some((len, _)) = kernel_way(image, wanted.addr) else { return Err(self.in_words(wanted, &why)) };
         let is_taken = placed.is_taken(wanted.addr..wanted.addr + u64::from(len), bias);
         match why {
-            // A link of ours does not raise a mark's semaphore.
-            why if wanted.mark.is_some() || misrun(image, wanted.addr).is_some() => {
+            // A link of a session's does not raise a mark's semaphore.
+            why if (wanted.mark.is_some() && verb != Verb::Program)
+                || misrun(image, wanted.addr).is_some() =>
+            {
                 Err(self.in_words(wanted, &why))
             }
             NoJump::Refused(Refusal::NoRung { why_not, .. }) if !is_taken => {
@@ -195,6 +204,11 @@ pub(super) fn kernel_placement(
     let (len, _) = kernel_way(image, addr)?;
     let is_free = !is_taken(addr..addr + u64::from(len)) && misrun(image, addr).is_none();
     is_free.then(|| Placement::by_kernel(addr, len, Vec::new()))
+}
+
+/// Bytes of the instruction that the kernel's probe would take the place of; `None` outside of code.
+pub fn len_under_kernel(image: &ElfImage, addr: ImageAddr) -> Option<u8> {
+    kernel_way(image, addr.0).map(|(len, _)| len)
 }
 
 /// What the kernel's probe would do to the instruction there, in words, if that is not what the processor does.
