@@ -11,7 +11,7 @@ fn main() {
 mod blob {
     use super::whole::stacks;
     use runtime::{
-        Adder, Function, Locked, PtRegs, Rseq, count, enter, enter_go, helpers, leave, leave_go,
+        Adder, Function, Locked, PtRegs, Rseq, count, counts, enter, enter_go, helpers, leave, leave_go,
         log2_histogram, log2_histograms, program_in_space_locked, program_in_space_rseq, program_locked,
         program_rseq, ring, ring_before_exec, trace_enter, trace_leave,
     };
@@ -53,6 +53,7 @@ mod blob {
             stacks::<A>()[0],
             stacks::<A>()[1],
             Some(log2_histograms::<A>),
+            Some(counts::<A>),
         ]
     }
 

@@ -6,7 +6,7 @@
 //! Context: hit, signal included: a signal handler that interrupts an add makes it none (restartable), or finds it done or
 //!          not begun (locked).
 //! Keeps:   T1 an add that returns true has added to the copy of the CPU that it ran on, once; one that returns false has
-//!             added nothing.
+//!             added nothing; of a run each add that is not among those that are left was done once, the others were not.
 //!          T2 an entry is 0 or a copy's address, a multiple of 256, with a low byte that is the owner's: it may change at
 //!             any time, and no add looks at it.
 //! Checked: tests below; tests/golden.rs; testkit `counting` with `hist` (exact over 8 threads), `bench trig-uprobe-nop`
@@ -48,6 +48,24 @@ pub unsafe fn try_count<const AREA: usize, const TABLE: usize, const CELL: usize
 ) -> bool {
     // SAFETY: the caller's duties are the same.
     unsafe { arch::table_count::<AREA, TABLE, CELL>(site, copy, consumer) }
+}
+
+/// Adds one to a cell of each of `count` consumers, which stand `STRIDE` bytes apart from `first` on: the one `offset` bytes behind
+/// that which the 32-bit number at `CELL` of the consumer names. Otherwise as [`try_add`]. Returns how many, the last ones, were not
+/// added: all, or those that were left when the kernel interrupted.
+///
+/// # Safety
+/// As for [`try_add`], with each of these cells; the numbers must be readable. `STRIDE` must be 1 to 128, `count` at least 1.
+#[inline(always)]
+pub unsafe fn try_count_run<const AREA: usize, const TABLE: usize, const CELL: usize, const STRIDE: usize>(
+    site: *const u8,
+    copy: u64,
+    first: *const u8,
+    count: u64,
+    offset: u64,
+) -> u64 {
+    // SAFETY: the caller's duties are the same.
+    unsafe { arch::table_count_run::<AREA, TABLE, CELL, STRIDE>(site, copy, first, count, offset) }
 }
 
 /// Adds `n` to the cell of the copy of the CPU that the thread was on a moment ago, by a locked add; false if the table
@@ -192,6 +210,77 @@ mod tests {
         assert!(others < threads * ADDS || !RseqOffset::detect().is_some(), "copies are found");
     }
 
+    /// A run that is so long that most interruptions come in the middle of it, over so many cells.
+    const RUN: u64 = 700;
+    const CELLS: usize = 7;
+    const OFFSET: u64 = 16;
+
+    fn run() -> Vec<Consumer> {
+        (0..RUN as usize).map(|i| Consumer { cell: 8 + 24 * (i % CELLS) as u32 }).collect()
+    }
+
+    /// Adds one for each of the run; returns how many, the last ones, an interruption has left.
+    fn count_run(world: &World, site: &Site, run: &[Consumer]) -> u64 {
+        const STRIDE: usize = size_of::<Consumer>();
+        let (site, first) = (core::ptr::from_ref(site).cast(), run.as_ptr().cast());
+        let len = run.len() as u64;
+        // SAFETY: the table, the copies and the run outlive the call; the area is the C library's.
+        unsafe { try_count_run::<AREA, TABLE, NUMBER, STRIDE>(site, world.copy(), first, len, OFFSET) }
+    }
+
+    extern "C" fn nothing(_: i32) {}
+
+    unsafe extern "C" {
+        fn signal(number: i32, handler: usize) -> usize;
+    }
+
+    #[test]
+    fn a_run_is_exact_wherever_a_signal_interrupts_it() {
+        const SIGUSR1: i32 = 10;
+        /// So many in the middle have met each instruction.
+        const WANTED: u64 = 1_000;
+        if !RseqOffset::detect().is_some() {
+            return;
+        }
+        // SAFETY: the handler does nothing.
+        unsafe { signal(SIGUSR1, nothing as *const () as usize) };
+        let (world, tid, in_the_middle) = (&World::new(), &AtomicU64::new(0), &AtomicU64::new(0));
+        let is_over = &AtomicBool::new(false);
+        let (rounds, left) = thread::scope(|scope| {
+            let adder = scope.spawn(move || {
+                let (site, run) = (world.site(), run());
+                let (mut rounds, mut left) = (0u64, [0u64; CELLS]);
+                tid.store(u64::from(sys::gettid()), Relaxed);
+                while !is_over.load(Relaxed) {
+                    let undone = count_run(world, &site, &run);
+                    (RUN - undone..RUN).for_each(|i| left[i as usize % CELLS] += 1);
+                    rounds += 1;
+                    in_the_middle.fetch_add(u64::from(undone > 0 && undone < RUN), Relaxed);
+                }
+                (rounds, left)
+            });
+            while tid.load(Relaxed) == 0 {
+                thread::yield_now();
+            }
+            let args = [sys::getpid() as usize, tid.load(Relaxed) as usize, SIGUSR1 as usize, 0, 0, 0];
+            let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+            while in_the_middle.load(Relaxed) < WANTED && std::time::Instant::now() < end {
+                // SAFETY: tgkill takes numbers, and the thread lives: it waits for `is_over`.
+                let _ = unsafe { sys::syscall(sys::nr::TGKILL, args) };
+            }
+            is_over.store(true, Relaxed);
+            adder.join().unwrap()
+        });
+        assert!(in_the_middle.load(Relaxed) >= WANTED, "only {}", in_the_middle.load(Relaxed));
+        for (consumer, left) in run().iter().zip(&left) {
+            let of = |copy: &Copy| copy.0[(u64::from(consumer.cell) + OFFSET) as usize / 8].load(Relaxed);
+            let added = world.copies.iter().map(of).sum::<u64>();
+            assert_eq!(added + left, rounds * RUN / CELLS as u64, "of the cell at {}", consumer.cell);
+        }
+        let all: u64 = world.copies.iter().flat_map(|copy| &copy.0).map(|cell| cell.load(Relaxed)).sum();
+        assert_eq!(all + left.iter().sum::<u64>(), rounds * RUN, "nothing was added elsewhere");
+    }
+
     #[test]
     fn without_a_copy_nothing_is_added_and_nothing_touched() {
         // Neither the site nor what it leads to is there.
@@ -200,6 +289,8 @@ mod tests {
         assert!(!unsafe { try_add::<AREA, TABLE>(nowhere, 0, CELL, 1) });
         // SAFETY: as above.
         assert!(!unsafe { try_count::<AREA, TABLE, 0>(nowhere, 0, nowhere) });
+        // SAFETY: as above.
+        assert_eq!(unsafe { try_count_run::<AREA, TABLE, 0, 4>(nowhere, 0, nowhere, 9, 0) }, 9);
         let world = World::new();
         world.table.iter().for_each(|entry| entry.store(0, Relaxed));
         // SAFETY: a table for any number, without a copy.

@@ -11,7 +11,8 @@
 
 use crate::arch;
 use core::mem::offset_of;
-use percpu::table::{add_locked, try_add, try_add_locked, try_count};
+use core::ops::Range;
+use percpu::table::{add_locked, try_add, try_add_locked, try_count, try_count_run};
 use wire::{ConsumerDesc, SiteDesc, table};
 
 /// A way to add to a cell.
@@ -29,6 +30,12 @@ pub trait Adder {
     /// # Safety
     /// As for [`add`](Self::add), with the consumer's cell.
     unsafe fn count(copy: u64, site: &SiteDesc, consumer: &ConsumerDesc);
+
+    /// Adds one to the cell `offset` bytes behind the first one of each of `run` consumers, which stand side by side from `first` on.
+    ///
+    /// # Safety
+    /// As for [`add`](Self::add), with each of these cells; `run` must be at least 1.
+    unsafe fn count_run(copy: u64, site: &SiteDesc, first: &ConsumerDesc, run: u64, offset: u32);
 
     /// The thread pointer leads to a block of the thread's.
     fn is_known(copy: u64, site: &SiteDesc) -> bool;
@@ -84,6 +91,19 @@ impl Adder for Rseq {
     }
 
     #[inline(always)]
+    unsafe fn count_run(copy: u64, site: &SiteDesc, first: &ConsumerDesc, run: u64, offset: u32) {
+        const STRIDE: usize = size_of::<ConsumerDesc>();
+        let desc = core::ptr::from_ref(site).cast();
+        let (it, behind) = (core::ptr::from_ref(first).cast(), u64::from(offset));
+        // SAFETY: as for `add`, with these cells.
+        let left = unsafe { try_count_run::<AREA, TABLE, CELL, STRIDE>(desc, copy, it, run, behind) };
+        if left != 0 {
+            // SAFETY: the contract of this function.
+            unsafe { count_shared(site, first, run - left..run, offset) };
+        }
+    }
+
+    #[inline(always)]
     fn is_known(copy: u64, site: &SiteDesc) -> bool {
         // Of A64 the trampoline tells both in the same way.
         copy != wire::COPY_UNKNOWN && (cfg!(target_arch = "x86_64") || arch::is_pointer_known(site))
@@ -128,6 +148,16 @@ impl Adder for Locked {
     }
 
     #[inline(always)]
+    unsafe fn count_run(_: u64, site: &SiteDesc, first: &ConsumerDesc, run: u64, offset: u32) {
+        for i in 0..run {
+            // SAFETY: the run has so many consumers (contract).
+            let cell = unsafe { cell_of(first, i) };
+            // SAFETY: passed on from the caller.
+            unsafe { Self::add(0, site, cell + offset, 1) };
+        }
+    }
+
+    #[inline(always)]
     fn is_known(_: u64, site: &SiteDesc) -> bool {
         arch::is_pointer_known(site)
     }
@@ -156,6 +186,33 @@ unsafe fn add_shared(site: &SiteDesc, cell: u32, n: u64) {
     let copy = unsafe { shared_copy(site) }.unwrap_or(site.children);
     // SAFETY: both are addresses of copies that hold `cell` (contract).
     unsafe { add_locked(copy, u64::from(cell), n) }
+}
+
+/// Adds one for each of these of a run, as [`add_shared`].
+///
+/// # Safety
+/// As for [`Adder::count_run`].
+#[cold]
+#[inline(never)]
+unsafe fn count_shared(site: &SiteDesc, first: &ConsumerDesc, which: Range<u64>, offset: u32) {
+    for i in which {
+        // SAFETY: the run has so many consumers (contract).
+        let cell = unsafe { cell_of(first, i) };
+        // SAFETY: passed on from the caller.
+        unsafe { add_shared(site, cell + offset, 1) };
+    }
+}
+
+/// The first cell of one consumer of a run.
+///
+/// # Safety
+/// So many must stand behind the first.
+#[inline(always)]
+unsafe fn cell_of(first: &ConsumerDesc, by: u64) -> u32 {
+    // SAFETY: in the run's memory (contract).
+    let there = unsafe { core::ptr::from_ref(first).add(by as usize) };
+    // SAFETY: as above.
+    unsafe { (*there).cell }
 }
 
 /// Address of the copy that threads without a CPU share; `None` in a forked child, whose table page was wiped.

@@ -45,33 +45,22 @@ impl PtRegs {
     }
 }
 
-/// The consumer behind this one in its run.
+/// Handler: adds one to the consumer's cell.
 ///
 /// # Safety
-/// So many consumers as its `run` says must stand there, and in each how many are left.
-#[inline(always)]
-unsafe fn next_of_run(consumer: &ConsumerDesc) -> Option<&ConsumerDesc> {
-    if consumer.run <= 1 {
-        return None;
-    }
-    // SAFETY: the run has one more (contract).
-    let next = unsafe { core::ptr::from_ref(consumer).add(1) };
-    // SAFETY: as above.
-    Some(unsafe { &*next })
+/// As for [`Adder::add`].
+pub unsafe extern "C" fn count<A: Adder>(_: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc, copy: u64) {
+    // SAFETY: passed on from the caller.
+    unsafe { A::count(copy, site, consumer) };
 }
 
-/// Handler: adds one to the consumer's cell, and to that of each other of its run.
+/// Handler: the same for each consumer of the run.
 ///
 /// # Safety
-/// As for [`Adder::add`] and [`next_of_run`].
-pub unsafe extern "C" fn count<A: Adder>(_: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc, copy: u64) {
-    let mut at = Some(consumer);
-    while let Some(one) = at {
-        // SAFETY: passed on from the caller.
-        unsafe { A::count(copy, site, one) };
-        // SAFETY: passed on from the caller.
-        at = unsafe { next_of_run(one) };
-    }
+/// As for [`Adder::count_run`].
+pub unsafe extern "C" fn counts<A: Adder>(_: &PtRegs, site: &SiteDesc, consumer: &ConsumerDesc, copy: u64) {
+    // SAFETY: passed on from the caller.
+    unsafe { A::count_run(copy, site, consumer, consumer.run, 0) };
 }
 
 /// Handler: adds one to the cell of the argument's power of two.
@@ -88,27 +77,18 @@ pub unsafe extern "C" fn log2_histogram<A: Adder>(
     unsafe { A::add(copy, site, consumer.cell + 8 * bucket_of(regs, consumer), 1) };
 }
 
-/// Handler: the same for each consumer of the run, whose arguments may be others. By itself: one that stands alone has no time for it.
+/// Handler: the same for each consumer of the run, whose argument is one. By itself: one that stands alone has no time for it.
 ///
 /// # Safety
-/// As for [`log2_histogram`] and [`next_of_run`].
+/// As for [`log2_histogram`] and [`Adder::count_run`].
 pub unsafe extern "C" fn log2_histograms<A: Adder>(
     regs: &PtRegs,
     site: &SiteDesc,
     consumer: &ConsumerDesc,
     copy: u64,
 ) {
-    let (mut one, mut bucket) = (consumer, bucket_of(regs, consumer));
-    loop {
-        // SAFETY: passed on from the caller; a bucket is at most 64.
-        unsafe { A::add(copy, site, one.cell + 8 * bucket, 1) };
-        // SAFETY: passed on from the caller.
-        let Some(next) = (unsafe { next_of_run(one) }) else { return };
-        if next.arg != one.arg {
-            bucket = bucket_of(regs, next);
-        }
-        one = next;
-    }
+    // SAFETY: passed on from the caller; a bucket is at most 64.
+    unsafe { A::count_run(copy, site, consumer, consumer.run, 8 * bucket_of(regs, consumer)) };
 }
 
 /// Which of a histogram's cells a hit belongs to.

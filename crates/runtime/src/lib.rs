@@ -18,7 +18,7 @@ pub use around::{Around, Piece};
 pub use calls::{enter, enter_go, leave, leave_go};
 pub use cell::{Adder, Locked, Rseq};
 pub use doorbell::{ring, ring_before_exec};
-pub use handler::{PtRegs, count, log2_histogram, log2_histograms};
+pub use handler::{PtRegs, count, counts, log2_histogram, log2_histograms};
 pub use helper::{Function, table as helpers};
 pub use program::{program_in_space_locked, program_in_space_rseq, program_locked, program_rseq};
 pub use trace::{trace_enter, trace_leave};

@@ -21,7 +21,7 @@ pub(crate) mod change;
 pub(crate) mod events;
 pub(crate) mod lists;
 pub(crate) mod readers;
-mod runs;
+pub(crate) mod runs;
 pub(crate) mod session;
 pub(crate) mod site;
 pub(crate) mod slots;

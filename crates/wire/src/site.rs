@@ -119,8 +119,10 @@ pub enum HandlerKind {
     CountStack = 12,
     /// Reports a call's beginning with the stack that led to it.
     TraceEnterStack = 13,
-    /// As a histogram, for a run of them.
+    /// As a histogram, for a run of them of one argument.
     Log2Histograms = 14,
+    /// As a count, for a run of them.
+    Counts = 15,
 }
 
 /// The part of a histogram's [`ConsumerDesc::arg`] that is the byte offset.
@@ -136,7 +138,7 @@ pub const TRACE_JUMP: u32 = 1 << 30;
 pub const TRACE_LOST: u32 = 1;
 
 /// How many handlers there are.
-pub const HANDLERS_LEN: usize = 15;
+pub const HANDLERS_LEN: usize = 16;
 
 /// Entry points of one build of the handlers.
 #[repr(C)]

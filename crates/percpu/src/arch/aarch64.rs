@@ -109,6 +109,34 @@ pub unsafe fn table_count<const AREA: usize, const TABLE: usize, const CELL: usi
     true
 }
 
+/// # Safety
+/// As [`crate::table::try_count_run`].
+#[inline(always)]
+pub unsafe fn table_count_run<
+    const AREA: usize,
+    const TABLE: usize,
+    const CELL: usize,
+    const STRIDE: usize,
+>(
+    site: *const u8,
+    copy: u64,
+    first: *const u8,
+    count: u64,
+    offset: u64,
+) -> u64 {
+    // A store and what tells that it was done are two instructions here: each add has a section of its own.
+    for done in 0..count {
+        let number = first.wrapping_add(done as usize * STRIDE + CELL).cast::<u32>();
+        // SAFETY: the numbers are readable (contract).
+        let cell = u64::from(unsafe { number.read() });
+        // SAFETY: the contract of this function.
+        if !unsafe { table_add::<AREA, TABLE>(site, copy, cell + offset, 1) } {
+            return count - done;
+        }
+    }
+    0
+}
+
 /// The sequence around what commits on the CPU that the caller chose its word by; it may use `{t}`, `{area}` and its own operands.
 ///
 /// In: the area's offset, the CPU, the word. Clobbers: {t}, {area}, flags. Not restarted: an abort is a refusal, because the caller

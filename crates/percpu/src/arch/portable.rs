@@ -87,6 +87,22 @@ pub unsafe fn table_count<const AREA: usize, const TABLE: usize, const CELL: usi
     false
 }
 
+#[cfg(any(not(target_arch = "aarch64"), miri))]
+pub unsafe fn table_count_run<
+    const AREA: usize,
+    const TABLE: usize,
+    const CELL: usize,
+    const STRIDE: usize,
+>(
+    _: *const u8,
+    _: u64,
+    _: *const u8,
+    count: u64,
+    _: u64,
+) -> u64 {
+    count
+}
+
 pub fn cpu_by_segment() -> u64 {
     0
 }

@@ -34,6 +34,7 @@ use crate::kernel::KernelProbes;
 use crate::leave::receipt::Receipt;
 use crate::leave::recover::recover_quickly;
 use crate::live::lists::{HookId, HookSite, Member, publish};
+use crate::live::runs::OF_RUNS;
 use crate::live::session::Session;
 use crate::live::slots::Slots;
 use crate::patch::chain;
@@ -417,7 +418,10 @@ impl Session {
         // Who may come later, and want to see any register that an argument is passed in.
         let is_open = self.places.is_open && list.iter().all(|c| may_come_alone(*c));
         let later: &[Consumer] = if is_open { &LATER } else { &[] };
-        let uses = later.iter().fold(site.uses_of(list), |uses, c| uses | site.uses(*c));
+        let mut uses = later.iter().fold(site.uses_of(list), |uses, c| uses | site.uses(*c));
+        if is_open {
+            uses |= OF_RUNS.iter().fold(0, |uses, kind| uses | site.clobbers.handler(*kind).bits());
+        }
         site.saved = uses.into();
         (site, members)
     }

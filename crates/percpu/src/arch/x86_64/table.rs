@@ -87,6 +87,75 @@ pub unsafe fn table_count<const AREA: usize, const TABLE: usize, const CELL: usi
     true
 }
 
+// In: the copy, the site, how far behind each cell. `at`: before the first consumer; then the one that the adds have come to; at the end
+// the first that is not done. `count`: those that are left. Clobbers: {t}, {off}, flags.
+//
+// One section for all adds, so that the CPU is asked for once. It commits with each of them, and whoever was interrupted must know whether the
+// last add was done. The carry tells: the step to the next consumer sets it, and the add to its cell clears it, since no cell is
+// that full. Nothing in between writes it, and a carry from before the loop stands beside a step that was not made.
+/// # Safety
+/// As [`crate::table::try_count_run`].
+#[inline(always)]
+pub unsafe fn table_count_run<
+    const AREA: usize,
+    const TABLE: usize,
+    const CELL: usize,
+    const STRIDE: usize,
+>(
+    site: *const u8,
+    copy: u64,
+    first: *const u8,
+    count: u64,
+    offset: u64,
+) -> u64 {
+    let before = first.wrapping_sub(STRIDE);
+    let (mut at, mut left) = (before, count);
+    // SAFETY: as in `table_add`, for the cells that the numbers of `count` consumers lead to.
+    unsafe {
+        asm!(
+            "test {copy}, {copy}",
+            "jz 7f",
+            "mov {off}, [{site} + {area}]",
+            begin!(),
+            crate::step_cpu!("{t:e}", "{off}"),
+            "mov {off}, [{site} + {table}]",
+            crate::step_entry!("{t}", "{off}", "{t}"),
+            crate::step_copy!("{t:l}"),
+            "cmp {t}, {copy}",
+            "jne 7f",
+            "lea {t}, [{t} + {offset}]",
+            "6:",
+            "sub {at}, -{stride}",
+            "mov {off:e}, [{at} + {cell}]",
+            "add qword ptr [{t} + {off}], 1",
+            "dec {left}",
+            "jnz 6b",
+            commit!(),
+            "jc 6f",
+            "sub {at}, -{stride}",
+            "6:",
+            "jmp 7f",
+            ".popsection",
+            "7:",
+            copy = in(reg) copy,
+            site = in(reg) site,
+            offset = in(reg) offset,
+            at = inout(reg) at,
+            left = inout(reg) left,
+            t = out(reg) _,
+            off = out(reg) _,
+            area = const AREA,
+            table = const TABLE,
+            cell = const CELL,
+            stride = const STRIDE,
+            options(nostack),
+        );
+    }
+    // The last add and the count of it are two instructions: 0 is all of them.
+    let done = at.addr().wrapping_sub(first.addr()).cast_signed().max(0) as usize / STRIDE;
+    if left == 0 { 0 } else { count - done as u64 }
+}
+
 /// The CPU that the thread was on a moment ago, below 4096.
 ///
 /// `rdpid` would be faster, but not every processor that Linux runs on has it; `rdtscp` traps where a program had the time
