@@ -18,7 +18,7 @@ use std::io::{Error, Result, Write};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
-use trap::{Config, Engine};
+use trap::{Config, Engine, Vectors};
 
 const READERS: [Protection; 4] =
     [Protection::Fast, Protection::Lite, Protection::Normal, Protection::Sigsafe];
@@ -35,11 +35,32 @@ unsafe extern "C" {
     fn seeds_trap_probed();
 }
 
+/// How the probe stands, and which vector registers it saves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    JumpLow,
+    Jump,
+    Trap,
+}
+
+impl Way {
+    const ALL: [Way; 3] = [Way::JumpLow, Way::Jump, Way::Trap];
+
+    /// As the rows call it, and a child's arguments.
+    fn name(self) -> &'static str {
+        match self {
+            Way::JumpLow => "jump, xmm",
+            Way::Jump => "jump",
+            Way::Trap => "int3",
+        }
+    }
+}
+
 /// What one child measures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cell {
     readers: Protection,
-    is_jump: bool,
+    way: Way,
     cpus: usize,
 }
 
@@ -49,11 +70,12 @@ impl Cell {
         let mut parts = text.split(':');
         let (name, way, cpus) = (parts.next()?, parts.next()?, parts.next()?.parse().ok()?);
         let readers = READERS.into_iter().find(|readers| readers.name() == name)?;
-        (1..=pin::online()).contains(&cpus).then_some(Cell { readers, is_jump: way == "jump", cpus })
+        let way = Way::ALL.into_iter().find(|one| one.name() == way)?;
+        (1..=pin::online()).contains(&cpus).then_some(Cell { readers, way, cpus })
     }
 
     fn text(self) -> String {
-        format!("{}:{}:{}", self.readers, if self.is_jump { "jump" } else { "trap" }, self.cpus)
+        format!("{}:{}:{}", self.readers, self.way.name(), self.cpus)
     }
 }
 
@@ -62,27 +84,30 @@ pub fn print(table: &Table, options: &Options, out: &mut impl Write) -> Result<(
     writeln!(out, "{}, M/s; ours: trap, a probe in its own program, one consumer that counts", table.title)?;
     line(out, "readers", READERS.into_iter().map(|readers| readers.to_string()))?;
     for row in table.rows.iter().filter(|row| row.cpus <= pin::online()) {
-        for is_jump in [true, false] {
-            print_row(row.cpus, is_jump, options, out)?;
+        for way in Way::ALL {
+            print_row(row.cpus, way, options, out)?;
         }
     }
+    writeln!(
+        out,
+        "jump: saves all vector registers; xmm: the low 128 bits of sixteen, for consumers that use no others"
+    )?;
     writeln!(out, "hits = calls in every cell\n")
 }
 
-fn print_row(cpus: usize, is_jump: bool, options: &Options, out: &mut impl Write) -> Result<()> {
+fn print_row(cpus: usize, way: Way, options: &Options, out: &mut impl Write) -> Result<()> {
     let at_first = load();
     let mut results: [Vec<f64>; READERS.len()] = Default::default();
     for _ in 0..options.runs.unwrap_or(RUNS) {
         for (readers, results) in READERS.into_iter().zip(&mut results) {
-            results.push(in_child(Cell { readers, is_jump, cpus }, options.calls)?);
+            results.push(in_child(Cell { readers, way, cpus }, options.calls)?);
         }
     }
     let ours = |results: &Vec<f64>| {
         let summary = Summary::of(results);
         format!("{:.2}±{:.2}", summary.median, summary.sd)
     };
-    let way = if is_jump { "jump" } else { "int3" };
-    line(out, &format!("{cpus} CPU  {way}"), results.iter().map(ours))?;
+    line(out, &format!("{cpus} CPU  {}", way.name()), results.iter().map(ours))?;
     writeln!(out, "{:<7}load average {at_first} to {}", "", load())
 }
 
@@ -107,7 +132,9 @@ impl Consumer for Count {
 /// The child's part: measures, and prints one figure.
 pub fn cell(cell: Cell, calls: u64, out: &mut impl Write) -> Result<()> {
     let other = |error: trap::ProbeError| Error::other(error.to_string());
-    let config = Config { readers: cell.readers, jumps: cell.is_jump, ..Config::default() };
+    let vectors = if cell.way == Way::JumpLow { Vectors::Low } else { Vectors::All };
+    let jumps = cell.way != Way::Trap;
+    let config = Config { readers: cell.readers, jumps, vectors, ..Config::default() };
     let engine = Engine::start(config).map_err(other)?;
     let function = seeds_trap_probed as *const () as u64;
     let count = Arc::new(Count(Counter::new()));
@@ -120,7 +147,7 @@ pub fn cell(cell: Cell, calls: u64, out: &mut impl Write) -> Result<()> {
     if hits != made {
         return Err(Error::other(format!("hits {hits}, calls {made}")));
     }
-    if way.is_none_or(|way| (way.rung != trap::Rung::Trap) != cell.is_jump) {
+    if way.is_none_or(|way| (way.rung != trap::Rung::Trap) != jumps) {
         return Err(Error::other("it stands another way than it was asked for"));
     }
     writeln!(out, "{}", rate / 1e6)
